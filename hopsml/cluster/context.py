@@ -1,0 +1,56 @@
+"""Who this worker process is: set once by hopsml before the user's function runs, read by everything in the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """The facts of one worker in one generation of a run.
+
+    Paths are local. Where the run directory lies on remote storage, what is written below ``events_dir``,
+    ``checkpoint_dir`` and ``export_dir`` is mirrored there in the background; where it is local they are the run
+    directory's own folders.
+    """
+
+    run_id: str
+    generation: int
+    rank: int
+    world_size: int
+    local_rank: int
+    role: str  # chief | worker | ps | evaluator
+    run_url: str  # URL of the run directory, for instance hdfs://nn:8020/Projects/p/Experiments/app_1
+    work_dir: Path  # scratch of this worker alone, removed at its end
+    events_dir: Path  # shared by all ranks: TensorBoard event files
+    checkpoint_dir: Path  # complete checkpoints: step-000000120/
+    export_dir: Path
+    leader: str = ""  # host:port of rank 0
+    gpu_indices: tuple[int, ...] = ()  # devices of this worker in ring order
+    ring_order: str = ""  # collective_ring_order: the same indices as text, "" for the framework's default
+    merge_scope: int | str = 32  # 1 = none, n = gradients a collective, "all"
+    scoped_allocator: bool = True
+    resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
+    send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes what only one may write (checkpoints, exports)."""
+        return self.rank == 0
+
+
+_current: WorkerContext | None = None
+
+
+def current() -> WorkerContext | None:
+    """The context of this process; None on the driver and in any process that is no worker."""
+    return _current
+
+
+def set_current(context: WorkerContext | None) -> None:
+    """Called by the worker before the user's function; and by tests."""
+    global _current
+    _current = context

@@ -1,0 +1,139 @@
+"""Every error that hopsml raises on purpose, in one tree.
+
+    HopsmlError
+    ├── ArgumentError (ValueError)            a call that cannot be carried out; nothing was started
+    │   └── CaptureError                      the training function cannot be shipped, and what in it is why
+    ├── ArgumentTypeError (TypeError)         an argument of the wrong type
+    ├── EnvironmentConflict                   the user's environment already holds what hopsml would set
+    ├── UnsupportedVersion                    a framework version that is known not to work
+    ├── RunError (RuntimeError)               a run that was started and did not finish
+    │   ├── StartTimeout                      members missing at the start deadline, each with its reason
+    │   ├── NotEnoughSlots                    the cluster can never give what was asked for
+    │   ├── WorkerFailed                      a worker failed: rank, host, cause, remote traceback, log
+    │   ├── RunCancelled                      cancelled by the user or by an interrupt
+    │   └── CoordinatorLost                   the launcher itself broke (Spark stopped, agents' job failed)
+    └── StorageError (OSError)                a file operation; names the path
+        ├── PathNotFound (FileNotFoundError)
+        ├── PathExists (FileExistsError)
+        ├── PermissionRefused (PermissionError)
+        ├── QuotaExceeded                     permanent until somebody raises the quota
+        ├── SafeMode                          passing: the NameNode is starting
+        ├── StorageUnavailable                nobody answers at the address
+        └── StorageTimeout (TimeoutError)     the call did not end within its deadline
+
+Messages name the value, the rule and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class HopsmlError(Exception):
+    """Base of all errors that hopsml raises on purpose."""
+
+
+class ArgumentError(HopsmlError, ValueError):
+    """A call that cannot be carried out as it stands; nothing was started."""
+
+
+class CaptureError(ArgumentError):
+    """The training function cannot be shipped; the message names the object in it that is why."""
+
+
+class ArgumentTypeError(HopsmlError, TypeError):
+    """An argument of the wrong type; nothing was started."""
+
+
+class EnvironmentConflict(HopsmlError):
+    """The user's environment already holds a variable that hopsml would set."""
+
+
+class UnsupportedVersion(HopsmlError):
+    """A framework version that is known not to work; the message lists those that do."""
+
+
+class RunError(HopsmlError, RuntimeError):
+    """A run that was started and did not finish."""
+
+    def __init__(self, message: str, run_dir: str | None = None) -> None:
+        super().__init__(message)
+        self.run_dir = run_dir
+
+
+class StartTimeout(RunError):
+    """Members were missing at the start deadline."""
+
+
+class NotEnoughSlots(RunError):
+    """The cluster can never give as many slots as were asked for."""
+
+
+class WorkerFailed(RunError):
+    """A worker failed; the first one that did is named.
+
+    Attributes: ``rank``, ``host``, ``cause`` (one line), ``remote_traceback`` (may be empty), ``log`` (its path).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int,
+        host: str,
+        cause: str,
+        remote_traceback: str = "",
+        log: str = "",
+        run_dir: str | None = None,
+    ) -> None:
+        super().__init__(message, run_dir)
+        self.rank = rank
+        self.host = host
+        self.cause = cause
+        self.remote_traceback = remote_traceback
+        self.log = log
+
+
+class RunCancelled(RunError):
+    """The run was cancelled by the user or by an interrupt."""
+
+
+class CoordinatorLost(RunError):
+    """The launcher itself broke: Spark stopped, or the agents' job failed."""
+
+
+class StorageError(HopsmlError, OSError):
+    """A file operation failed; ``path`` is the URL that it was about."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+    def __str__(self) -> str:  # OSError would print the errno pair
+        return str(self.args[0]) if self.args else ""
+
+
+class PathNotFound(StorageError, FileNotFoundError):
+    """There is no such file or directory."""
+
+
+class PathExists(StorageError, FileExistsError):
+    """The target exists already and was not to be overwritten."""
+
+
+class PermissionRefused(StorageError, PermissionError):
+    """The file system refuses this user."""
+
+
+class QuotaExceeded(StorageError):
+    """A space or name quota is used up; nothing but a higher quota or fewer files helps."""
+
+
+class SafeMode(StorageError):
+    """The NameNode is in safe mode; trying again later helps."""
+
+
+class StorageUnavailable(StorageError):
+    """Nobody answers at the address, or the connection broke."""
+
+
+class StorageTimeout(StorageError, TimeoutError):
+    """The call did not end within its deadline."""

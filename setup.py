@@ -1,0 +1,45 @@
+"""Package metadata; tool settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+CORE = [
+    "cloudpickle>=3.1",
+    "cryptography>=44",
+    "fsspec>=2025.1",
+    "hdfs>=2.7",
+    "hdfs-native>=0.14.7",
+    "msgspec>=0.19",
+    "numpy>=1.26",
+    "nvidia-ml-py>=12",
+    "psutil>=6",
+    "pyarrow>=17",
+    "pyyaml>=6",
+    "rich>=13",
+    "typer>=0.15",
+    "uvloop>=0.21; platform_system == 'Linux'",
+    "websockets>=15",
+]
+EXTRAS = {
+    "spark": ["pyspark>=4.0,<5"],
+    "tensorflow": ["tensorflow>=2.21,<2.22"],
+    "tensorflow-cpu": ["tensorflow-cpu>=2.21,<2.22"],
+    "notebook": ["ipykernel>=6", "ipywidgets>=8", "tqdm>=4.66"],
+    "demo": ["scikit-learn>=1.5"],
+}
+
+setup(
+    name="hopsml",
+    version="0.1.0",
+    description="Distributed TensorFlow training on Spark executors, with results on shared HDFS",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["hopsml", "hopsml.*"]),
+    package_data={"hopsml": ["py.typed", "conf/*.yaml"]},
+    install_requires=CORE,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["hopsml=hopsml.cli:main"]},
+)
