@@ -1,0 +1,33 @@
+"""hopsml: hand a training function to Spark executors; results stay on shared storage.
+
+The public face. Every name is loaded when first used: importing hopsml imports no framework, no Spark and no network
+code, because it happens in every executor and every worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_MODULES = ("devices", "errors", "experiment", "hdfs", "tensorboard", "tensorflow", "util")
+_ATTRIBUTES = {"report": "hopsml.training.report"}
+
+__all__ = ["__version__", *_MODULES, *_ATTRIBUTES]
+
+if TYPE_CHECKING:
+    from hopsml import devices, errors, experiment, hdfs, tensorboard, tensorflow, util
+    from hopsml.training.report import report
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"hopsml.{name}")
+    if name in _ATTRIBUTES:
+        return getattr(importlib.import_module(_ATTRIBUTES[name]), name)
+    raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
