@@ -1,0 +1,100 @@
+"""Agents as subprocesses of the driver: no Spark, no JVM; for laptops, tests and machines with GPUs of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import msgspec
+
+from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.backends.base import AskEnded, Capacity
+
+
+class LocalBackend:
+    """``slots`` agents on this machine, each with ``cores / slots`` of it to itself as the scheduler sees fit."""
+
+    name = "local"
+    restarts_agents = False
+
+    def __init__(self, slots: int | None = None) -> None:
+        self.slots = slots or len(os.sched_getaffinity(0))
+        self._processes: dict[int, list[subprocess.Popen[bytes]]] = {}
+        self._watchers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def capacity(self) -> Capacity:
+        """As many as ``local_slots`` says; the number of CPU cores where it says nothing."""
+        return Capacity(self.slots, f"local_slots={self.slots} (the number of CPU cores unless set)", self.slots)
+
+    def addresses(self) -> tuple[str, tuple[str, ...]]:
+        """Loopback: nobody outside this machine has business here."""
+        return "127.0.0.1", ("127.0.0.1",)
+
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        """Start ``count`` processes. A thread of each ask waits for them: they die with the thread that started them."""
+        watcher = threading.Thread(
+            target=self._watch,
+            args=(bootstrap, count, ended),
+            name=f"hopsml-local-ask-{bootstrap.ask}",
+            daemon=True,
+        )
+        self._watchers.append(watcher)
+        watcher.start()
+
+    def _watch(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        try:
+            started = [self._start(bootstrap, index) for index in range(count)]
+        except OSError as error:
+            ended(bootstrap.ask, f"no agent process could be started: {error}")
+            return
+        with self._lock:
+            self._processes[bootstrap.ask] = started
+        statuses = [process.wait() for process in started]
+        failed = [status for status in statuses if status not in (0, -signal.SIGKILL, -signal.SIGTERM)]
+        ended(bootstrap.ask, f"local agents ended with status {failed}" if failed else "")
+
+    @staticmethod
+    def _start(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hopsml.cluster.agent", str(index)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        data = msgspec.msgpack.encode(bootstrap)
+        assert process.stdin is not None
+        with process.stdin as pipe:
+            pipe.write(len(data).to_bytes(4, "big") + data)
+        return process
+
+    def why_missing(self, ask: int) -> str:
+        """Whether the processes live."""
+        with self._lock:
+            processes = self._processes.get(ask, [])
+        ended = [process.returncode for process in processes if process.poll() is not None]
+        if ended:
+            return f"{len(ended)} of {len(processes)} local agent processes ended (status {ended})"
+        return f"{len(processes)} local agent processes run but have not connected"
+
+    def others_wait(self) -> bool:
+        """Nobody shares these slots."""
+        return False
+
+    def close(self) -> None:
+        """End what still runs; the processes' own death signals end what is below them."""
+        with self._lock:
+            processes = [process for group in self._processes.values() for process in group]
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for watcher in self._watchers:
+            watcher.join(5)

@@ -1,0 +1,132 @@
+"""Which cluster a verb runs on: one application (backend and coordinator) for each SparkContext, one for local slots."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from hopsml import profiles
+from hopsml.cluster.backends.base import Backend
+from hopsml.cluster.coordinator import Coordinator
+from hopsml.errors import CoordinatorLost
+
+LEASE_S = 10.0
+
+
+@dataclass
+class Application:
+    """Where runs go. ``id`` is Spark's application id, or one of our own without Spark."""
+
+    id: str
+    backend: Backend
+    coordinator: Coordinator
+    keep_warm_s: float
+
+
+_lock = threading.RLock()
+_applications: dict[str, Application] = {}
+_local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
+
+
+def current(profile_name: str | None = None, keep_warm_s: float = 10.0) -> Application:
+    """The application of this process, started when there is none.
+
+    A SparkContext that exists is used, whatever the profile says: a notebook or a spark-submit job has one already.
+    """
+    with _lock:
+        context = _active_context()
+        profile = None
+        if context is None and not _under_spark_submit():
+            profile = profiles.load(profile_name)
+        if context is None and (profile is None or profile.uses_spark):
+            context = _create_context(profile)
+        key = context.applicationId if context is not None else _local_id
+        known = _applications.get(key)
+        if known is not None and known.coordinator.is_alive:
+            known.coordinator.pool.keep_warm_s = keep_warm_s
+            return known
+        if known is not None:
+            known.coordinator.close()
+        application = _open(key, context, profile, keep_warm_s)
+        _applications[key] = application
+        return application
+
+
+def _open(key: str, context: Any, profile: profiles.Profile | None, keep_warm_s: float) -> Application:
+    backend: Backend
+    if context is not None:
+        from hopsml.cluster.backends.spark import SparkBackend
+
+        backend = SparkBackend(context)
+        shared_disk = context.master.startswith("local")
+    else:
+        from hopsml.cluster.backends.local import LocalBackend
+
+        backend = LocalBackend(profile.local_slots if profile else None)
+        shared_disk = True
+    coordinator = Coordinator(
+        backend,
+        keep_warm_s=keep_warm_s,
+        lease_s=LEASE_S,
+        port_range=_port_range(),
+        sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
+    )
+    try:
+        coordinator.start()
+    except OSError as error:
+        raise CoordinatorLost(f"the coordinator could not open its port: {error}") from error
+    return Application(key, backend, coordinator, keep_warm_s)
+
+
+def _active_context() -> Any:
+    module = sys.modules.get("pyspark")
+    context = module.SparkContext._active_spark_context if module is not None else None
+    return context if context is not None and context._jsc is not None else None
+
+
+def _under_spark_submit() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _create_context(profile: profiles.Profile | None) -> Any:
+    """A bare SparkContext: agents need no SQL session, and without one the start is two seconds shorter."""
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf()
+    if profile is not None:
+        os.environ.update({key: value for key, value in profile.environment.items() if key not in os.environ})
+        conf.setMaster(profile.master)
+        for key, value in profile.spark.items():
+            conf.set(key, value)
+    if not conf.contains("spark.app.name"):
+        conf.setAppName("hopsml")
+    return SparkContext.getOrCreate(conf)
+
+
+def _port_range() -> tuple[int, int] | None:
+    text = os.environ.get("HOPSML_PORT_RANGE", "")
+    if not text:
+        return None
+    from hopsml.errors import ArgumentError
+
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdigit() and last.isdigit() and int(first) <= int(last)):
+        raise ArgumentError(f"HOPSML_PORT_RANGE={text!r} must be two port numbers, low-high, for instance 40000-40100")
+    return int(first), int(last)
+
+
+def shutdown() -> None:
+    """End all runs, give all agents back and close the coordinators of this process. Spark itself is left running."""
+    with _lock:
+        for application in list(_applications.values()):
+            application.coordinator.close()
+        _applications.clear()
+
+
+atexit.register(shutdown)

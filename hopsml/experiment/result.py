@@ -1,0 +1,70 @@
+"""What a run leaves: a value for the program, files for everybody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopsml.errors import ArgumentError
+
+
+class Result(tuple[str, Any]):
+    """Outcome of a finished run; unpacks as the predecessor's pair: ``logdir, metrics = result``.
+
+    Attributes: ``metrics`` (dict: what the chief's function returned, with the log's path), ``value`` (exactly what it
+    returned), ``logdir`` (URL of the TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``, ``state``.
+    """
+
+    metrics: dict[str, Any]  # empty for several combinations, whose pair's second element is None
+    runs: list[Result]  # of several combinations
+    value: Any
+    logdir: str
+    run_dir: str
+    run_id: str
+    state: str
+    workers: list[dict[str, Any]]
+    ring_order: list[str]
+    seconds: float
+
+    def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
+        """Facts are the other attributes."""
+        self = super().__new__(cls, (logdir, metrics))
+        self.logdir, self.metrics = logdir, metrics or {}
+        for name, value in facts.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
+        )
+
+
+def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
+    """The returned value as the dict that is recorded: a number becomes ``metric``, nothing becomes ``metric: None``."""
+    if isinstance(value, dict):
+        recorded = {str(key): item for key, item in value.items()}
+    else:
+        recorded = {"metric": _number(value)}
+    if metric_key is not None and metric_key not in recorded:
+        raise ArgumentError(
+            f"metric_key='{metric_key}' is not among what the training function returned: {', '.join(recorded)}"
+        )
+    recorded["log"] = log
+    return recorded
+
+
+def _number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
+
+
+def as_json(value: Any) -> Any:
+    """The same for a JSON file: numpy numbers and arrays as Python's, anything else as text."""
+    if isinstance(value, dict):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return value
+    if hasattr(value, "tolist"):
+        return as_json(value.tolist())
+    return str(value)
