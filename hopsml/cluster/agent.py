@@ -13,7 +13,6 @@ import platform
 import shutil
 import socket
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
@@ -113,7 +112,7 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------------ life
 
-    async def live(self, started: tuple[subprocess.Popen[bytes], socket.socket]) -> str:
+    async def live(self, started: fork_client.Started) -> str:
         """Until dismissed, cut off or out of lease."""
         self.server = fork_client.ForkClient(self.bootstrap.preload, *started)
         try:

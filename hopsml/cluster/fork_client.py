@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import Any, TypeVar
 
 from hopsml.cluster import fork_server, processes
@@ -20,23 +21,34 @@ _QUIET = {
 }
 
 
-def start_process(modules: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+MARK = "HOPSML_FORK_SERVER"
+
+
+def start_process(modules: tuple[str, ...]) -> Started:
     """The server process and the agent's end of its socket. Call it from the thread that lives as long as the agent."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(_own_sys_path())}
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment[MARK] = f"{os.getpid()}-{ours.fileno()}-{time.monotonic_ns()}"
     module = "hopsml.cluster.fork_server"
     command = [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *modules]
     with theirs:
-        process = subprocess.Popen(
+        process = _Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
+    process.mark = environment[MARK]
     return process, ours
+
+
+class _Popen(subprocess.Popen[bytes]):
+    """The server's process, with the mark that everything below it carries."""
+
+    mark = ""
 
 
 def _own_sys_path() -> list[str]:
@@ -44,10 +56,13 @@ def _own_sys_path() -> list[str]:
     return [entry for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))]
 
 
+Started = tuple[_Popen, socket.socket]
+
+
 class ForkClient:
     """One warm server process; replaced whole when it dies or when other modules are wanted."""
 
-    def __init__(self, modules: tuple[str, ...], process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    def __init__(self, modules: tuple[str, ...], process: _Popen, connection: socket.socket) -> None:
         self.modules = modules
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._process = process
@@ -56,6 +71,7 @@ class ForkClient:
         self._launched: dict[int, asyncio.Future[int]] = {}
         self._exited: dict[int, asyncio.Future[Exited]] = {}
         self._last_id = 0
+        self._ended: set[int] = set()
         self.broken = False
         asyncio.get_running_loop().add_reader(connection.fileno(), self._receive)
 
@@ -78,11 +94,12 @@ class ForkClient:
             _resolve(self._exited[reply.id], reply)
 
     def _break(self) -> None:
-        """The server died; so did its workers, by their death signal."""
+        """The server died; so did its workers, by their death signal, but not what they had started."""
         if self.broken:
             return
         self.broken = True
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        self._end_marked()
         error = ConnectionError("the fork server ended")
         futures: list[asyncio.Future[Any]] = [self.ready, *self._launched.values(), *self._exited.values()]
         for future in futures:
@@ -100,7 +117,7 @@ class ForkClient:
         self._exited[identity] = loop.create_future()
         request = fork_server.encode(LaunchWorker(identity, assignment, cwd))
         socket.send_fds(self._connection, [request], [events, log])
-        pid = await self._launched.pop(identity)
+        pid = await self._launched[identity]
         return identity, pid
 
     async def exited(self, identity: int) -> Exited:
@@ -122,9 +139,14 @@ class ForkClient:
         while self._process.poll() is None and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         if self._process.poll() is None:
-            for pid in (*processes.descendants_of(self._process.pid), self._process.pid):
-                processes.kill_quietly(pid, signal.SIGKILL)
+            self._end_marked()
             self._process.wait()
+
+    def _end_marked(self) -> None:
+        while pids := [pid for pid in processes.carrying(MARK, self._process.mark) if pid not in self._ended]:
+            for pid in pids:
+                processes.kill_quietly(pid, signal.SIGKILL)
+                self._ended.add(pid)
 
 
 def _resolve(future: asyncio.Future[_T], value: _T) -> None:

@@ -66,6 +66,20 @@ def children_of(pid: int) -> list[int]:
     return [child for child, parent in _parents().items() if parent == pid]
 
 
+def carrying(variable: str, value: str) -> list[int]:
+    """Pids of the processes that were started with this environment variable, wherever they have re-parented to."""
+    mark = f"{variable}={value}".encode()
+    found: list[int] = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                if mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                    found.append(int(entry))
+            except OSError:
+                continue
+    return found
+
+
 def kill_quietly(pid: int, number: int = signal.SIGKILL) -> None:
     """Signal a process that may be gone."""
     try:
