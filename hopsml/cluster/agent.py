@@ -46,8 +46,8 @@ from hopsml.cluster.protocol import (
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-    from hopsml.cluster.gpus import ClaimedGpus
     from hopsml.cluster.network import HeldPort
+    from hopsml.cluster.slot_gpus import SlotGpus
     from hopsml.cluster.work import Work
 
 HEARTBEAT_S = 1.0
@@ -65,7 +65,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     lease_s: float
     sys_path: tuple[str, ...]  # of the driver, where it shares the agents' disk
     port_range: tuple[int, int] | None = None
-    use_gpus: bool = True
+    gpus: int = 0  # to be claimed where Spark assigns none
     host: str = ""  # address to bind and to announce; found by trying when empty
 
 
@@ -108,7 +108,7 @@ class Agent:
         self.server: fork_client.ForkClient
         self.held: HeldPort
         self.worker_port: HeldPort | None = None
-        self.gpus: ClaimedGpus
+        self.gpus: SlotGpus
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -147,11 +147,11 @@ class Agent:
         raise ConnectionError(f"no address of the coordinator answers: {'; '.join(problems)}")
 
     async def _serve(self, connection: ClientConnection) -> None:
-        from hopsml.cluster import gpus, network
+        from hopsml.cluster import network, slot_gpus
 
         self.host = self.bootstrap.host or connection.local_address[0]
         self.held = network.hold_port(self.host, self.bootstrap.port_range)
-        self.gpus = gpus.claim(self.gpu_addresses if self.bootstrap.use_gpus else ())
+        self.gpus = await asyncio.to_thread(slot_gpus.take, self.gpu_addresses, self.bootstrap.gpus)
         self.outbox.put_nowait(self._hello())
         self._spawn(self._announce_server(self.server))
         pumps = [
@@ -248,7 +248,7 @@ class Agent:
         self.outbox.put_nowait(message)
 
     def _launch(self, launch: Launch) -> None:
-        from hopsml.cluster import gpus
+        from hopsml.cluster.gpus import environment_for
         from hopsml.cluster.work import Work
 
         formation = self.formations[(launch.run_id, launch.generation)]
@@ -259,7 +259,7 @@ class Agent:
             launch,
             send=self.outbox.put_nowait,
             folder=self.folder / f"{launch.run_id}-g{launch.generation}",
-            environment=gpus.environment_for(self.gpus),
+            environment=environment_for(launch.gpu_indices),
             sys_path=self.bootstrap.sys_path,
         )
         conflict = self._conflict(formation)

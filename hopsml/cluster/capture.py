@@ -54,9 +54,7 @@ class Captured:
     name: str
     payload: bytes  # for ``restore``
     preload: tuple[str, ...]  # frameworks that the function will need, of PRELOADABLE
-    own_imports: tuple[
-        str, ...
-    ]  # the user's modules that it imports when it runs, so they are not in the payload
+    own_imports: tuple[str, ...]  # the user's modules that it imports when it runs, so they are not in the payload
     source: str  # "" if it is not available
     sha256: str  # of the payload: the bytes that were shipped
     code_sha256: str  # of the source, or else of the byte code: the same function has the same one tomorrow
@@ -268,11 +266,7 @@ def _explanation(
         return False
 
     path, culprit = descend(_parts(function, args), fails) or ([], function)
-    what = (
-        f"{name} captures {' → '.join(path)}, a {type_name(culprit)}"
-        if path
-        else f"{name}, a {type_name(culprit)}"
-    )
+    what = f"{name} captures {' → '.join(path)}, a {type_name(culprit)}" if path else f"{name}, a {type_name(culprit)}"
     reason = refusal(culprit)
     if reason is not None:
         return f"{what}, {reason.why}; {reason.remedy}"

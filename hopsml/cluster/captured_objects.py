@@ -58,9 +58,7 @@ _TENSORFLOW = Refusal(
 )
 _DEVICE = Refusal("which lies on a device of this machine", "hand it over as a CPU tensor or a NumPy array")
 _LOCK = Refusal("which works within one process alone", "create it inside the function")
-_FILE = Refusal(
-    "an open file or connection of this process", "open it inside the function, by its path or address"
-)
+_FILE = Refusal("an open file or connection of this process", "open it inside the function, by its path or address")
 _GENERATOR = Refusal("whose state cannot be copied", "create it inside the function, or hand a list over")
 
 # (module or package, names of classes in it, refusal)
@@ -186,9 +184,7 @@ def _attributes(obj: object) -> dict[str, Any]:
     return found
 
 
-def descend(
-    choices: Iterable[tuple[str, object]], follow: Callable[[object], bool]
-) -> tuple[list[str], object] | None:
+def descend(choices: Iterable[tuple[str, object]], follow: Callable[[object], bool]) -> tuple[list[str], object] | None:
     """From ``choices`` on, the way to the deepest object that ``follow`` holds for; None if for none."""
     path: list[str] = []
     visited: set[int] = set()
@@ -222,9 +218,7 @@ def is_own_path(path: str) -> bool:
     file = Path(path)
     if file.suffix != ".py" or {"site-packages", "dist-packages"} & set(file.parts):
         return False
-    return not any(str(file).startswith(folder) for folder in _installed_folders()) and not _among_wheels(
-        file
-    )
+    return not any(str(file).startswith(folder) for folder in _installed_folders()) and not _among_wheels(file)
 
 
 @functools.cache

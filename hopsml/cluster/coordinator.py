@@ -97,10 +97,9 @@ class Coordinator:
         lease_s: float = 10.0,
         port_range: tuple[int, int] | None = None,
         sys_path: tuple[str, ...] = (),
-        use_gpus: bool = True,
     ) -> None:
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
-        self.sys_path, self.use_gpus = sys_path, use_gpus
+        self.sys_path = sys_path
         self.token = secrets.token_urlsafe(32)
         self.identity = make_identity()
         self.pool = pool.Pool(keep_warm_s=keep_warm_s)
@@ -476,7 +475,7 @@ class Coordinator:
             lease_s=self.lease_s,
             sys_path=self.sys_path,
             port_range=self.port_range,
-            use_gpus=self.use_gpus,
+            gpus=self.backend.gpus_per_agent,
         )
 
     def _submit(self, bootstrap: Bootstrap, count: int) -> None:

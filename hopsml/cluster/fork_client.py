@@ -27,7 +27,7 @@ MARK = "HOPSML_FORK_SERVER"
 def start_process(modules: tuple[str, ...]) -> Started:
     """The server process and the agent's end of its socket. Call it from the thread that lives as long as the agent."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(_own_sys_path())}
+    environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(own_sys_path())}
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment[MARK] = f"{os.getpid()}-{ours.fileno()}-{time.monotonic_ns()}"
@@ -51,9 +51,10 @@ class _Popen(subprocess.Popen[bytes]):
     mark = ""
 
 
-def _own_sys_path() -> list[str]:
+def own_sys_path() -> list[str]:
     """What this interpreter can import beyond its own installation: Spark adds shipped files to sys.path alone."""
-    return [entry for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))]
+    entries = (entry or os.getcwd() for entry in sys.path)
+    return [entry for entry in entries if not entry.startswith((sys.prefix, sys.base_prefix))]
 
 
 Started = tuple[_Popen, socket.socket]

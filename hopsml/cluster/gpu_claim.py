@@ -42,9 +42,7 @@ class GpuClaim:
     def close(self) -> None:
         """Gives the GPUs back; may be called twice."""
         for descriptor in self._descriptors:
-            fcntl.flock(
-                descriptor, fcntl.LOCK_UN
-            )  # also drops what a child forked behind Python's back shares
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also drops what a child forked behind Python's back shares
         self.forget()
 
     def forget(self) -> None:
@@ -108,9 +106,7 @@ def claim_gpus(
         return GpuClaim((), ())
     candidates = _preferred(host, granted)
     if wanted > len(candidates):
-        raise RunError(
-            f"{wanted} GPUs were wanted, but this host has {len(candidates)}; ask for fewer of them"
-        )
+        raise RunError(f"{wanted} GPUs were wanted, but this host has {len(candidates)}; ask for fewer of them")
     deadline = time.monotonic() + timeout_s
     while True:
         claim = _claim_now(candidates, wanted, lock_directory)
@@ -146,9 +142,7 @@ def _index(gpu: HostGpu) -> int:
 
 def _shortage(candidates: Sequence[HostGpu], wanted: int, directory: Path, timeout_s: float) -> str:
     holders = _holders(directory)
-    held = ", ".join(
-        f"GPU {gpu.index} by {holders.get(gpu.key, 'nobody')}" for gpu in sorted(candidates, key=_index)
-    )
+    held = ", ".join(f"GPU {gpu.index} by {holders.get(gpu.key, 'nobody')}" for gpu in sorted(candidates, key=_index))
     return (
         f"{wanted} GPU(s) were wanted, but not that many came free within {timeout_s:g} s. Held: {held}. "
         "End those processes, ask for fewer executors per host, or let Spark count the GPUs "
@@ -240,9 +234,7 @@ def _open(path: Path) -> int:
         except FileExistsError:  # another process was faster
             return os.open(path, flags)
     except OSError as error:
-        raise RunError(
-            f"the GPU lock {path} cannot be opened: {error.strerror}; remove it or its directory"
-        ) from error
+        raise RunError(f"the GPU lock {path} cannot be opened: {error.strerror}; remove it or its directory") from error
 
 
 def _holders(directory: Path) -> dict[str, str]:

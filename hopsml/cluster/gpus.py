@@ -159,9 +159,7 @@ def _nvidia_smi(arguments: list[str], timeout_s: float) -> str:
                 process.wait(1.0)
             except subprocess.TimeoutExpired:
                 pass
-            logger.warning(
-                "nvidia-smi did not answer within %.0f s; this host's GPUs are not used", timeout_s
-            )
+            logger.warning("nvidia-smi did not answer within %.0f s; this host's GPUs are not used", timeout_s)
             return ""
     if process.returncode != 0:
         logger.debug("nvidia-smi %s ended with status %d", " ".join(arguments), process.returncode)

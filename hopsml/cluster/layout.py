@@ -309,9 +309,7 @@ def _spare(ring: Sequence[Member], count: int) -> tuple[list[Member], list[Membe
 def _cluster(assignments: Sequence[_Assignment]) -> dict[str, list[str]]:
     cluster: dict[str, list[str]] = {}
     for role, tasks in groupby(assignments, key=lambda assignment: assignment[1]):
-        cluster[role] = [
-            member.address for member, _, _ in sorted(tasks, key=lambda assignment: assignment[2])
-        ]
+        cluster[role] = [member.address for member, _, _ in sorted(tasks, key=lambda assignment: assignment[2])]
     return cluster
 
 
@@ -335,9 +333,7 @@ def _placements(assignments: Sequence[_Assignment], world_size: int) -> tuple[Pl
         # That is what lets one string serve workers whose hosts are wired differently.
         ring_order = ",".join(map(str, range(len(gpu_indices)))) if len(gpu_indices) > 1 else ""
         placements.append(
-            Placement(
-                member.agent_id, rank, seen[host], world_size, role, task_index, gpu_indices, ring_order, env
-            )
+            Placement(member.agent_id, rank, seen[host], world_size, role, task_index, gpu_indices, ring_order, env)
         )
         seen[host] += 1
     return tuple(placements)
@@ -378,9 +374,7 @@ def check_environment(environ: Mapping[str, str], honour: bool = False) -> UserE
                     "unset it, or pass honour_environment=True to keep it"
                 )
     if tf_config and not _is_json_object(tf_config):
-        raise EnvironmentConflict(
-            f"TF_CONFIG is no JSON object: {_shortened(tf_config)!r}; correct it or unset it"
-        )
+        raise EnvironmentConflict(f"TF_CONFIG is no JSON object: {_shortened(tf_config)!r}; correct it or unset it")
     return UserEnvironment(tf_config, devices)
 
 

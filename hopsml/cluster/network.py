@@ -108,9 +108,7 @@ def _shuffled(port_range: tuple[int, int]) -> Iterable[int]:
     """From a random port on, so that a new generation seldom meets the old one's port."""
     first, last = port_range
     if not (1 <= first <= last <= 65535):
-        raise ArgumentError(
-            f"port_range={port_range}: (first, last) with 1 <= first <= last <= 65535 was expected"
-        )
+        raise ArgumentError(f"port_range={port_range}: (first, last) with 1 <= first <= last <= 65535 was expected")
     count = last - first + 1
     start = random.randrange(count)
     return (first + (start + i) % count for i in range(count))
@@ -149,9 +147,7 @@ def address_towards(host: str, port: int = 9) -> str:
     try:
         targets = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)
     except OSError as error:
-        raise RunError(
-            f"{host!r} is not known here ({error.strerror}); give an address or correct DNS"
-        ) from error
+        raise RunError(f"{host!r} is not known here ({error.strerror}); give an address or correct DNS") from error
     for family, kind, protocol, _, target in targets:
         with socket.socket(family, kind, protocol) as probe:
             try:
@@ -207,9 +203,7 @@ def reachable_address(
 
 def _start(address: str, port: int) -> _Attempt:
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            address.strip("[]"), port, type=socket.SOCK_STREAM
-        )[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(address.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         connection = socket.socket(family, kind, protocol)
     except OSError as error:
         return _Attempt(address, None, error.strerror or str(error))

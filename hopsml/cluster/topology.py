@@ -155,11 +155,7 @@ def _exact_ring(strengths: Matrix, weakest: int) -> tuple[int, ...] | None:
     n = len(strengths)
     scale = 1 + max(max(row) for row in strengths)
     full = (1 << n) - 1
-    best = {
-        (full, last): strengths[last][0] * (scale - 1)
-        for last in range(1, n)
-        if strengths[last][0] >= weakest
-    }
+    best = {(full, last): strengths[last][0] * (scale - 1) for last in range(1, n) if strengths[last][0] >= weakest}
     for visited in range(full - 2, 0, -2):  # the odd ones: 0 is always visited
         for last in _members(visited):
             steps = _steps(strengths, scale, weakest, best, visited, last)

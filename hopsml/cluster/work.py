@@ -34,6 +34,7 @@ EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function retu
 TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
 LOG_POLL_S = 0.2
 LOG_CHUNK = 64_000
+_USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _event = msgspec.msgpack.Decoder(Event)
 
 
@@ -116,15 +117,20 @@ class Work:
     async def _fetch_checkpoint(self) -> str:
         if not self.formation.resume_url:
             return ""
+        return await asyncio.to_thread(self._fetch_latest)
+
+    def _fetch_latest(self) -> str:
+        """Folder with a copy of the newest complete checkpoint of the run to continue; empty when it has none."""
         from hopsml.storage import checkpoints
-        from hopsml.storage.run_dir import RunDir
+        from hopsml.storage.run_dir import RunDir, step_name
 
         source = RunDir(self.formation.resume_url).checkpoints
-        step = await asyncio.to_thread(checkpoints.latest_complete, source)
+        step = checkpoints.latest_complete(source)
         if step is None:
             return ""
-        target = self.folder / "resume"
-        return str(await asyncio.to_thread(checkpoints.fetch, source, step, target))
+        target = self.folder / "resume" / step_name(step)
+        checkpoints.fetch(source, step, target)
+        return str(target)
 
     def _write_assignment(self, resume: str) -> Path:
         formation, launch = self.formation, self.launch
@@ -132,7 +138,12 @@ class Work:
         payload = self.folder / "function.pickle"
         payload.write_bytes(formation.payload)
         environment = {**formation.environment, **self.environment, **launch.environment}
-        if formation.cluster_json:
+        honoured = formation.environment.get("HOPSML_HONOUR_ENVIRONMENT") == "1"
+        if honoured:
+            environment = {
+                name: value for name, value in environment.items() if name not in _USERS or name not in os.environ
+            }
+        if formation.cluster_json and not (honoured and "TF_CONFIG" in os.environ):
             task = f'{{"type": "{launch.role}", "index": {launch.task_index}}}'
             environment["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
         events = f"{self.tree.base_text.rstrip('/')}/events"

@@ -20,6 +20,7 @@ from hopsml.experiment import applications
 from hopsml.experiment.progress import LineProgress
 from hopsml.experiment.result import as_json
 from hopsml.experiment.run import Run
+from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir, claim
 
 HOOKS = ("hopsml.training.prepare:prepare",)
@@ -60,8 +61,7 @@ def start(plan: Plan) -> Run:
     size = _size(plan, application)
     store = settings.project_url()
     resume_url = resolve_run(plan.resume, store) if plan.resume else ""
-    directory = claim(store, application.id)
-    directory.write_run(_record(plan, captured, application, size))
+    directory = claim(store, application.id, _record(plan, captured, application, size))
     request = RunRequest(
         spec=GangSpec(run_id=directory.run_id, size=size, start_timeout_s=plan.start_timeout_s),
         payload=captured.payload,
@@ -113,7 +113,7 @@ def resolve_run(run: Any, store: str) -> str:
     if not isinstance(run, str):
         run = getattr(run, "run_dir", None) or str(run)
     directory = RunDir(run if "/" in run else f"{store.rstrip('/')}/Experiments/{run}")
-    if not directory.exists():
+    if not filesystem.exists(directory.run_json):
         raise ArgumentError(f"resume={run!r}: there is no run directory at {directory.url}")
     return directory.url
 
@@ -132,7 +132,6 @@ def _environment(plan: Plan, directory: RunDir) -> dict[str, str]:
 
 def _record(plan: Plan, captured: capture.Captured, application: applications.Application, size: int) -> dict[str, Any]:
     return {
-        "run_id": "",
         "verb": plan.verb,
         "name": plan.name,
         "description": plan.description,

@@ -13,6 +13,7 @@ import cloudpickle
 from hopsml.cluster.run_state import Observer, RunState
 from hopsml.errors import RunCancelled, StorageError
 from hopsml.experiment.result import Result, as_json, outputs
+from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 
 
@@ -103,7 +104,10 @@ class Run:
     def logs(self, rank: int = 0) -> str:
         """What this rank has printed so far; for ranks other than 0 what has reached the run directory."""
         live = self.state.log(rank)
-        return live or self.directory.read_log(0, rank)
+        if live:
+            return live
+        log = self.directory.log(0, rank)
+        return for_url(log).read_bytes(log).decode(errors="replace")
 
     def observe(self, observer: Observer) -> None:
         """Call ``observer`` with every change; see ``hopsml.cluster.run_state.Change``."""
@@ -150,7 +154,7 @@ class Run:
     def _write_end(self, result: Result | None, error: BaseException | None) -> None:
         state = "FINISHED" if result is not None else "CANCELLED" if isinstance(error, RunCancelled) else "FAILED"
         if result is not None:
-            self.directory.write_json(self.directory.outputs, as_json(result.metrics))
+            self.directory.write_json(self.directory.outputs_json, as_json(result.metrics))
         self.directory.write_status(
             {
                 "run_id": self.run_id,

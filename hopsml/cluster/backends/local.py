@@ -10,25 +10,29 @@ import threading
 
 import msgspec
 
+from hopsml.cluster import gpus
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import AskEnded, Capacity
+from hopsml.cluster.fork_client import own_sys_path
 
 
 class LocalBackend:
-    """``slots`` agents on this machine, each with ``cores / slots`` of it to itself as the scheduler sees fit."""
+    """``slots`` agents on this machine."""
 
     name = "local"
     restarts_agents = False
 
     def __init__(self, slots: int | None = None) -> None:
-        self.slots = slots or len(os.sched_getaffinity(0))
+        devices = len(gpus.host_gpus())
+        self.gpus_per_agent = 1 if devices else 0
+        self.slots = slots or devices or len(os.sched_getaffinity(0))
         self._processes: dict[int, list[subprocess.Popen[bytes]]] = {}
         self._watchers: list[threading.Thread] = []
         self._lock = threading.Lock()
 
     def capacity(self) -> Capacity:
-        """As many as ``local_slots`` says; the number of CPU cores where it says nothing."""
-        return Capacity(self.slots, f"local_slots={self.slots} (the number of CPU cores unless set)", self.slots)
+        """As many as ``local_slots`` of the profile says; else one for each GPU, else one for each CPU core."""
+        return Capacity(self.slots, f"local_slots={self.slots}: the profile's, else GPUs, else CPU cores", self.slots)
 
     def addresses(self) -> tuple[str, tuple[str, ...]]:
         """Loopback: nobody outside this machine has business here."""
@@ -61,6 +65,7 @@ class LocalBackend:
     def _start(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "hopsml.cluster.agent", str(index)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

@@ -22,6 +22,7 @@ class SparkBackend:
 
     name = "spark"
     restarts_agents = True
+    gpus_per_agent = 0  # Spark assigns them
 
     def __init__(self, context: Any) -> None:
         self.context = context
