@@ -11,6 +11,7 @@ import asyncio
 import os
 import platform
 import shutil
+import signal
 import socket
 import ssl
 import sys
@@ -311,8 +312,11 @@ def main() -> None:
     index = int(sys.argv[1])
     size = int.from_bytes(sys.stdin.buffer.read(4), "big")
     bootstrap = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=Bootstrap)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its agents
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders and processes are put away
     reason = run_agent(bootstrap, index)
-    print(f"hopsml agent {index} ended: {reason}", file=sys.stderr)
+    if not reason.startswith("dismissed"):
+        sys.exit(f"hopsml agent {index} ended: {reason}")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class RunRequest:
     payload: bytes
     run_url: str
     preload: tuple[str, ...] = ()
-    roles: Roles = Roles()
+    roles: Roles = field(default_factory=Roles)
     with_tf_config: bool = True
     resume_url: str = ""
     environment: dict[str, str] = field(default_factory=dict)
@@ -565,9 +565,7 @@ class Coordinator:
     def _launch(self, run: _Run, session: _Session, generation: int, formation: bytes) -> None:
         placement = run.placements[session.agent_id]
         hello = session.hello
-        run.state.members[placement.rank] = MemberView(
-            placement.rank, hello.host, hello.executor_id, placement.gpu_indices
-        )
+        run.state.members[placement.rank] = MemberView(placement.rank, hello.host, hello.executor_id, placement.gpu_indices)
         launch = protocol.Launch(
             run_id=run.request.spec.run_id,
             generation=generation,

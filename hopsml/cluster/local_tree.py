@@ -48,7 +48,7 @@ class LocalTree:
                 self.base,
                 self.run_url,
                 timeout_s=self.timeout_s,
-                on_message=lambda message: loop.call_soon_threadsafe(self._on_mirror, message),
+                on_message=lambda message: self._pass_on(loop, message),
             )
             self._mirror.start()  # on this thread: it lives as long as the agent
 
@@ -59,15 +59,17 @@ class LocalTree:
         mirror, self._mirror = self._mirror, None
         return await asyncio.to_thread(_flush_and_stop, mirror, flush_s)
 
+    def _pass_on(self, loop: asyncio.AbstractEventLoop, message: dict[str, Any]) -> None:
+        """From the mirror's reading thread to the agent's."""
+        loop.call_soon_threadsafe(self._on_mirror, message)
+
     def _on_mirror(self, message: dict[str, Any]) -> None:
         if message["event"] == "recovered":
             self.on_problem("")
             return
         first = message["behind"][0] if message["behind"] else {"path": "", "reason": ""}
         more = message["behind_count"] - 1
-        self.on_problem(
-            f"mirroring is behind: {first['path']}{f' and {more} more' if more > 0 else ''}: {first['reason']}"
-        )
+        self.on_problem(f"mirroring is behind: {first['path']}{f' and {more} more' if more > 0 else ''}: {first['reason']}")
 
 
 def _flush_and_stop(mirror: MirrorProcess, flush_s: float) -> list[str]:

@@ -39,9 +39,7 @@ class HeldPort:
     def __enter__(self) -> HeldPort:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
 
@@ -172,9 +170,7 @@ class _Attempt:
             self.socket = None
 
 
-def reachable_address(
-    candidates: Sequence[str], port: int, timeout_s: float = 5.0, grace_s: float = DEFAULT_GRACE_S
-) -> str:
+def reachable_address(candidates: Sequence[str], port: int, timeout_s: float = 5.0, grace_s: float = DEFAULT_GRACE_S) -> str:
     """The first of ``candidates`` at which something accepts TCP connections on ``port``.
 
     All are tried at once. An earlier one may answer up to ``grace_s`` later than a later one and still

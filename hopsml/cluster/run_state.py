@@ -58,6 +58,8 @@ class RunState:
         self.error: BaseException | None = None
         self.behind: dict[int, tuple[str, ...]] = {}
         self.notes: list[str] = []
+        self._first_step: tuple[int, float] | None = None
+        self._last_step: tuple[int, float] | None = None
         self._logs: dict[int, deque[str]] = {}
         self._observers: list[Observer] = []
         self._lock = threading.Lock()
@@ -70,6 +72,9 @@ class RunState:
         with self._lock:
             if change.kind == "log":
                 self._logs.setdefault(change.rank, deque(maxlen=LOG_LINES_KEPT)).append(change.text)
+            elif change.kind == "report" and change.rank == 0 and change.step is not None:
+                self._last_step = (change.step, change.time)
+                self._first_step = self._first_step or self._last_step
             elif change.kind == "note":
                 self.notes.append(change.text)
             observers = list(self._observers)
@@ -106,6 +111,14 @@ class RunState:
         with self._lock:
             if observer in self._observers:
                 self._observers.remove(observer)
+
+    def steps_per_second(self) -> float:
+        """Between the chief's first and its last report; 0 when there were not two."""
+        with self._lock:
+            first, last = self._first_step, self._last_step
+        if first is None or last is None or last[1] <= first[1]:
+            return 0.0
+        return (last[0] - first[0]) / (last[1] - first[1])
 
     def log(self, rank: int) -> str:
         """What this rank printed and the driver has received."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -98,15 +100,29 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     """A bare SparkContext: agents need no SQL session, and without one the start is two seconds shorter."""
     from pyspark import SparkConf, SparkContext
 
+    if profile is not None:
+        _prepare_environment(profile)
     conf = SparkConf()
     if profile is not None:
-        os.environ.update({key: value for key, value in profile.environment.items() if key not in os.environ})
         conf.setMaster(profile.master)
         for key, value in profile.spark.items():
             conf.set(key, value)
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")
     return SparkContext.getOrCreate(conf)
+
+
+def _prepare_environment(profile: profiles.Profile) -> None:
+    """Variables that the JVM reads when it starts; what the user has set stands."""
+    for key, value in profile.environment.items():
+        os.environ.setdefault(key, value)
+    if profile.master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors share this disk, so this Python too
+    if profile.master.startswith("local-cluster") and "SPARK_WORKER_DIR" not in os.environ:
+        # Spark would put the executors' folders into its own installation.
+        folder = tempfile.mkdtemp(prefix="hopsml-spark-")
+        os.environ["SPARK_WORKER_DIR"] = folder
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _port_range() -> tuple[int, int] | None:

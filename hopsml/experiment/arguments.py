@@ -34,13 +34,11 @@ def training_function(
 def _callable(value: Any, verb: str) -> Callable[..., Any]:
     if not callable(value):
         raise ArgumentTypeError(
-            f"{verb}(): the training function is {value!r:.80} of type {type(value).__name__}; pass the function itself, "
-            "not its result: collective_all_reduce(train), without parentheses behind train"
+            f"{verb}(): the training function is {value!r:.80} of type {type(value).__name__}; pass the function "
+            "itself, not its result: collective_all_reduce(train), without parentheses behind train"
         )
     if inspect.iscoroutinefunction(value):
-        raise ArgumentTypeError(
-            f"{verb}(): {value.__name__} is a coroutine; the training function must be an ordinary one"
-        )
+        raise ArgumentTypeError(f"{verb}(): {value.__name__} is a coroutine; the training function must be an ordinary one")
     return value  # type: ignore[no-any-return]
 
 

@@ -20,8 +20,8 @@ from hopsml.experiment import applications
 from hopsml.experiment.progress import LineProgress
 from hopsml.experiment.result import as_json
 from hopsml.experiment.run import Run
-from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir, claim
+from hopsml.storage.runs import find
 
 HOOKS = ("hopsml.training.prepare:prepare",)
 
@@ -60,7 +60,7 @@ def start(plan: Plan) -> Run:
     application = applications.current(plan.profile, plan.keep_warm_s)
     size = _size(plan, application)
     store = settings.project_url()
-    resume_url = resolve_run(plan.resume, store) if plan.resume else ""
+    resume_url = find(plan.resume, store).url if plan.resume else ""
     directory = claim(store, application.id, _record(plan, captured, application, size))
     request = RunRequest(
         spec=GangSpec(run_id=directory.run_id, size=size, start_timeout_s=plan.start_timeout_s),
@@ -87,7 +87,14 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
         application = applications.current(plan.profile, plan.keep_warm_s)
         state = application.coordinator.launch(request)
     coordinator, run_id = application.coordinator, request.spec.run_id
-    run = Run(state, directory, lambda reason: coordinator.cancel(run_id, reason), metric_key=plan.metric_key)
+    run = Run(
+        state,
+        directory,
+        lambda reason: coordinator.cancel(run_id, reason),
+        metric_key=plan.metric_key,
+        merge_scope=plan.merge_scope,
+        scoped_allocator=plan.scoped_allocator,
+    )
     if plan.progress:
         run.observe(LineProgress(run_id))
     return run
@@ -102,20 +109,8 @@ def _size(plan: Plan, application: applications.Application) -> int:
             "ask for fewer workers, or raise that setting before the application starts"
         )
     if plan.roles.evaluator and size < 3:
-        raise ArgumentError(
-            f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
-        )
+        raise ArgumentError(f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}")
     return size
-
-
-def resolve_run(run: Any, store: str) -> str:
-    """URL of a run's directory from its URL, its path or its id."""
-    if not isinstance(run, str):
-        run = getattr(run, "run_dir", None) or str(run)
-    directory = RunDir(run if "/" in run else f"{store.rstrip('/')}/Experiments/{run}")
-    if not filesystem.exists(directory.run_json):
-        raise ArgumentError(f"resume={run!r}: there is no run directory at {directory.url}")
-    return directory.url
 
 
 def _environment(plan: Plan, directory: RunDir) -> dict[str, str]:

@@ -24,6 +24,9 @@ class Result(tuple[str, Any]):
     workers: list[dict[str, Any]]
     ring_order: list[str]
     seconds: float
+    steps_per_second: float
+    merge_scope: int | str
+    scoped_allocator: bool
 
     def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
         """Facts are the other attributes."""
@@ -33,18 +36,26 @@ class Result(tuple[str, Any]):
             setattr(self, name, value)
         return self
 
+    def summary(self) -> str:
+        """What a person wants to know at the end; see ``hopsml.experiment.summary``."""
+        from hopsml.experiment import summary
+
+        return summary.text(self)
+
+    def json(self, **more: Any) -> str:
+        """One line for scripts: metrics, workers, run directory, state, and whatever is added."""
+        from hopsml.experiment import summary
+
+        return summary.json_line(self, **more)
+
     def __repr__(self) -> str:
-        return (
-            f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
-        )
+        return f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
 
 
 def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
     """The returned value as the dict that is recorded: a number becomes ``metric``, nothing becomes ``metric: None``."""
-    if isinstance(value, dict):
-        recorded = {str(key): item for key, item in value.items()}
-    else:
-        recorded = {"metric": _number(value)}
+    fields = value if isinstance(value, dict) else {"metric": _number(value)}
+    recorded = {str(key): item for key, item in fields.items()}
     if metric_key is not None and metric_key not in recorded:
         raise ArgumentError(
             f"metric_key='{metric_key}' is not among what the training function returned: {', '.join(recorded)}"

@@ -27,11 +27,12 @@ class Run:
         cancel: Callable[[str], None],
         *,
         metric_key: str | None = None,
-        on_end: Callable[[], None] = lambda: None,
+        **facts: Any,
     ) -> None:
+        """``facts`` become attributes of the result."""
         self.state, self.directory = state, run_dir
         self.run_id, self.run_dir = state.run_id, run_dir.url
-        self._cancel, self._metric_key, self._on_end = cancel, metric_key, on_end
+        self._cancel, self._metric_key, self._facts = cancel, metric_key, facts
         self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
         self._closer = threading.Thread(target=self._close, name=f"hopsml-run-{self.run_id}", daemon=True)
         self._closer.start()
@@ -129,7 +130,6 @@ class Run:
             self._write_end(result, error)
         except StorageError as problem:
             error = error or problem
-        self._on_end()
         if error is not None:
             self._future.set_exception(error)
         elif result is not None:
@@ -149,6 +149,8 @@ class Run:
             workers=self.status()["members"],
             ring_order=[f"{p.role}:{p.task_index}" for p in layout.placements] if layout else [],
             seconds=round(time.time() - self.state.began, 3),
+            steps_per_second=self.state.steps_per_second(),
+            **self._facts,
         )
 
     def _write_end(self, result: Result | None, error: BaseException | None) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import msgspec
 
@@ -14,6 +15,8 @@ from hopsml.cluster import gpus
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import AskEnded, Capacity
 from hopsml.cluster.fork_client import own_sys_path
+
+GRACE_S = 5.0
 
 
 class LocalBackend:
@@ -92,12 +95,15 @@ class LocalBackend:
         """End what still runs; the processes' own death signals end what is below them."""
         with self._lock:
             processes = [process for group in self._processes.values() for process in group]
+        deadline = time.monotonic() + GRACE_S  # those that were dismissed are putting away their folders
         for process in processes:
-            if process.poll() is None:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGTERM)
         for process in processes:
             try:
-                process.wait(5)
+                process.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -6,6 +6,7 @@ tasks that are pending make Spark ask YARN for executors; a task whose executor 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,7 +122,7 @@ class SparkBackend:
                 slots = slots.withResources(profile)
             slots.mapPartitionsWithIndex(_agent_body(bootstrap)).collect()
         except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
-            problem = _first_line(error)
+            problem = _cause(error)
         ended(bootstrap.ask, problem)
 
     def _profile(self, dynamic: bool) -> Any:
@@ -145,9 +146,7 @@ class SparkBackend:
             return "the Spark job that holds the agents has ended"
         executors = self._executors()
         if executors == 0:
-            return (
-                "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
-            )
+            return "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
         running = 0
         tracker = self.context.statusTracker()
         for job_id in tracker.getJobIdsForGroup(self._group):
@@ -220,8 +219,15 @@ def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator
     return body
 
 
-def _first_line(error: Exception) -> str:
+def _cause(error: Exception) -> str:
+    """The line that tells: the last of a Python traceback from an executor, else Spark's own first one."""
     text = str(error).strip() or type(error).__name__
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    cause = next((line for line in lines if "Exception: " in line or "aborted" in line), lines[0])
+    python = [line for line in lines if re.match(r"^[A-Za-z_.]*(Error|Exception): ", line) and "org.apache" not in line]
+    if python and python[-1].startswith("ModuleNotFoundError"):
+        return (
+            f"the executors' Python cannot start an agent: {python[-1]}; let PYSPARK_PYTHON name an environment that "
+            "has hopsml on every node, or ship one with spark.archives"
+        )
+    cause = python[-1] if python else next((line for line in lines if "aborted" in line), lines[0])
     return f"the Spark job that holds the agents failed: {cause[:500]}"
