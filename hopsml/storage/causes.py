@@ -89,7 +89,8 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
         "nobody answers there, or the connection broke; see that the service runs and is reachable",
     ),
     (
-        r"FileNotFound|No such file|does not exist|not found|NotFoundError|NoSuchKey|Path is not a file",
+        r"FileNotFound|No such file|does not exist|not found|NotFoundError|NoSuchKey|Path is not a file"
+        r"|is not a directory",
         PathNotFound,
         "there is no such file or directory",
     ),
@@ -143,7 +144,7 @@ def from_text(action: str, path: str, type_name: str, text: str) -> StorageError
 def from_os_error(action: str, path: str, error: OSError) -> StorageError:
     """The error for a failed local call, told by its errno."""
     kind = _ERRNO_TYPES.get(error.errno or 0, StorageError)
-    remedy = _REMEDIES.get(kind)
+    remedy = "delete it recursively" if error.errno == errno.ENOTEMPTY else _REMEDIES.get(kind)
     reason = error.strerror or str(error) or type(error).__name__
     return kind(f"cannot {action} {path}: {reason}" + (f"; {remedy}" if remedy else ""), path)
 

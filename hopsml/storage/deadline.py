@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ class Steps:
             queue.SimpleQueue()
         )
         self._abandoned = False
+        self._touched_s = 0.0
         self._thread = threading.Thread(target=self._serve, name=f"storage {action}", daemon=True)
         self._thread.start()
 
@@ -46,16 +48,25 @@ class Steps:
         if self._abandoned:
             raise self._timed_out()
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.touch()
         self._work.put((step, answer))
-        try:
-            value, error = answer.get(timeout=self._timeout_s)
-        except queue.Empty:
-            self._abandoned = True
-            raise self._timed_out() from None
+        while True:
+            left_s = self._touched_s + self._timeout_s - time.monotonic()
+            try:
+                value, error = answer.get(timeout=max(0.0, left_s))
+                break
+            except queue.Empty:
+                if left_s <= 0:
+                    self._abandoned = True
+                    raise self._timed_out() from None
         if error is not None:
             raise error
         result: T = value
         return result
+
+    def touch(self) -> None:
+        """Called from within a long step when it gets on: its deadline begins anew."""
+        self._touched_s = time.monotonic()
 
     def _timed_out(self) -> StorageTimeout:
         return timed_out(self._action, self._path, self._timeout_s)

@@ -40,8 +40,8 @@ class FsspecFileSystem:
             self._fs: Any = fsspec.filesystem(self.scheme)
         except (ValueError, ImportError) as error:
             raise ArgumentError(
-                f"{url}: nothing here speaks {self.scheme}:// ({error}); use a local path, hdfs://, webhdfs://, "
-                "or install the fsspec package of that store"
+                f"{url}: nothing here speaks {self.scheme}:// ({error}); use a local path, hdfs://, "
+                "webhdfs://, or install the fsspec package of that store"
             ) from error
 
     def status(self, url: str) -> FileStatus:

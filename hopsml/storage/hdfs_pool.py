@@ -139,7 +139,7 @@ def _environment() -> tuple[str, ...]:
 
 def _start(environment: tuple[str, ...]) -> Helper:
     ours, theirs = socket.socketpair()
-    parent = _pidfd()
+    parent = own_pidfd()
     try:
         passed = [theirs.fileno(), *([parent] if parent >= 0 else [])]
         process = subprocess.Popen(
@@ -155,7 +155,7 @@ def _start(environment: tuple[str, ...]) -> Helper:
             stdout=subprocess.DEVNULL,
             pass_fds=passed,
             cwd="/",  # "-m" puts the working directory on the path
-            env=_child_environment(),
+            env=child_environment(),
         )
     except BaseException:
         ours.close()
@@ -167,14 +167,15 @@ def _start(environment: tuple[str, ...]) -> Helper:
     return Helper(process, Channel(ours), environment)
 
 
-def _pidfd() -> int:
+def own_pidfd() -> int:
+    """A file descriptor that becomes readable when this process ends; -1 on kernels without them."""
     try:
         return os.pidfd_open(os.getpid())
     except (AttributeError, OSError):
         return -1
 
 
-def _child_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """This process's, with absolute paths and with what Python found its modules by."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)

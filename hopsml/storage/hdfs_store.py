@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from hopsml import settings
 from hopsml.errors import PathExists, PathNotFound, StorageError, StorageTimeout, StorageUnavailable
-from hopsml.storage import causes, deadline, hadoop_web, urls
+from hopsml.storage import causes, deadline, hadoop_web, leftovers, urls
 from hopsml.storage.filesystem import Capacity, FileStatus
 from hopsml.storage.frames import CHUNK_BYTES, Channel, ChannelClosed
 from hopsml.storage.hdfs_pool import POOL
@@ -167,11 +167,9 @@ class HdfsFileSystem:
                 target=urls.split(url)[2],
                 overwrite=overwrite,
             )
-        except StorageTimeout:
-            raise  # whoever did not answer would not answer now
-        except BaseException:
-            with contextlib.suppress(StorageError):
-                self.delete(fresh)
+        except BaseException as error:
+            # Whoever did not answer would not answer now, either.
+            leftovers.discard(fresh, self.timeout_s, try_now=not isinstance(error, StorageTimeout))
             raise
 
     def _call(self, action: str, verb: str, url: str, about: str = "", **arguments: Any) -> Any:
