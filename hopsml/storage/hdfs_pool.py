@@ -32,6 +32,10 @@ _RELEVANT = (
 )
 
 
+class AllBusy(TimeoutError):
+    """No helper became free in time."""
+
+
 @dataclass
 class Helper:
     """One running helper process."""
@@ -77,14 +81,14 @@ class Pool:
 
     @contextlib.contextmanager
     def lend(self, timeout_s: float) -> Iterator[Helper]:
-        """A helper for one call. TimeoutError when all are busy for ``timeout_s``.
+        """A helper for one call. AllBusy when there is none for ``timeout_s``.
 
         A call that ends with TimeoutError, ChannelClosed or an interrupt leaves the helper in an unknown
         state: it is killed.
         """
         places = self._places
         if not places.acquire(timeout=timeout_s):
-            raise TimeoutError(f"all {MAX_PROCESSES} helper processes are busy")
+            raise AllBusy(f"all {MAX_PROCESSES} helper processes of this process are busy")
         try:
             helper = self._take()
             try:

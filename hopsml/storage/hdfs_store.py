@@ -15,7 +15,7 @@ from hopsml.errors import PathExists, PathNotFound, StorageError, StorageTimeout
 from hopsml.storage import causes, deadline, hadoop_web, leftovers, urls
 from hopsml.storage.filesystem import Capacity, FileStatus
 from hopsml.storage.frames import CHUNK_BYTES, Channel, ChannelClosed
-from hopsml.storage.hdfs_pool import POOL
+from hopsml.storage.hdfs_pool import POOL, AllBusy
 from hopsml.storage.streams import buffered_reader, spooled_writer
 
 # Without a setting of the user's, a lone NameNode that refuses is given up after about 3 s (174 s by
@@ -233,9 +233,8 @@ class HdfsFileSystem:
                 helper.channel.send(request, self.timeout_s)
                 answer = talk(helper.channel)
         except TimeoutError as error:
-            raise deadline.timed_out(
-                action, about, self.timeout_s, str(error) or self._why_silent()
-            ) from error
+            why = str(error) if isinstance(error, AllBusy) else self._why_silent()
+            raise deadline.timed_out(action, about, self.timeout_s, why) from error
         except ChannelClosed as error:
             raise StorageUnavailable(
                 f"cannot {action} {about}: the HDFS helper process ended", about

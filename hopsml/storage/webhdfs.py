@@ -53,8 +53,7 @@ class WebHdfsFileSystem:
 
     def read_bytes(self, url: str) -> bytes:
         """The whole file; its length is checked."""
-        length = self.status(url).length
-        return b"".join(self._chunks(url, 0, length))
+        return b"".join(self._chunks(url, 0, self._file_length(url)))
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``."""
@@ -89,7 +88,7 @@ class WebHdfsFileSystem:
 
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
         """One file to a local path, whole or not at all; its length is checked."""
-        length, target = self.status(url).length, os.path.abspath(local)
+        length, target = self._file_length(url), os.path.abspath(local)
         fresh = Path(urls.temporary_sibling(target))
         try:
             fresh.parent.mkdir(parents=True, exist_ok=True)
@@ -105,10 +104,8 @@ class WebHdfsFileSystem:
 
     def open_read(self, url: str) -> BinaryIO:
         """A seekable binary reader."""
-        found = self.status(url)
-        if found.is_dir:
-            raise PathExists(f"cannot read {url}: it is a directory, not a file", url)
-        return buffered_reader(lambda offset, length: self.read_range(url, offset, length), found.length)
+        there = self._file_length(url)
+        return buffered_reader(lambda offset, length: self.read_range(url, offset, length), there)
 
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
         """A binary writer by way of a local temporary file, uploaded when it is closed."""
@@ -151,6 +148,12 @@ class WebHdfsFileSystem:
         """A connection lives no longer than a call."""
 
     # ------------------------------------------------------------------ hands
+
+    def _file_length(self, url: str) -> int:
+        found = self.status(url)
+        if found.is_dir:
+            raise PathExists(f"cannot read {url}: it is a directory, not a file", url)
+        return found.length
 
     def _refuse_taken(self, url: str, overwrite: bool) -> None:
         with contextlib.suppress(PathNotFound):
@@ -244,7 +247,8 @@ class WebHdfsFileSystem:
         known = settings.hadoop_settings()
         address = self._addresses()
         token = hadoop_tokens.for_service(hadoop_tokens.from_environment(), self._authority)
-        options = {"timeout": self.timeout_s, "session": session}
+        # Longer than the step's own deadline, which thus is what ends a call; this ends the abandoned thread.
+        options = {"timeout": self.timeout_s + 1.0, "session": session}
         if token:
             return hdfs.TokenClient(address, token.as_text(), **options)
         if known.get("hadoop.security.authentication") == "kerberos":
