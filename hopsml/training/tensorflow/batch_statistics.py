@@ -1,0 +1,151 @@
+"""Keras 3 batch normalisation under MultiWorkerMirroredStrategy: all workers hold one set of statistics.
+
+Keras 3 lets every worker keep moving statistics of its own batches, so workers evaluate differently and the
+chief's checkpoint holds the statistics of its part of the data. Here the statistics that a ``strategy.run``
+has updated are averaged over the replicas at its end, all of them in one merged reduction. The update is
+linear in the batch's mean and variance, so this equals averaging these before the update.
+
+A layer that is called inside a tf.function of its own within the step is averaged right there: the step's own
+trace may never see that call (the function may have been traced before), and workers must not differ in what
+they reduce.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
+
+
+@dataclass
+class _Step:
+    """One ``strategy.run`` of this replica: the graph it is traced in (None when eager), what it updated."""
+
+    graph: Any
+    updated: dict[int, Any] = field(default_factory=dict)
+
+
+class _Thread(threading.local):
+    step: _Step | None = None
+
+
+_thread = _Thread()
+
+
+def install() -> None:
+    """Repair Keras 3's BatchNormalization, and the strategy's way to run a step."""
+    from keras.src.layers import BatchNormalization
+
+    _average_after_call(BatchNormalization)
+    _keep_statistics_of_empty_batch(BatchNormalization)
+    _average_after_step()
+
+
+def _average_after_step() -> None:
+    from tensorflow.python.distribute import mirrored_run
+
+    from hopsml.training.tensorflow.keras_repairs import in_group
+
+    original = mirrored_run._call_for_each_replica
+
+    def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if in_group(strategy):
+            fn = _averaging(fn)
+        return original(strategy, fn, args, kwargs)
+
+    mirrored_run._call_for_each_replica = call_for_each_replica
+
+
+def _averaging(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn``, followed by the average of the statistics that it has updated; runs in the replica's thread."""
+
+    def step_then_average(*args: Any, **kwargs: Any) -> Any:
+        outer, _thread.step = _thread.step, _Step(_function_graph())
+        try:
+            result = fn(*args, **kwargs)
+            updated = list(_thread.step.updated.values())
+        finally:
+            _thread.step = outer
+        if updated:
+            _average(updated, nested=False)
+        return result
+
+    return step_then_average
+
+
+def _average_after_call(layer_class: Any) -> None:
+    original = layer_class.call
+
+    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        outputs = original(self, inputs, training=training, mask=mask)
+        if training and self.trainable and not self.synchronized:
+            _note_update(
+                [getattr(self, name) for name in _STATISTICS if getattr(self, name, None) is not None]
+            )
+        return outputs
+
+    layer_class.call = call
+
+
+def _note_update(variables: list[Any]) -> None:
+    import tensorflow as tf
+
+    from hopsml.training.tensorflow.keras_repairs import in_group
+
+    replica = tf.distribute.get_replica_context()
+    if replica is None or not in_group(replica.strategy):
+        return
+    step = _thread.step
+    if step is not None and step.graph is _function_graph():
+        step.updated.update((id(variable), variable) for variable in variables)
+    else:
+        _average(variables, nested=True)
+
+
+def _average(variables: list[Any], nested: bool) -> None:
+    """Replace each replica's values by their mean; ``nested`` where a merge call is not possible."""
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context()
+    values = [tf.identity(variable.value) for variable in variables]
+    mean = tf.distribute.ReduceOp.MEAN
+    if nested:
+        reduced = replica.strategy.extended._replica_ctx_all_reduce(mean, values)
+    else:
+        reduced = replica.all_reduce(mean, values)
+    for variable, value in zip(variables, reduced, strict=True):
+        variable.value.assign(value)
+
+
+def _function_graph() -> Any:
+    """The function being traced, seen through the branches and loops inside it; None when eager."""
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    return graph
+
+
+def _keep_statistics_of_empty_batch(layer_class: Any) -> None:
+    """A worker whose share of the last batch is empty must not turn the statistics into NaN for everybody."""
+    original = layer_class._moments
+
+    def moments(self: Any, inputs: Any, mask: Any) -> Any:
+        import tensorflow as tf
+
+        mean, variance = original(self, inputs, mask)
+        if self.synchronized or (inputs.shape[0] is not None and inputs.shape[0] > 0):
+            return mean, variance
+        empty = tf.equal(tf.size(inputs), 0)
+        return (
+            tf.where(empty, tf.cast(self.moving_mean, mean.dtype), mean),
+            tf.where(empty, tf.cast(self.moving_variance, variance.dtype), variance),
+        )
+
+    layer_class._moments = moments

@@ -1,0 +1,77 @@
+"""Files from the chief to the other workers, by the strategy's own collectives.
+
+Workers need not share a disk, and the copy that each one might find for itself need not be the same; what the
+chief sends is. All workers of the strategy must call these functions at the same place of the program.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+CHUNK_BYTES = 16 * 2**20
+
+
+def broadcast_bytes(strategy: Any, data: bytes | None) -> bytes:
+    """The chief's ``data`` on every worker; what the others pass is ignored."""
+    leads = bool(strategy.extended._is_chief)
+    mine = (data or b"") if leads else b""
+    size = int(_sum(strategy, [len(mine)], "int64")[0])
+    received = bytearray()
+    for start in range(0, size, CHUNK_BYTES):
+        length = min(CHUNK_BYTES, size - start)
+        received += _broadcast_chunk(strategy, mine[start : start + length] if leads else None, length)
+    return bytes(received)
+
+
+def _broadcast_chunk(strategy: Any, chunk: bytes | None, length: int) -> bytes:
+    """The chief adds its bytes, taken as integers, to the zeros of the others."""
+    import numpy as np
+
+    words = -(-length // 4)
+    padded = np.zeros(4 * words, np.uint8)
+    if chunk is not None:
+        padded[:length] = np.frombuffer(chunk, np.uint8)
+    summed = _sum(strategy, padded.view(np.int32), "int32")
+    return np.ascontiguousarray(summed).view(np.uint8)[:length].tobytes()
+
+
+def _sum(strategy: Any, values: Any, dtype: str) -> Any:
+    """The sum over the workers (not over their devices), on the host."""
+    import tensorflow as tf
+
+    extended = strategy.extended
+    with tf.device(extended._worker_device):
+        tensor = tf.identity(tf.constant(values, dtype))
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    reduced = extended._host_cross_device_ops.reduce(
+        tf.distribute.ReduceOp.SUM, tensor, tensor, options=options
+    )
+    return strategy.experimental_local_results(reduced)[0].numpy()
+
+
+def share_folder(strategy: Any, folder: Path) -> bool:
+    """Make ``folder`` on every worker hold what it holds on the chief; False if the chief has no such folder.
+
+    Files are sent one after another, ``CHUNK_BYTES`` at a time. A worker that holds the very same path (a
+    shared disk) would write to what the chief reads, so each worker must pass a folder of its own.
+    """
+    leads = bool(strategy.extended._is_chief)
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if leads and folder.is_dir() else []
+    table = [str(path.relative_to(folder)) for path in files] if leads and folder.is_dir() else None
+    names = json.loads(broadcast_bytes(strategy, json.dumps(table).encode()))
+    if names is None:
+        return False
+    if not leads:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    for name in names:
+        content = broadcast_bytes(strategy, (folder / name).read_bytes() if leads else None)
+        if not leads:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+    return True

@@ -1,0 +1,92 @@
+"""Keras 3 callbacks that write files, under MultiWorkerMirroredStrategy.
+
+All workers run the same callbacks with the same paths, and would write the same files at once. Every worker
+still runs them (reading a metric or saving may need all of them), but only the chief's files go where the
+user asked; the other workers write to a private folder that goes away with the process. tf_keras does this
+itself.
+
+``BackupAndRestore`` also reads: before training, the chief's backup is sent to the other workers, so that all
+of them resume at the same epoch with the same weights, whether they see the chief's disk or not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hopsml.cluster.context import current
+
+_scratch: Path | None = None
+
+
+def install() -> None:
+    """Repair the callbacks of Keras 3 that write."""
+    from keras.src.callbacks.backup_and_restore import BackupAndRestore
+    from keras.src.callbacks.csv_logger import CSVLogger
+    from keras.src.callbacks.model_checkpoint import ModelCheckpoint
+    from keras.src.callbacks.tensorboard import TensorBoard
+
+    _write_privately(ModelCheckpoint, "filepath")
+    _write_privately(TensorBoard, "log_dir")
+    _write_privately(CSVLogger, "filename")
+    _write_privately(BackupAndRestore, "backup_dir")
+    _share_backup(BackupAndRestore)
+
+
+def private_folder() -> Path:
+    """A folder of this process alone, removed at its end."""
+    global _scratch
+    if _scratch is None:
+        context = current()
+        parent = context.work_dir if context is not None and context.work_dir.is_dir() else None
+        _scratch = Path(tempfile.mkdtemp(prefix="hopsml-unused-", dir=parent))
+        atexit.register(shutil.rmtree, _scratch, ignore_errors=True)
+    return _scratch
+
+
+def _leads(model: Any) -> bool:
+    """Whether this worker's files are the ones to keep: it is the chief of the model's group, or alone."""
+    from hopsml.training.tensorflow.keras_repairs import in_group
+
+    strategy = model.distribute_strategy
+    return not in_group(strategy) or bool(strategy.extended._is_chief)
+
+
+def _write_privately(callback_class: Any, attribute: str) -> None:
+    original = callback_class.set_model
+
+    def set_model(self: Any, model: Any) -> None:
+        if not _leads(model) and not getattr(self, "_hopsml_private", False):
+            self._hopsml_private = True
+            _move(self, attribute, private_folder())
+        original(self, model)
+
+    callback_class.set_model = set_model
+
+
+def _move(callback: Any, attribute: str, folder: Path) -> None:
+    """Point every path of the callback that lies at or below the user's to ``folder``."""
+    asked = str(getattr(callback, attribute))
+    private = str(folder / os.path.basename(os.path.normpath(asked)))
+    for name, value in vars(callback).items():
+        if isinstance(value, str) and (value == asked or value.startswith(asked.rstrip("/") + "/")):
+            setattr(callback, name, private + value[len(asked.rstrip("/")) :])
+
+
+def _share_backup(callback_class: Any) -> None:
+    original = callback_class.on_train_begin
+
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        from hopsml.training.tensorflow import file_exchange
+        from hopsml.training.tensorflow.keras_repairs import in_group
+
+        strategy = self.model.distribute_strategy
+        if in_group(strategy) and "://" not in str(self.backup_dir):
+            file_exchange.share_folder(strategy, Path(self.backup_dir))
+        original(self, logs)
+
+    callback_class.on_train_begin = on_train_begin

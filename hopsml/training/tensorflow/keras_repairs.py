@@ -1,0 +1,121 @@
+"""Keras 3 under MultiWorkerMirroredStrategy: what breaks in its trainer and optimizers, and the cure.
+
+Keras 3 does not support the strategy (its own trainer fails on the first batch). Four places differ under it:
+
+* the trainer looks at a first batch to build the model, and reduces distributed values to get it: take the
+  local batch;
+* the logs of a step are averaged over the first axis of a scalar: average over replicas, all logs in one
+  collective;
+* ``LossScaleOptimizer`` (mixed float16) decides on each worker alone whether gradients are finite, before
+  they are reduced; workers that decide differently wait for each other for ever: decide together;
+* gradients may lack a static shape, which depends on the batch that was traced: give them their variable's.
+
+Everything here leaves other strategies, and training without one, as they are.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from hopsml.training.tensorflow import batch_statistics, keras_callbacks
+
+
+def install(trainer: ModuleType) -> None:
+    """Repair Keras 3; ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``."""
+    _repair_first_batch(trainer)
+    _repair_log_reduction(trainer)
+    from keras.src.backend.tensorflow import optimizer
+    from keras.src.optimizers import loss_scale_optimizer
+
+    _repair_gradient_shapes(optimizer.TFOptimizer)
+    _repair_finite_check(loss_scale_optimizer.LossScaleOptimizer)
+    batch_statistics.install()
+    keras_callbacks.install()
+
+
+def in_group(strategy: Any) -> bool:
+    """Whether ``strategy`` spans several workers by collectives (more than one worker in its cluster)."""
+    import tensorflow as tf
+
+    return (
+        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        and strategy.extended._in_multi_worker_mode()
+        and strategy.extended._num_workers > 1
+    )
+
+
+def _repair_first_batch(trainer: ModuleType) -> None:
+    from keras.src import tree
+
+    original = trainer.TensorFlowTrainer._maybe_symbolic_build
+
+    def maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        strategy = self._distribute_strategy
+        if iterator is None or not in_group(strategy):
+            original(self, iterator=iterator, data_batch=data_batch)
+            return
+        for _, _, batches in iterator:
+            first = next(batches)
+            local = tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], first)
+            with strategy.scope():
+                self._symbolic_build(data_batch=local)
+            break
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = maybe_symbolic_build
+
+
+def _repair_log_reduction(trainer: ModuleType) -> None:
+    from keras.src import tree
+
+    original = trainer.reduce_per_replica
+
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        if reduction not in ("auto", "mean", "sum") or not in_group(strategy):
+            return original(values, strategy, reduction)
+        flat = tree.flatten(values)
+        reduced = strategy.extended.batch_reduce_to(
+            "SUM" if reduction == "sum" else "MEAN", [(value, value) for value in flat]
+        )
+        return tree.pack_sequence_as(
+            values, [strategy.experimental_local_results(value)[0] for value in reduced]
+        )
+
+    trainer.reduce_per_replica = reduce_per_replica  # type: ignore[attr-defined]
+
+
+def _repair_gradient_shapes(optimizer: Any) -> None:
+    original = optimizer._all_reduce_sum_gradients
+
+    def all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
+        return original(
+            self, [(_with_shape_of(grad, variable), variable) for grad, variable in grads_and_vars]
+        )
+
+    optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
+
+
+def _with_shape_of(gradient: Any, variable: Any) -> Any:
+    import tensorflow as tf
+
+    if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
+        return tf.ensure_shape(gradient, variable.shape)
+    return gradient
+
+
+def _repair_finite_check(optimizer: Any) -> None:
+    original = optimizer.check_finite
+
+    def check_finite(self: Any, grads: Any) -> Any:
+        import tensorflow as tf
+
+        finite = original(self, grads)
+        replica = tf.distribute.get_replica_context()
+        if replica is None or not in_group(replica.strategy):
+            return finite
+        votes = replica.strategy.extended._replica_ctx_all_reduce(
+            tf.distribute.ReduceOp.SUM, tf.cast(finite, tf.float32)
+        )
+        return tf.equal(votes, float(replica.num_replicas_in_sync))
+
+    optimizer.check_finite = check_finite

@@ -1,0 +1,182 @@
+"""The reduction of a list of gradients under MultiWorkerMirroredStrategy, with the merge settings in force.
+
+Every way to reduce a list (Keras 3 and tf_keras optimizers, ``get_replica_context().all_reduce([...])`` in a
+custom loop) ends in one method of the strategy's cross-device operations, ``_all_reduce``. It is replaced
+here, so that user code stays as it is. Two paths:
+
+``scoped_allocator``
+    One static collective (``CollectiveReduce``) for each gradient, the members of a group under one name
+    scope. TensorFlow's scoped allocator then has the group's gradients written into one buffer, side by side,
+    and runs a single collective on it, without the copies of concat and split. Visible in the optimised graph
+    as ``_ScopedAllocator``.
+``packs``
+    One concat, one ``CollectiveReduceV2`` and one split for each group: what TensorFlow itself does, but by
+    number of gradients. Taken where the other path cannot be: outside of tf.function, under XLA, for shapes
+    that are not known when tracing, and on GPUs (NCCL needs its launches in one order, which only this path
+    gives).
+
+The static collective has two weaknesses, cured by the fence around every list: its keys are constants, and
+the scoped allocator refuses a second buffer of one name in one step. A tf.function called twice by another
+one, or in a
+``tf.while_loop``, would meet both. The fence writes to the launcher's ordering token before and after the
+list, so that reductions of one process never overlap, wherever they are inlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from hopsml.training.tensorflow.merge import Group, InstanceKeys, plan_groups
+
+# Group keys of the strategy count up from 1; the static collectives have one of their own, so that the
+# instance keys of the two never meet.
+STATIC_GROUP_KEY = 1_000_003
+
+_KEYS = InstanceKeys()
+
+
+class GradientReducer:
+    """Reduces lists of tensors over all replicas, merged by ``scope``; put in force by ``install``."""
+
+    def __init__(self, strategy: Any, scope: int | None, scoped_allocator: bool) -> None:
+        self._ops = strategy.extended._cross_device_ops
+        # The class's own method, whatever an earlier reducer has put in its place.
+        self._original: Callable[..., Any] = partial(type(self._ops)._all_reduce, self._ops)
+        self._scope = scope
+        self._scoped_allocator = scoped_allocator
+
+    def install(self) -> None:
+        """Make the strategy reduce through this object."""
+        self._ops._all_reduce = self.all_reduce
+
+    def all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
+        """Reduce a structure of tensors and IndexedSlices; the contract of the method that it replaces."""
+        import tensorflow as tf
+        from tensorflow.python.distribute import cross_device_utils
+
+        dense, dense_at, sparse, sparse_at = cross_device_utils.split_by_sparsity(tf.nest.flatten(value))
+        if self._ops._group_size == 1 or len(dense) < 2:  # alone, or nothing to merge: metrics, flags
+            return self._original(reduce_op, value, replica_id, options)
+        # Sparse gradients are gathered, not summed element by element: TensorFlow's own way is kept for them.
+        sparse = self._original(reduce_op, sparse, replica_id, options) if sparse else []
+        dense = self._reduce_dense(dense, replica_id, options)
+        if reduce_op == tf.distribute.ReduceOp.MEAN:
+            with tf.device(self._ops._devices[replica_id]):
+                dense = [tensor / self._ops._group_size for tensor in dense]
+        flat = cross_device_utils.stitch_values(((dense, dense_at), (sparse, sparse_at)))
+        return tf.nest.pack_sequence_as(value, flat)
+
+    def _reduce_dense(self, tensors: list[Any], replica_id: int, options: Any) -> list[Any]:
+        launcher = self._ops._launchers[replica_id]
+        options = launcher._options.merge(options)
+        groups = plan_groups([tensor.dtype.name for tensor in tensors], self._scope)
+        reduce_groups = _reduce_static if self._uses_static(tensors) else _reduce_packs
+        results: list[Any] = [None] * len(tensors)
+        for group, reduced in zip(groups, reduce_groups(launcher, tensors, groups, options), strict=True):
+            for position, tensor in zip(group.positions, reduced, strict=True):
+                results[position] = tensor
+        return results
+
+    def _uses_static(self, tensors: Sequence[Any]) -> bool:
+        """Whether this list takes the scoped allocator's path; all workers run one program and agree."""
+        import tensorflow as tf
+        from tensorflow.python.ops import control_flow_util
+
+        return (
+            self._scoped_allocator
+            and not tf.executing_eagerly()
+            and not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+            and all(tensor.shape.is_fully_defined() for tensor in tensors)
+        )
+
+
+def _reduce_static(
+    launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any
+) -> list[list[Any]]:
+    """One static collective a tensor, one name scope a group; the scoped allocator merges by that scope."""
+    import tensorflow as tf
+    from tensorflow.python.ops import collective_ops
+
+    results: list[list[Any]] = []
+    headers: list[Any] = []
+    with tf.device(launcher._device):
+        fence = _write_token(launcher, 1.0)
+        with tf.control_dependencies([fence]):
+            members = [_members(launcher, tensors, group) for group in groups]
+        keys = _KEYS.of_list(
+            [(inside[0].dtype.name, [tensor.shape for tensor in inside]) for inside in members]
+        )
+        for number, (inside, key) in enumerate(zip(members, keys, strict=True)):
+            with tf.name_scope(f"merged_{number}"), tf.control_dependencies([fence]):
+                reduced = [
+                    collective_ops.all_reduce(
+                        # A copy that nothing else reads: the buffer is reduced in place.
+                        tf.raw_ops.Snapshot(input=tensor),
+                        launcher._group_size,
+                        STATIC_GROUP_KEY,
+                        key + index,
+                        communication_hint=options.implementation.value,
+                        timeout=options.timeout_seconds or 0,
+                    )
+                    for index, tensor in enumerate(inside)
+                ]
+            size = len(groups[number].positions)
+            headers.extend(reduced[:-size])
+            results.append(reduced[-size:])
+        with tf.control_dependencies([tensor for reduced in results for tensor in reduced]):
+            # The sum of headers is never negative; that it is read keeps TensorFlow from dropping them.
+            seen = tf.add_n([tf.cast(header[0], tf.float32) for header in headers] or [tf.constant(1.0)])
+            _write_token(launcher, tf.minimum(seen, 0.0))
+    return results
+
+
+def _members(launcher: Any, tensors: Sequence[Any], group: Group) -> list[Any]:
+    """What a group's collectives reduce: its tensors, behind a header where there is something to merge."""
+    inside = [tensors[position] for position in group.positions]
+    return [_header(launcher, inside[0].dtype), *inside] if len(inside) > 1 else inside
+
+
+def _header(launcher: Any, dtype: Any) -> Any:
+    """One element of any value that leads a group, to say when the group's buffer is made.
+
+    The scoped allocator makes the buffer as soon as what the group's first member is computed from is there.
+    For a gradient this may be long before the fence, or in a branch that is not taken, and then the buffer
+    stays for ever and the next step fails. The token's value, read behind the fence, is there exactly when it
+    should be.
+    """
+    import tensorflow as tf
+
+    value = tf.raw_ops.ReadVariableOp(resource=launcher._get_ordering_token(), dtype=tf.float32)
+    return tf.cast(tf.reshape(value, [1]), dtype)
+
+
+def _write_token(launcher: Any, value: Any) -> Any:
+    """A write to the launcher's ordering token: all reductions of the process are in one order with it."""
+    import tensorflow as tf
+
+    return tf.raw_ops.AssignVariableOp(resource=launcher._get_ordering_token(), value=value)
+
+
+def _reduce_packs(
+    launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any
+) -> list[list[Any]]:
+    """One concat, one collective, one split for each group."""
+    import tensorflow as tf
+
+    results: list[list[Any]] = []
+    with tf.device(launcher._device):
+        for group in groups:
+            members = [tensors[position] for position in group.positions]
+            if len(members) == 1:
+                results.append([launcher.all_reduce(members[0], None, options)])
+                continue
+            flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in members], axis=0)
+            sizes = [tf.size(tensor) for tensor in members]
+            parts = tf.split(launcher.all_reduce(flat, None, options), sizes, num=len(members))
+            shaped = [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, members, strict=True)]
+            for part, tensor in zip(shaped, members, strict=True):
+                part.set_shape(tensor.shape)
+            results.append(shaped)
+    return results

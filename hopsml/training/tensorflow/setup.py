@@ -1,0 +1,132 @@
+"""Making a worker process ready for TensorFlow: version check, repairs, the wait for the leader.
+
+hopsml calls ``install_import_hook`` (or ``prepare``) in every worker before the user's function runs. Nothing
+is changed that the user can set: seeds, threads, visible devices and logging stay as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from types import ModuleType
+from typing import Any
+
+from hopsml.cluster.context import WorkerContext
+from hopsml.training.tensorflow.import_hook import after_import
+from hopsml.training.tensorflow.leader import DEFAULT_TIMEOUT_S, wait_for_port
+from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version
+
+DEFAULT_HEARTBEAT_TIMEOUT_S = 10.0
+
+_lock = threading.Lock()
+_prepared = False
+_hooked = False
+_latest_strategy: weakref.ref[Any] | None = None
+
+
+def install_import_hook(context: WorkerContext | None = None) -> None:
+    """Have ``prepare`` run as soon as this process imports TensorFlow, or now if it already has. Light."""
+    global _hooked
+    with _lock:
+        if _hooked:
+            return
+        _hooked = True
+    after_import("tensorflow", lambda module: prepare(context))
+
+
+def prepare(context: WorkerContext | None = None) -> None:
+    """Check versions and install the repairs, once a process; imports TensorFlow.
+
+    After it, a plain ``tf.distribute.MultiWorkerMirroredStrategy()`` waits for its leader's port and detects
+    a lost peer after ``DEFAULT_HEARTBEAT_TIMEOUT_S`` seconds, and Keras 3 trains under it. ``context`` is not
+    needed by what is done today; it is taken so that callers need not change.
+
+    Raises UnsupportedVersion for a version that is known not to work.
+    """
+    global _prepared
+    import tensorflow as tf
+
+    with _lock:
+        if _prepared:
+            return
+        _prepared = True
+    check_version(TENSORFLOW, tf.__version__)
+    _prepare_strategies()
+    # Keras is loaded when first used, and which one (Keras 3 or tf_keras) is the user's choice.
+    after_import("keras.src", _check_keras)
+    after_import("keras.src.backend.tensorflow.trainer", _repair_keras)
+
+
+def latest_strategy() -> Any | None:
+    """The youngest MultiWorkerMirroredStrategy of this process that is still in use."""
+    return _latest_strategy() if _latest_strategy is not None else None
+
+
+def _check_keras(module: ModuleType) -> None:
+    check_version(
+        KERAS, str(getattr(module, "__version__", None) or sys.modules["keras.src.version"].__version__)
+    )
+
+
+def _repair_keras(module: ModuleType) -> None:
+    from hopsml.training.tensorflow import keras_repairs
+
+    keras_repairs.install(module)
+
+
+def _prepare_strategies() -> None:
+    """Every strategy, hopsml's own and the user's plain ones, starts as described in ``prepare``."""
+    from tensorflow.python.distribute import collective_all_reduce_strategy
+
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    original = extended._initialize_multi_worker
+
+    def initialize_multi_worker(self: Any, cluster_resolver: Any) -> None:
+        global _latest_strategy
+        cluster = cluster_resolver.cluster_spec().as_dict()
+        if not getattr(self, "_std_server_started", False):
+            set_heartbeat(cluster, DEFAULT_HEARTBEAT_TIMEOUT_S)
+            if not _leads(cluster_resolver):
+                wait_for_port(leader_address(cluster), DEFAULT_TIMEOUT_S)
+        original(self, cluster_resolver)
+        _latest_strategy = weakref.ref(self._container_strategy())
+
+    extended._initialize_multi_worker = initialize_multi_worker
+
+
+def leader_address(cluster: dict[str, Any]) -> str:
+    """Address of the chief, or of worker 0 where there is none."""
+    return str((cluster.get("chief") or cluster.get("worker") or [""])[0])
+
+
+def _leads(cluster_resolver: Any) -> bool:
+    task_type = cluster_resolver.task_type
+    if task_type not in ("chief", "worker"):
+        return True  # an evaluator is a cluster of its own and waits for nobody
+    return task_type == "chief" or (
+        "chief" not in cluster_resolver.cluster_spec().as_dict() and cluster_resolver.task_id == 0
+    )
+
+
+def set_heartbeat(cluster: dict[str, Any], timeout_s: float) -> None:
+    """Configure the coordination service: a peer that is silent for ``timeout_s`` seconds counts as lost.
+
+    TensorFlow leaves the service alone when it is configured already, so the first call of a process decides.
+    """
+    # The message's own module moves between TensorFlow's versions; the strategy's module always has it.
+    from tensorflow.python.distribute.collective_all_reduce_strategy import coordination_config_pb2
+    from tensorflow.python.eager import context as eager_context
+
+    context = eager_context.context()
+    jobs = [job for job in ("chief", "worker") if job in cluster]
+    if not jobs or context.coordination_service is not None or context._context_handle is not None:
+        return
+    context.configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{jobs[0]}/replica:0/task:0",
+        heartbeat_timeout_in_ms=int(timeout_s * 1000),
+        coordinated_jobs=[
+            coordination_config_pb2.CoordinatedJob(name=job, num_tasks=len(cluster[job])) for job in jobs
+        ],
+    )

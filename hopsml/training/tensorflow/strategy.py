@@ -1,0 +1,150 @@
+"""``hopsml.tensorflow.strategy()``: CollectiveAllReduceStrategy with the merge settings in force."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hopsml.cluster.context import current
+from hopsml.errors import ArgumentError
+from hopsml.training.tensorflow import setup
+from hopsml.training.tensorflow.merge import DEFAULT_MERGE_SCOPE, parse_merge_scope
+from hopsml.training.tensorflow.reducer import GradientReducer
+
+Implementation = Literal["auto", "ring", "nccl"]
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """The settings that a strategy really runs with; ``strategy.merge_settings``."""
+
+    merge_scope: int | str
+    path: str  # "scoped_allocator" | "packs"
+    ring_order: str
+
+
+def strategy(
+    merge_scope: int | str | None = None,
+    scoped_allocator: bool | None = None,
+    ring_order: Sequence[int] | None = None,
+    implementation: Implementation = "auto",
+    timeout_s: float | None = None,
+    heartbeat_timeout_s: float = setup.DEFAULT_HEARTBEAT_TIMEOUT_S,
+) -> Any:
+    """A ``tf.distribute.MultiWorkerMirroredStrategy``, whose class is CollectiveAllReduceStrategy.
+
+    Build it before any other TensorFlow operation, once a process. Without ``TF_CONFIG`` it is a strategy of
+    one worker, so the same code runs on a laptop.
+
+    Args:
+        merge_scope: gradients that one collective carries: 1 = none merged, n, or "all". Default: the run's,
+            else 32.
+        scoped_allocator: True = TensorFlow's scoped allocator merges them inside the optimised graph; False =
+            they are joined by concat and split. Default: the run's, else True; on GPUs False unless asked
+            for, because the order of NCCL launches is kept by the other path alone. Measured on two CPU
+            workers, median step: see docs/decisions/2026-11-20-merge-path.md.
+        ring_order: local device indices in ring order, each once. Has an effect only where a worker has
+            several devices: with one device a worker the ring is the order of the workers in ``TF_CONFIG``.
+        implementation: "ring", "nccl", or "auto" for TensorFlow's choice.
+        timeout_s: seconds after which a collective that a peer never joins fails with DeadlineExceededError;
+            None = never (a lost peer is noticed by its heartbeat all the same).
+        heartbeat_timeout_s: seconds of silence after which a peer counts as lost and collectives fail.
+
+    Raises ArgumentError for a value without meaning, StartTimeout when the leader does not appear,
+    UnsupportedVersion.
+    """
+    context = current()
+    if merge_scope is None:
+        merge_scope = context.merge_scope if context else DEFAULT_MERGE_SCOPE
+    scope = parse_merge_scope(merge_scope)
+    _check_times(timeout_s, heartbeat_timeout_s)
+    if implementation not in ("auto", "ring", "nccl"):
+        raise ArgumentError(f"implementation={implementation!r}: it must be 'auto', 'ring' or 'nccl'")
+
+    import tensorflow as tf
+
+    setup.prepare(context)
+    setup.set_heartbeat(_cluster_of_environment(), heartbeat_timeout_s)
+    devices = len(tf.config.get_visible_devices("GPU"))
+    order = ring_order_text(ring_order, context.ring_order if context else "", max(devices, 1))
+    _set_ring_order(order)
+    built = _build(
+        tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation(implementation.upper()),
+            timeout_seconds=timeout_s,
+        )
+    )
+    if scoped_allocator is None:
+        wanted = context.scoped_allocator if context else True
+        scoped_allocator = wanted and not (devices and implementation != "ring")
+    GradientReducer(built, scope, scoped_allocator).install()
+    built.merge_settings = MergeReport(
+        merge_scope=scope or "all", path="scoped_allocator" if scoped_allocator else "packs", ring_order=order
+    )
+    return built
+
+
+def _build(options: Any) -> Any:
+    """The strategy itself; TensorFlow's refusal of a late one gets a remedy."""
+    import tensorflow as tf
+
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    except RuntimeError as error:
+        if "program startup" not in str(error):
+            raise
+        raise ArgumentError(
+            "strategy() came after another TensorFlow operation of this process, and TensorFlow can join a "
+            "group of workers only before its first one: call strategy() before any tensor, dataset or model is made"
+        ) from error
+
+
+def _check_times(timeout_s: float | None, heartbeat_timeout_s: float) -> None:
+    if timeout_s is not None and not timeout_s > 0:
+        raise ArgumentError(f"timeout_s={timeout_s!r}: it must be a positive number of seconds, or None")
+    if not heartbeat_timeout_s >= 1:
+        raise ArgumentError(
+            f"heartbeat_timeout_s={heartbeat_timeout_s!r}: it must be 1 second or more, "
+            "because a shorter one takes a busy peer for a lost one"
+        )
+
+
+def _cluster_of_environment() -> dict[str, Any]:
+    return dict(json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {}))
+
+
+def ring_order_text(asked: Sequence[int] | None, of_run: str, devices: int) -> str:
+    """``collective_ring_order`` for this worker: device indices in ring order, "" for TensorFlow's own order.
+
+    TensorFlow ignores in silence an order that does not name each of the worker's ``devices`` once, so one
+    that was asked for is refused here. The run's own (``of_run``) may count the host's devices rather than
+    the worker's: its order is kept and its numbers are translated.
+    """
+    if asked is not None:
+        if sorted(asked) != list(range(devices)):
+            raise ArgumentError(
+                f"ring_order={list(asked)}: this worker has {devices} device(s), "
+                f"so it must hold each of 0 to {devices - 1} once"
+            )
+        return ",".join(map(str, asked))
+    numbers = [int(part) for part in of_run.split(",") if part.strip()]
+    if len(set(numbers)) != devices or len(numbers) != devices:
+        return ""
+    rank_of = {number: rank for rank, number in enumerate(sorted(numbers))}
+    return ",".join(str(rank_of[number]) for number in numbers)
+
+
+def _set_ring_order(order: str) -> None:
+    """There is no public setter; every server of this process starts with the context's configuration."""
+    if not order:
+        return
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.eager import context as eager_context
+
+    context = eager_context.context()
+    if context._config is None:
+        context._config = config_pb2.ConfigProto()
+    context._config.gpu_options.experimental.collective_ring_order = order

@@ -1,0 +1,75 @@
+"""Which versions of TensorFlow and Keras work here. Pure.
+
+The repairs reach into private parts of both, so a version that nobody tried is named once, and one that is
+known to fail is refused at once, before a run is spent on it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+
+from hopsml.errors import UnsupportedVersion
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KnownVersions:
+    """What is known of one package; versions by their first two numbers."""
+
+    package: str
+    working: tuple[Version, ...]
+    oldest: Version
+    why_not_older: str
+
+
+TENSORFLOW = KnownVersions(
+    "tensorflow",
+    working=((2, 21),),
+    oldest=(2, 16),
+    why_not_older="its Keras and its collective strategy differ in the parts that hopsml repairs",
+)
+KERAS = KnownVersions(
+    "keras",
+    working=((3, 15),),
+    oldest=(3, 0),
+    why_not_older="Keras 2 is used through the package tf_keras (TF_USE_LEGACY_KERAS=1) instead",
+)
+
+_warned: set[str] = set()
+
+
+def parse_version(text: str) -> Version:
+    """The leading numbers of a version: "2.21.0-rc1" is (2, 21, 0)."""
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def verdict(known: KnownVersions, version: str) -> str:
+    """ "works", "unknown" or "broken"."""
+    parsed = parse_version(version)
+    if parsed[:2] in known.working:
+        return "works"
+    return "broken" if parsed < known.oldest else "unknown"
+
+
+def check_version(known: KnownVersions, version: str) -> None:
+    """Raise UnsupportedVersion for a broken version; warn, once a process, for one that nobody tried."""
+    found = verdict(known, version)
+    names = ", ".join(".".join(map(str, working)) for working in known.working)
+    if found == "broken":
+        oldest = ".".join(map(str, known.oldest))
+        raise UnsupportedVersion(
+            f"{known.package} {version} does not work with hopsml: {known.why_not_older}. "
+            f"Versions known to work: {names} (from {oldest} on others may). Remedy: pip install '{known.package}=={names.split(', ')[-1]}.*'"
+        )
+    if found == "unknown" and known.package not in _warned:
+        _warned.add(known.package)
+        warnings.warn(
+            f"{known.package} {version} has not been tried with hopsml; known to work: {names}. "
+            "Training goes on; if it fails in a strange way, try one of these first.",
+            RuntimeWarning,
+            stacklevel=2,
+        )

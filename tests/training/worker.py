@@ -1,0 +1,60 @@
+"""A worker process of a test group: sets the context as hopsml does, runs one job, writes its result."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hopsml.cluster.context import WorkerContext, set_current
+
+
+def main() -> None:
+    """Run the job of the specification named on the command line."""
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    context, sent = make_context(spec)
+    set_current(context)
+    module, _, function = spec["job"].partition(":")
+    result = getattr(importlib.import_module(f"tests.training.jobs.{module}"), function)(**spec["arguments"])
+    result = {**(result or {}), "sent": sent}
+    (Path(spec["folder"]) / f"result-{spec['rank']}.json").write_text(json.dumps(result))
+
+
+def make_context(spec: dict[str, Any]) -> tuple[WorkerContext, list[dict[str, Any]]]:
+    """The context of this rank, and the list that collects what it sends to the driver."""
+    folder, rank = Path(spec["folder"]), spec["rank"]
+    sent: list[dict[str, Any]] = []
+    overrides = dict(spec["arguments"].pop("context", {}))
+    if "resume_checkpoint" in overrides:
+        overrides["resume_checkpoint"] = Path(overrides["resume_checkpoint"])
+    folders = {name: folder / name for name in ("events", "checkpoints", "export")}
+    # Each rank has a work folder of its own; the others are shared, as on one host.
+    for path in (*folders.values(), folder / f"work-{rank}"):
+        path.mkdir(parents=True, exist_ok=True)
+    return (
+        WorkerContext(
+            **{
+                "run_id": "test",
+                "generation": 0,
+                "rank": rank,
+                "world_size": spec["world_size"],
+                "local_rank": rank,
+                "role": "chief" if rank == 0 else "worker",
+                "run_url": str(folder),
+                "work_dir": folder / f"work-{rank}",
+                "events_dir": folders["events"],
+                "checkpoint_dir": folders["checkpoints"],
+                "export_dir": folders["export"],
+                "leader": spec["addresses"][0],
+                "send": sent.append,
+                **overrides,
+            }
+        ),
+        sent,
+    )
+
+
+if __name__ == "__main__":
+    main()
