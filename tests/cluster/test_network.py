@@ -66,6 +66,7 @@ def process(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-c", code, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         cwd=ROOT,
         text=True,
     )
@@ -176,6 +177,43 @@ def test_two_agents_never_hold_one_port() -> None:
     with process(HOLDER, first) as holder:
         assert first_line(holder) == "held"
         with pytest.raises(RunError, match="ss -tlnp"):
+            hold_port("127.0.0.1", (first, first))
+
+
+def shared_server(port: int) -> socket.socket:
+    """As TensorFlow's: of the same user, with SO_REUSEPORT."""
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.bind(("127.0.0.1", port))
+    server.listen()
+    return server
+
+
+def test_ended_connections_do_not_keep_a_port() -> None:
+    """The next generation on a narrow range: the kernel remembers the last one's connections for 60 s."""
+    first, _ = free_range(1)
+    with shared_server(first) as server, socket.create_connection(("127.0.0.1", first)) as client:
+        accepted, _ = server.accept()
+        accepted.close()  # the server ends first, as a killed worker does: the memory stays on its side
+        server.close()
+        assert client.recv(1) == b""
+    with pytest.raises(OSError, match="in use"), socket.socket() as plain:
+        plain.bind(("127.0.0.1", first))
+    for _ in range(2):
+        with hold_port("127.0.0.1", (first, first)) as held, process(HOLDER, first) as other:
+            assert held.port == first
+            assert first_line(other) == ""  # refused
+            with shared_server(first):
+                socket.create_connection(("127.0.0.1", first), timeout=10).close()
+
+
+def test_a_port_whose_holder_is_gone_belongs_to_its_server() -> None:
+    first, _ = free_range(1)
+    held = hold_port("127.0.0.1", (first, first))
+    with shared_server(first):
+        held.close()
+        with pytest.raises(RunError, match="is free"):
             hold_port("127.0.0.1", (first, first))
 
 
