@@ -28,16 +28,21 @@ def num_executors(spark: object = None) -> int:
     active = pyspark.SparkContext._active_spark_context if pyspark is not None else None
     if active is None:
         return 1
-    conf = active.getConf()
-    local_cluster = _LOCAL_CLUSTER.fullmatch(str(active.master))
+    limit = executor_limit(dict(active.getConf().getAll()), str(active.master))
+    if limit is not None:
+        return limit
+    with_driver: int = active._jsc.sc().getExecutorMemoryStatus().size()
+    return max(1, with_driver - 1)
+
+
+def executor_limit(conf: Mapping[str, str], master: str) -> int | None:
+    """How many executors Spark's settings allow; None where they leave it to the cluster."""
     if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
         limit = conf.get("spark.dynamicAllocation.maxExecutors")
     else:
+        local_cluster = _LOCAL_CLUSTER.fullmatch(master)
         limit = conf.get("spark.executor.instances") or (local_cluster.group(1) if local_cluster else None)
-    if limit is not None:
-        return int(limit)
-    with_driver: int = active._jsc.sc().getExecutorMemoryStatus().size()
-    return max(1, with_driver - 1)
+    return None if limit is None else int(limit)
 
 
 def num_param_servers(spark: object = None) -> int:

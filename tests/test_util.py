@@ -57,3 +57,19 @@ def test_executors_inside_a_worker_and_without_spark() -> None:
         assert util.num_executors() == 7
     finally:
         context.set_current(None)
+
+
+@pytest.mark.parametrize(
+    ("conf", "master", "limit"),
+    [
+        ({}, "local-cluster[2, 1, 1024]", 2),
+        ({"spark.executor.instances": "3"}, "yarn", 3),
+        ({"spark.executor.instances": "3", "spark.dynamicAllocation.maxExecutors": "9"}, "yarn", 3),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "9"}, "yarn", 9),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.executor.instances": "3"}, "yarn", None),
+        ({}, "spark://host:7077", None),
+        ({}, "local[4]", None),
+    ],
+)
+def test_executors_that_the_settings_allow(conf: dict[str, str], master: str, limit: int | None) -> None:
+    assert util.executor_limit(conf, master) == limit

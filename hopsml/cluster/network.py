@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
+import itertools
 import os
 import random
 import selectors
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 from hopsml.errors import ArgumentError, RunError
@@ -28,44 +31,43 @@ class HeldPort:
     environment.
     """
 
-    def __init__(self, held: socket.socket) -> None:
-        self._socket = held
+    def __init__(self, held: socket.socket, mark: socket.socket) -> None:
+        self._sockets = (held, mark)
         self.port: int = held.getsockname()[1]
 
     def close(self) -> None:
         """Lets the port go; may be called twice."""
-        self._socket.close()
+        for held in self._sockets:
+            held.close()
 
     def __enter__(self) -> HeldPort:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
 def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> HeldPort:
     """Holds a free port of ``host``, an address of this machine; "" means all of them, IPv4 and IPv6.
 
-    ``port_range`` (first, last; both included) is for firewalls; without it the kernel chooses. A range
-    should have room for two generations of all the workers of a host: a port that had connections is not
-    free for 60 s.
+    ``port_range`` (first, last; both included) is for firewalls; without it the kernel chooses. A port whose
+    connections have ended counts as free, although the kernel remembers them for 60 s.
 
     Raises ArgumentError for a range that is none and a host that is not this machine, RunError if no port
     is free.
     """
     family, address = _bindable(host)
-    if port_range is None:
-        return HeldPort(_bind(family, address, 0))
-    for port in _shuffled(port_range):
-        try:
-            return HeldPort(_bind(family, address, port))
-        except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise
-    first, last = port_range
+    first, last = port_range or (0, 0)
+    ports = _shuffled(first, last) if port_range else itertools.repeat(0, 100)
+    for port in ports:
+        held = _hold(family, address, port)
+        if held is not None:
+            return held
     raise RunError(
         f"no port from {first} to {last} is free on {host or socket.gethostname()}; widen the range, or end "
-        "what holds these ports (ss -tlnp shows it; a port that had connections is free again after 60 s)"
+        "what holds these ports (ss -tlnp shows who listens)"
     )
 
 
@@ -83,17 +85,56 @@ def _bindable(host: str) -> tuple[socket.AddressFamily, str]:
     return family, str(address[0])
 
 
-def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    """Bound alone, shared afterwards.
+def _hold(family: socket.AddressFamily, address: str, port: int) -> HeldPort | None:
+    """Holds that port, or one of the kernel's choice for 0; None if it is taken."""
+    with contextlib.ExitStack() as cleanup:
+        try:
+            if port:
+                mark = cleanup.enter_context(_mark(port))
+                held = cleanup.enter_context(_bind_or_inherit(family, address, port))
+            else:
+                held = cleanup.enter_context(_bind(family, address, 0))
+                mark = cleanup.enter_context(_mark(held.getsockname()[1]))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return None
+            raise
+        cleanup.pop_all()
+        return HeldPort(held, mark)
 
-    With SO_REUSEPORT set before the bind, a second agent of this user could hold the same port. Linux looks
-    at the option of the socket that is bound already, so setting it after the bind admits the server and no
-    second agent.
+
+def _mark(port: int) -> socket.socket:
+    """The sign, gone with its process, by which agents see each other's held ports.
+
+    A port that is bound and does not listen can be seen by nobody, and the kernel lets the sockets of one
+    user that all set SO_REUSEPORT share it.
     """
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        mark.bind(f"\0hopsml-port-{port}")
+    except BaseException:
+        mark.close()
+        raise
+    return mark
+
+
+def _bind_or_inherit(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    """Where only ended connections remain, SO_REUSEPORT must be set before the bind, as it was on theirs."""
+    try:
+        return _bind(family, address, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or _is_listening(port):
+            raise
+        return _bind(family, address, port, shared=True)
+
+
+def _bind(family: socket.AddressFamily, address: str, port: int, shared: bool = False) -> socket.socket:
+    """Bound alone and opened to sharing afterwards, which Linux allows; or shared from the start."""
     held = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
             held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
         held.bind((address, port))
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except BaseException:
@@ -102,11 +143,24 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
     return held
 
 
-def _shuffled(port_range: tuple[int, int]) -> Iterable[int]:
+def _is_listening(port: int) -> bool:
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", table).read_text().splitlines()[1:]
+        except FileNotFoundError:  # no IPv6 here
+            continue
+        for _, local, _, state, *_ in map(str.split, lines):
+            if state == "0A" and int(local.rpartition(":")[2], 16) == port:
+                return True
+    return False
+
+
+def _shuffled(first: int, last: int) -> Iterator[int]:
     """From a random port on, so that a new generation seldom meets the old one's port."""
-    first, last = port_range
     if not (1 <= first <= last <= 65535):
-        raise ArgumentError(f"port_range={port_range}: (first, last) with 1 <= first <= last <= 65535 was expected")
+        raise ArgumentError(
+            f"port_range={(first, last)}: (first, last), 1 <= first <= last <= 65535, was expected"
+        )
     count = last - first + 1
     start = random.randrange(count)
     return (first + (start + i) % count for i in range(count))
@@ -145,7 +199,9 @@ def address_towards(host: str, port: int = 9) -> str:
     try:
         targets = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)
     except OSError as error:
-        raise RunError(f"{host!r} is not known here ({error.strerror}); give an address or correct DNS") from error
+        raise RunError(
+            f"{host!r} is not known here ({error.strerror}); give an address or correct DNS"
+        ) from error
     for family, kind, protocol, _, target in targets:
         with socket.socket(family, kind, protocol) as probe:
             try:
@@ -170,7 +226,9 @@ class _Attempt:
             self.socket = None
 
 
-def reachable_address(candidates: Sequence[str], port: int, timeout_s: float = 5.0, grace_s: float = DEFAULT_GRACE_S) -> str:
+def reachable_address(
+    candidates: Sequence[str], port: int, timeout_s: float = 5.0, grace_s: float = DEFAULT_GRACE_S
+) -> str:
     """The first of ``candidates`` at which something accepts TCP connections on ``port``.
 
     All are tried at once. An earlier one may answer up to ``grace_s`` later than a later one and still
@@ -199,7 +257,9 @@ def reachable_address(candidates: Sequence[str], port: int, timeout_s: float = 5
 
 def _start(address: str, port: int) -> _Attempt:
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(address.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            address.strip("[]"), port, type=socket.SOCK_STREAM
+        )[0]
         connection = socket.socket(family, kind, protocol)
     except OSError as error:
         return _Attempt(address, None, error.strerror or str(error))

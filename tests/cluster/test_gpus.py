@@ -209,6 +209,20 @@ def test_too_few_free_takes_none(locks: Path, agents: list[Agent]) -> None:
         assert mine.indices == (2, 3)
 
 
+def test_claims_of_several_gpus_do_not_mix(locks: Path) -> None:
+    """While one process takes its GPUs, another waits: else each could end up with half of what both need."""
+    with claim_gpus(HOST, ["0"], lock_directory=locks):
+        pass
+    gate = os.open(locks / "claiming", os.O_RDONLY)
+    try:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="came free"):
+            claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0)
+    finally:
+        os.close(gate)
+    claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0).close()
+
+
 def test_one_process_does_not_take_a_gpu_twice(locks: Path) -> None:
     with claim_gpus(HOST, ["1"], lock_directory=locks) as first:
         with claim_gpus(HOST, ["1"], lock_directory=locks) as second:

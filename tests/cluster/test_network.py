@@ -54,8 +54,8 @@ server.accept()[0].sendall(b"hello")
 HOLDER = """
 import sys
 from hopsml.cluster.network import hold_port
-held = hold_port("127.0.0.1", (int(sys.argv[1]), int(sys.argv[1])))
-print("held", flush=True)
+held = hold_port("127.0.0.1", (int(sys.argv[1]), int(sys.argv[2])))
+print(held.port, flush=True)
 sys.stdin.read()
 """
 
@@ -66,6 +66,7 @@ def process(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-c", code, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         cwd=ROOT,
         text=True,
     )
@@ -147,8 +148,8 @@ def test_a_closed_port_is_free_again() -> None:
 
 def test_kill_9_frees_the_port() -> None:
     first, last = free_range(1)
-    with process(HOLDER, first) as holder:
-        assert first_line(holder) == "held"
+    with process(HOLDER, first, first) as holder:
+        assert first_line(holder) == str(first)
         with pytest.raises(RunError):
             hold_port("127.0.0.1", (first, last))
         os.kill(holder.pid, signal.SIGKILL)
@@ -173,9 +174,60 @@ def test_a_range_is_used_up_and_then_refused() -> None:
 def test_two_agents_never_hold_one_port() -> None:
     """Both set SO_REUSEPORT, for one user: were it set before the bind, the kernel would let them share."""
     first, _ = free_range(1)
-    with process(HOLDER, first) as holder:
-        assert first_line(holder) == "held"
+    with process(HOLDER, first, first) as holder:
+        assert first_line(holder) == str(first)
         with pytest.raises(RunError, match="ss -tlnp"):
+            hold_port("127.0.0.1", (first, first))
+
+
+def shared_server(port: int) -> socket.socket:
+    """As TensorFlow's: of the same user, with SO_REUSEPORT."""
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.bind(("127.0.0.1", port))
+    server.listen()
+    return server
+
+
+def leave_ended_connections(port: int) -> None:
+    """The server ends first, as a killed worker does: the kernel keeps the connection on its side."""
+    with shared_server(port) as server, socket.create_connection(("127.0.0.1", port)) as client:
+        accepted, _ = server.accept()
+        accepted.close()
+        server.close()
+        assert client.recv(1) == b""
+
+
+def test_ended_connections_do_not_keep_a_port() -> None:
+    """The next generation on a narrow range: the kernel remembers the last one's connections for 60 s."""
+    first, _ = free_range(1)
+    leave_ended_connections(first)
+    with pytest.raises(OSError, match="in use"), socket.socket() as plain:
+        plain.bind(("127.0.0.1", first))
+    for _ in range(2):
+        with hold_port("127.0.0.1", (first, first)) as held, process(HOLDER, first, first) as other:
+            assert held.port == first
+            assert first_line(other) == ""  # refused
+            with shared_server(first):
+                socket.create_connection(("127.0.0.1", first), timeout=10).close()
+
+
+def test_agents_that_start_at_once_get_a_port_each() -> None:
+    first, last = free_range(4)
+    for port in range(first, last + 1):
+        leave_ended_connections(port)
+    with contextlib.ExitStack() as stack:
+        holders = [stack.enter_context(process(HOLDER, first, last)) for _ in range(4)]
+        assert sorted(map(first_line, holders)) == [str(port) for port in range(first, last + 1)]
+
+
+def test_a_port_whose_holder_is_gone_belongs_to_its_server() -> None:
+    first, _ = free_range(1)
+    held = hold_port("127.0.0.1", (first, first))
+    with shared_server(first):
+        held.close()
+        with pytest.raises(RunError, match="is free"):
             hold_port("127.0.0.1", (first, first))
 
 
