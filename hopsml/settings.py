@@ -74,8 +74,7 @@ def _read_conf(file: Path, modified_ns: int, length: int) -> dict[str, str]:
         root = ElementTree.parse(file).getroot()
     except (OSError, ElementTree.ParseError) as error:
         raise ArgumentError(
-            f"{file}: not a readable Hadoop configuration ({error}); repair it, or let HADOOP_CONF_DIR name "
-            "another"
+            f"{file}: not a readable Hadoop configuration ({error}); repair it, or let HADOOP_CONF_DIR name another"
         ) from error
     found = {}
     for entry in root.iter("property"):

@@ -31,9 +31,7 @@ def nvidia_smi(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-needs_no_gpu = pytest.mark.skipif(
-    gpus._gpus_by_nvml() is not None, reason="counts the GPUs of a host without any"
-)
+needs_no_gpu = pytest.mark.skipif(gpus._gpus_by_nvml() is not None, reason="counts the GPUs of a host without any")
 
 
 @pytest.mark.usefixtures("in_worker")

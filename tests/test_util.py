@@ -26,9 +26,7 @@ def test_grid_params_of_old_code_and_of_other_sequences() -> None:
     assert util.grid_params({}) == {}
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ([1],), ({"a": [1]}, {"a": [1]}, {}), ({"a": "abc"},), ({"a": 3},)]
-)
+@pytest.mark.parametrize("arguments", [(), ([1],), ({"a": [1]}, {"a": [1]}, {}), ({"a": "abc"},), ({"a": 3},)])
 def test_grid_params_refuses_the_rest(arguments: tuple[object, ...]) -> None:
     with pytest.raises(ArgumentTypeError, match="grid_params"):
         util.grid_params(*arguments)

@@ -13,7 +13,9 @@ def main() -> None:
 
     from hopsml.cli import logs, profiles, tensorboard
 
-    app = typer.Typer(no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors.")
+    app = typer.Typer(
+        no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
+    )
     for command in (logs.logs, profiles.profiles, tensorboard.tensorboard):
         app.command()(command)
     try:

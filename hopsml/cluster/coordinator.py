@@ -565,7 +565,9 @@ class Coordinator:
     def _launch(self, run: _Run, session: _Session, generation: int, formation: bytes) -> None:
         placement = run.placements[session.agent_id]
         hello = session.hello
-        run.state.members[placement.rank] = MemberView(placement.rank, hello.host, hello.executor_id, placement.gpu_indices)
+        run.state.members[placement.rank] = MemberView(
+            placement.rank, hello.host, hello.executor_id, placement.gpu_indices
+        )
         launch = protocol.Launch(
             run_id=run.request.spec.run_id,
             generation=generation,

@@ -43,7 +43,9 @@ def _worker_failed(
         lines += ["", f"Log of rank {outcome.rank}: {log}"]
     lines.append(f"Run directory: {run_url}")
     if outcome.rank >= 0:
-        lines.append(f"Remedy: correct the cause above; `hopsml logs {run_url} --rank {outcome.rank}` shows the whole log.")
+        lines.append(
+            f"Remedy: correct the cause above; `hopsml logs {run_url} --rank {outcome.rank}` shows the whole log."
+        )
     return WorkerFailed(
         "\n".join(lines),
         rank=outcome.rank,

@@ -28,7 +28,7 @@ def start_process(modules: tuple[str, ...]) -> Started:
     """The server process and the agent's end of its socket. Call it from the thread that lives as long as the agent."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(own_sys_path())}
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment[MARK] = f"{os.getpid()}-{ours.fileno()}-{time.monotonic_ns()}"
     module = "hopsml.cluster.fork_server"

@@ -69,7 +69,9 @@ class LocalTree:
             return
         first = message["behind"][0] if message["behind"] else {"path": "", "reason": ""}
         more = message["behind_count"] - 1
-        self.on_problem(f"mirroring is behind: {first['path']}{f' and {more} more' if more > 0 else ''}: {first['reason']}")
+        self.on_problem(
+            f"mirroring is behind: {first['path']}{f' and {more} more' if more > 0 else ''}: {first['reason']}"
+        )
 
 
 def _flush_and_stop(mirror: MirrorProcess, flush_s: float) -> list[str]:

@@ -158,9 +158,7 @@ def _is_listening(port: int) -> bool:
 def _shuffled(first: int, last: int) -> Iterator[int]:
     """From a random port on, so that a new generation seldom meets the old one's port."""
     if not (1 <= first <= last <= 65535):
-        raise ArgumentError(
-            f"port_range={(first, last)}: (first, last), 1 <= first <= last <= 65535, was expected"
-        )
+        raise ArgumentError(f"port_range={(first, last)}: (first, last), 1 <= first <= last <= 65535, was expected")
     count = last - first + 1
     start = random.randrange(count)
     return (first + (start + i) % count for i in range(count))
@@ -199,9 +197,7 @@ def address_towards(host: str, port: int = 9) -> str:
     try:
         targets = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)
     except OSError as error:
-        raise RunError(
-            f"{host!r} is not known here ({error.strerror}); give an address or correct DNS"
-        ) from error
+        raise RunError(f"{host!r} is not known here ({error.strerror}); give an address or correct DNS") from error
     for family, kind, protocol, _, target in targets:
         with socket.socket(family, kind, protocol) as probe:
             try:
@@ -257,9 +253,7 @@ def reachable_address(
 
 def _start(address: str, port: int) -> _Attempt:
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            address.strip("[]"), port, type=socket.SOCK_STREAM
-        )[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(address.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         connection = socket.socket(family, kind, protocol)
     except OSError as error:
         return _Attempt(address, None, error.strerror or str(error))

@@ -99,7 +99,9 @@ class Pool:
             return []
         patience = 0.0 if others_wait else self.keep_warm_s
         tired = tuple(
-            agent_id for agent_id, agent in self.agents.items() if self._idle(agent) and now - agent.idle_since >= patience
+            agent_id
+            for agent_id, agent in self.agents.items()
+            if self._idle(agent) and now - agent.idle_since >= patience
         )
         if not tired:
             return []

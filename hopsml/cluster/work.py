@@ -179,7 +179,9 @@ class Work:
     async def _read_events(self, descriptor: int) -> None:
         reader = asyncio.StreamReader(limit=1 << 20)
         pipe = os.fdopen(descriptor, "rb", buffering=0)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")

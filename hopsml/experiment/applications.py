@@ -109,7 +109,16 @@ def _create_context(profile: profiles.Profile | None) -> Any:
             conf.set(key, value)
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")
-    return SparkContext.getOrCreate(conf)
+    context = SparkContext.getOrCreate(conf)
+    atexit.register(_stop, context)
+    return context
+
+
+def _stop(context: Any) -> None:
+    """A context of ours is stopped in order: left to the JVM's exit it logs a page of errors."""
+    shutdown()
+    if context._jsc is not None:
+        context.stop()
 
 
 def _prepare_environment(profile: profiles.Profile) -> None:

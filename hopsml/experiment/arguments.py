@@ -38,7 +38,9 @@ def _callable(value: Any, verb: str) -> Callable[..., Any]:
             "itself, not its result: collective_all_reduce(train), without parentheses behind train"
         )
     if inspect.iscoroutinefunction(value):
-        raise ArgumentTypeError(f"{verb}(): {value.__name__} is a coroutine; the training function must be an ordinary one")
+        raise ArgumentTypeError(
+            f"{verb}(): {value.__name__} is a coroutine; the training function must be an ordinary one"
+        )
     return value  # type: ignore[no-any-return]
 
 

@@ -51,10 +51,14 @@ def zipped(table: Any) -> list[dict[str, Any]]:
         raise ArgumentTypeError(f"args_dict={table!r:.80} is a {type(table).__name__}; it must be a dict of lists")
     for name, values in table.items():
         if not isinstance(values, (list, tuple)):
-            raise ArgumentTypeError(f"args_dict['{name}']={values!r:.80} must be a list: one value for each combination")
+            raise ArgumentTypeError(
+                f"args_dict['{name}']={values!r:.80} must be a list: one value for each combination"
+            )
     lengths = {name: len(values) for name, values in table.items()}
     if len(set(lengths.values())) > 1:
-        raise ArgumentError(f"the lists of args_dict have different lengths, {lengths}; they are zipped and must be equal")
+        raise ArgumentError(
+            f"the lists of args_dict have different lengths, {lengths}; they are zipped and must be equal"
+        )
     count = next(iter(lengths.values()), 1)
     if count == 0:
         raise ArgumentError("the lists of args_dict are empty; each needs a value for each combination")

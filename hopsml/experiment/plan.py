@@ -109,7 +109,9 @@ def _size(plan: Plan, application: applications.Application) -> int:
             "ask for fewer workers, or raise that setting before the application starts"
         )
     if plan.roles.evaluator and size < 3:
-        raise ArgumentError(f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}")
+        raise ArgumentError(
+            f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
+        )
     return size
 
 

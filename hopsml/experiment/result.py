@@ -49,7 +49,9 @@ class Result(tuple[str, Any]):
         return summary.json_line(self, **more)
 
     def __repr__(self) -> str:
-        return f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
+        return (
+            f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
+        )
 
 
 def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:

@@ -11,7 +11,10 @@ from hopsml.storage.run_dir import RunDir, step_of
 
 
 def text(result: Result) -> str:
-    """Workers and their slots, ring order, merge setting, speed, metrics, and what lies in the run directory."""
+    """Workers and their slots, ring order, merge setting, speed, metrics, and what lies in the run directory.
+
+    The last line is ``json_line``, so that a script can read it.
+    """
     directory = RunDir(result.run_dir)
     rows = [
         ("state", f"{result.state} after {result.seconds:.1f} s"),
@@ -27,7 +30,7 @@ def text(result: Result) -> str:
         ("  result", "status.json, .outputs.json"),
     ]
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+    return "\n".join([*(f"{name:{width}}  {value}" for name, value in rows), json_line(result)])
 
 
 def json_line(result: Result, **more: Any) -> str:
@@ -49,7 +52,9 @@ def json_line(result: Result, **more: Any) -> str:
 
 def _slot(worker: dict[str, Any]) -> str:
     gpus = ",".join(map(str, worker["gpu_indices"]))
-    return f"rank {worker['rank']} on {worker['host']} (executor {worker['executor']}, {f'GPU {gpus}' if gpus else 'CPU'})"
+    return (
+        f"rank {worker['rank']} on {worker['host']} (executor {worker['executor']}, {f'GPU {gpus}' if gpus else 'CPU'})"
+    )
 
 
 def _merging(result: Result) -> str:

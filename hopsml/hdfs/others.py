@@ -52,9 +52,7 @@ def get_webhdfs_port() -> int:
 
 def _web_address() -> tuple[str, str]:
     if not settings.hadoop_settings():
-        raise ArgumentError(
-            "no Hadoop configuration: set HADOOP_CONF_DIR to the cluster's client configuration"
-        )
+        raise ArgumentError("no Hadoop configuration: set HADOOP_CONF_DIR to the cluster's client configuration")
     host, _, port = hadoop_web.web_addresses(settings.default_fs() or "")[0].rpartition(":")
     return host, port
 

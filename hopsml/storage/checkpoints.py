@@ -38,9 +38,7 @@ class FileEntry:
     crc32: int
 
 
-def commit(
-    local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, timeout_s: float | None = None
-) -> str:
+def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, timeout_s: float | None = None) -> str:
     """Upload a local directory as the checkpoint of ``step``; returns its URL.
 
     A complete one of that step is left as it is; an incomplete one is replaced. The local directory must not
@@ -55,9 +53,7 @@ def commit(
     try:
         upload_into(local_dir, fresh, timeout_s)
         if _stamps(local_dir) != stamps:
-            raise StorageError(
-                f"{local_dir} changed while it was uploaded to {target}; commit it again", target
-            )
+            raise StorageError(f"{local_dir} changed while it was uploaded to {target}; commit it again", target)
         system.write_bytes(urls.join(fresh, MANIFEST), _encode(step, entries))
         with contextlib.suppress(PathNotFound):
             system.delete(target, recursive=True)
@@ -118,9 +114,7 @@ def is_complete(url: str, timeout_s: float | None = None) -> bool:
     return all(lengths.get(entry.name) == entry.length for entry in entries)
 
 
-def fetch(
-    checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], timeout_s: float | None = None
-) -> Path:
+def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> Path:
     """Download one checkpoint to ``local_dir``, which appears whole, and check its CRCs.
 
     PathNotFound if it is not complete; StorageError if a file's content is not what was committed. A
@@ -128,9 +122,7 @@ def fetch(
     """
     url, target = urls.join(checkpoints_url, step_name(step)), Path(local_dir)
     if target.exists():
-        raise PathExists(
-            f"cannot fetch {url} to {target}: it exists already; choose another name", str(target)
-        )
+        raise PathExists(f"cannot fetch {url} to {target}: it exists already; choose another name", str(target))
     if not is_complete(url, timeout_s):
         raise PathNotFound(f"cannot fetch {url}: there is no complete checkpoint of step {step}", url)
     fresh = Path(urls.temporary_sibling(os.path.abspath(target)))
@@ -146,9 +138,7 @@ def fetch(
     return target
 
 
-def fetch_latest(
-    checkpoints_url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None
-) -> int | None:
+def fetch_latest(checkpoints_url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> int | None:
     """Download the newest checkpoint whose content is sound; its step, or None without any."""
     for step in reversed(steps(checkpoints_url, timeout_s)):
         url = urls.join(checkpoints_url, step_name(step))
@@ -189,9 +179,7 @@ def prune(checkpoints_url: str, keep: int, timeout_s: float | None = None) -> li
         raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")
     system = for_url(checkpoints_url, timeout_s)
     present = steps(checkpoints_url, timeout_s)
-    complete = [
-        step for step in present if is_complete(urls.join(checkpoints_url, step_name(step)), timeout_s)
-    ]
+    complete = [step for step in present if is_complete(urls.join(checkpoints_url, step_name(step)), timeout_s)]
     doomed = to_prune(present, complete, keep)
     for step in doomed:
         system.delete(urls.join(checkpoints_url, step_name(step)), recursive=True)

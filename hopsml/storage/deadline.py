@@ -27,9 +27,7 @@ class Steps:
         self._action = action
         self._path = path
         self._timeout_s = timeout_s
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
         self._abandoned = False
         self._touched_s = 0.0
         self._thread = threading.Thread(target=self._serve, name=f"storage {action}", daemon=True)

@@ -67,9 +67,7 @@ class FsspecFileSystem:
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``."""
-        return bytes(
-            self._run("read", url, lambda: self._fs.cat_file(url, start=offset, end=offset + length))
-        )
+        return bytes(self._run("read", url, lambda: self._fs.cat_file(url, start=offset, end=offset + length)))
 
     def write_bytes(self, url: str, data: bytes, overwrite: bool = True) -> None:
         """Whole or not at all; exclusive without ``overwrite`` where the store can do that."""

@@ -152,9 +152,7 @@ class Service:
             if readable >= known:
                 return reader, readable
             if time.monotonic() > deadline:
-                raise EOFError(
-                    f"unexpected end of file: {readable} of {known} bytes, another process is writing it"
-                )
+                raise EOFError(f"unexpected end of file: {readable} of {known} bytes, another process is writing it")
             time.sleep(0.02)
 
     def _write(self, client: Any, path: str) -> int:

@@ -174,9 +174,7 @@ class HdfsFileSystem:
 
     def _call(self, action: str, verb: str, url: str, about: str = "", **arguments: Any) -> Any:
         """One request without chunks from here; ``action`` and ``about`` are for the error's text."""
-        return self._exchange(
-            action, verb, url, about or url, arguments, lambda channel: self._answer(channel)
-        )
+        return self._exchange(action, verb, url, about or url, arguments, lambda channel: self._answer(channel))
 
     def _receive(self, verb: str, url: str, **arguments: Any) -> bytes:
         pieces: list[bytearray] = []
@@ -236,9 +234,7 @@ class HdfsFileSystem:
             why = str(error) if isinstance(error, AllBusy) else self._why_silent()
             raise deadline.timed_out(action, about, self.timeout_s, why) from error
         except ChannelClosed as error:
-            raise StorageUnavailable(
-                f"cannot {action} {about}: the HDFS helper process ended", about
-            ) from error
+            raise StorageUnavailable(f"cannot {action} {about}: the HDFS helper process ended", about) from error
         if "local_errno" in answer:
             local = str(arguments.get("local", about))
             raise causes.from_os_error(f"{action} {about} by way of", local, _os_error(answer))

@@ -87,9 +87,7 @@ class LocalFileSystem:
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
         """A binary writer; the file appears when it is closed."""
         if not overwrite and os.path.exists(_path(url)):
-            raise PathExists(
-                f"cannot write {url}: it exists already; allow overwriting or choose another name", url
-            )
+            raise PathExists(f"cannot write {url}: it exists already; allow overwriting or choose another name", url)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
 
     def make_dirs(self, url: str) -> None:

@@ -85,9 +85,7 @@ class Loop:
             self._look_and_plan()
             with self.changed:
                 urgent, outage = self._urgent > 0, self._state.outage is not None
-            self._wake.wait(
-                min(0.2, self._wanted.interval_s) if urgent and outage else self._wanted.interval_s
-            )
+            self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else self._wanted.interval_s)
 
     def flush(self, deadline_s: float, cut_short: threading.Event) -> list[Behind]:
         """Wait until all that is on disk now is on the store, or cannot be; what is behind at the end."""
@@ -175,9 +173,7 @@ class Loop:
         try:
             self._system.upload(local, fresh)
             if look_at(self._wanted.root, local) != file:
-                raise StorageError(
-                    f"{local} changed while it was copied; it is copied again when it rests", target
-                )
+                raise StorageError(f"{local} changed while it was copied; it is copied again when it rests", target)
             self._system.rename(fresh, target, overwrite=True)
         except BaseException:
             leftovers.discard(fresh, self._wanted.timeout_s)
@@ -204,9 +200,7 @@ class Loop:
             for entry in there:
                 file = local.get(urls.relative(entry.url, self._wanted.url))
                 if file and file.length == entry.length and file.modified_ns / 1e9 < entry.modified_s:
-                    self._state.copied[file.path] = Copied(
-                        file.length, file.modified_ns, file.inode, 0.0, 0.0
-                    )
+                    self._state.copied[file.path] = Copied(file.length, file.modified_ns, file.inode, 0.0, 0.0)
             self._resumed = True
 
 

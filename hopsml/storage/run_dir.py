@@ -157,13 +157,9 @@ class RunDir:
         try:
             record = json.loads(data)
         except ValueError as error:
-            raise StorageError(
-                f"cannot read {url}: not JSON ({error}); it was not written by hopsml", url
-            ) from error
+            raise StorageError(f"cannot read {url}: not JSON ({error}); it was not written by hopsml", url) from error
         if not isinstance(record, dict):
-            raise StorageError(
-                f"cannot read {url}: a JSON object was expected, not {type(record).__name__}", url
-            )
+            raise StorageError(f"cannot read {url}: a JSON object was expected, not {type(record).__name__}", url)
         return record
 
     @property

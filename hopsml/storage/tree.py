@@ -25,9 +25,7 @@ def upload_tree(
     """
     system = for_url(url, timeout_s)
     if not overwrite and exists(url, timeout_s):
-        raise PathExists(
-            f"cannot upload to {url}: it exists already; allow overwriting or choose another name", url
-        )
+        raise PathExists(f"cannot upload to {url}: it exists already; allow overwriting or choose another name", url)
     fresh = urls.temporary_sibling(url)
     try:
         sent = upload_into(local_dir, fresh, timeout_s)
@@ -65,9 +63,7 @@ def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float 
     bytes.
     """
     system, root = for_url(url, timeout_s), Path(local_dir)
-    entries = [
-        entry for entry in walk(url, timeout_s) if not has_temporary_part(urls.relative(entry.url, url))
-    ]
+    entries = [entry for entry in walk(url, timeout_s) if not has_temporary_part(urls.relative(entry.url, url))]
     try:
         root.mkdir(parents=True, exist_ok=True)
         for entry in entries:
@@ -88,9 +84,7 @@ def copy_tree(source: str, target: str) -> None:
     if not for_url(source).status(source).is_dir:
         return copy(source, target, overwrite=False)
     if exists(target):
-        raise PathExists(
-            f"cannot copy to {target}: it exists already; delete it or choose another name", target
-        )
+        raise PathExists(f"cannot copy to {target}: it exists already; delete it or choose another name", target)
     fresh, system = urls.temporary_sibling(target), for_url(target)
     try:
         system.make_dirs(fresh)

@@ -14,4 +14,4 @@ def prepare(context: WorkerContext) -> None:
     if "tensorflow" in sys.modules:
         setup.prepare(context)
     else:
-        setup.install_import_hook()
+        setup.install_import_hook(context)

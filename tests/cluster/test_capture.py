@@ -41,9 +41,7 @@ print(function(**args))
 
 def run_elsewhere(payload: bytes, folder: Path) -> str:
     """In a process that has none of the user's files, nor hopsml: only Python's path and cloudpickle."""
-    done = subprocess.run(
-        [sys.executable, "-c", RESTORE], input=payload, capture_output=True, cwd=folder, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", RESTORE], input=payload, capture_output=True, cwd=folder, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip()
 
@@ -127,9 +125,7 @@ def test_cloudpickles_list_is_left_as_it_was(user_files: Callable[..., ModuleTyp
 
 
 def test_importable_modules_go_by_name(user_files: Callable[..., ModuleType]) -> None:
-    train = user_files(
-        train="import helpers\ndef train():\n    return helpers.A\n", helpers="A = 1\nUNIQUE_TEXT = 1\n"
-    )
+    train = user_files(train="import helpers\ndef train():\n    return helpers.A\n", helpers="A = 1\nUNIQUE_TEXT = 1\n")
     assert b"UNIQUE_TEXT" in capture(train.train).payload
     assert b"UNIQUE_TEXT" not in capture(train.train, importable=["helpers"]).payload
 
@@ -324,9 +320,7 @@ def test_the_way_leads_over_helpers_and_closures() -> None:
 
     with pytest.raises(CaptureError) as caught:
         capture(train)
-    assert "train captures `config` (closure variable) → `.locks` → ['a'], a _thread.lock" in str(
-        caught.value
-    )
+    assert "train captures `config` (closure variable) → `.locks` → ['a'], a _thread.lock" in str(caught.value)
     with pytest.raises(CaptureError) as caught:
         capture(outer)
     assert "outer captures `helper` (global) → `spark` (global), a _thread.lock" in str(caught.value)
@@ -363,9 +357,7 @@ def test_an_object_that_refuses_by_itself_is_named() -> None:
         def __reduce__(self) -> Any:
             raise RuntimeError("not today")
 
-    message = (
-        r"captures args\['x'\] → \[0\], a .*Stubborn, which cannot be pickled \(RuntimeError: not today\)"
-    )
+    message = r"captures args\['x'\] → \[0\], a .*Stubborn, which cannot be pickled \(RuntimeError: not today\)"
     with pytest.raises(CaptureError, match=message) as caught:
         capture(scaled, {"x": [Stubborn()]})
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -484,9 +476,7 @@ def test_a_huge_array_is_refused_without_being_copied(monkeypatch: pytest.Monkey
         capture(scaled, {"x": huge})
 
 
-def test_a_large_payload_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_large_payload_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(capture_module, "WARNING_BYTES", 2**19)
     capture(scaled, {"x": np.zeros(2**20, np.uint8)})
     assert "take 1.0 MiB, which every worker receives: args['x'], a numpy.ndarray, 1.0 MiB" in caplog.text

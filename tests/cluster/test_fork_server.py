@@ -64,7 +64,9 @@ async def _play(client: fork_client.ForkClient, folder: Path, function: Any, med
     read_end, write_end = os.pipe()
     with open(folder / "log", "ab") as log:
         began = time.monotonic()
-        identity, pid = await client.launch(assignment(folder, function, **arguments), str(folder), write_end, log.fileno())
+        identity, pid = await client.launch(
+            assignment(folder, function, **arguments), str(folder), write_end, log.fileno()
+        )
     os.close(write_end)
     frames = bytearray()
     loop = asyncio.get_running_loop()
@@ -103,7 +105,9 @@ def decode(data: bytes) -> list[Event]:
     return found
 
 
-def run(folder: Path, function: Callable[..., Any], meddle: Callable[[int], None] | None = None, **arguments: Any) -> Ended:
+def run(
+    folder: Path, function: Callable[..., Any], meddle: Callable[[int], None] | None = None, **arguments: Any
+) -> Ended:
     return asyncio.run(play(folder, function, meddle, **arguments))
 
 

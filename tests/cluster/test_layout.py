@@ -105,8 +105,7 @@ def test_isolated_containers_are_ordered_by_bus() -> None:
     buses = ["00000000:AF:00.0", "00000000:3B:00.0", "0000:5e:00.0"]
     single = (TOPOLOGIES / "single.txt").read_text()
     members = [
-        member(port=4000 + i, gpu_indices=(0,), gpu_bus_ids=(bus,), topology=single)
-        for i, bus in enumerate(buses)
+        member(port=4000 + i, gpu_indices=(0,), gpu_bus_ids=(bus,), topology=single) for i, bus in enumerate(buses)
     ]
     layout = form(members)
     assert order(layout) == ["10.0.0.1-4001", "10.0.0.1-4002", "10.0.0.1-4000"]
@@ -200,9 +199,7 @@ def test_tensorflows_ring_is_ours(members: list[Member]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(clusters(max_members=60), st.randoms(use_true_random=False))
-def test_layout_does_not_depend_on_the_order_of_the_members(
-    members: list[Member], chance: random.Random
-) -> None:
+def test_layout_does_not_depend_on_the_order_of_the_members(members: list[Member], chance: random.Random) -> None:
     shuffled = list(members)
     chance.shuffle(shuffled)
     assert form(shuffled) == form(members)
@@ -304,9 +301,7 @@ def test_no_members() -> None:
         form([])
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [("10.0.0.1", "10.0.0.1"), ("::1", "0:0::1"), ("N1.lan", "n1.lan.")]
-)
+@pytest.mark.parametrize(("first", "second"), [("10.0.0.1", "10.0.0.1"), ("::1", "0:0::1"), ("N1.lan", "n1.lan.")])
 def test_one_address_twice(first: str, second: str) -> None:
     twins = [member(first), dataclasses.replace(member(second), agent_id="twin")]
     with pytest.raises(ArgumentError, match=r"the address .* is given by two members, agent-.* and twin"):

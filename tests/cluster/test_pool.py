@@ -74,13 +74,17 @@ def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
     assert Grant("small", ("a",)) in pool.withdraw("big", 2.0)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["demand", "connect", "lose", "return", "end", "tick"]), st.integers(1, 4)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["demand", "connect", "lose", "return", "end", "tick"]), st.integers(1, 4)),
+        max_size=60,
+    )
+)
 @settings(max_examples=300, deadline=None)
 def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(script):
-    pool, now, number, held = Pool(keep_warm_s=3), 0.0, 0, {}
-    for verb, count in script:
-        now += 1.0
-        number += 1
+    pool, held = Pool(keep_warm_s=3), {}
+    for number, (verb, count) in enumerate(script, 1):
+        now = float(number)
         match verb:
             case "demand":
                 actions = pool.demand(f"r{number}", count, now)

@@ -257,9 +257,7 @@ if {frozen}:
     for_url({folder!r}, timeout_s=60).status({folder!r})
 signal.pause()
 """
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdin is not None
     assert parent.stdout is not None
     try:

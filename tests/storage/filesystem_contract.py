@@ -40,9 +40,7 @@ class FileSystemContract:
         system.download(url, tmp_path / "empty")
         assert (tmp_path / "empty").read_bytes() == b""
 
-    def test_more_than_one_chunk_comes_back_whole(
-        self, system: FileSystem, store: str, tmp_path: Path
-    ) -> None:
+    def test_more_than_one_chunk_comes_back_whole(self, system: FileSystem, store: str, tmp_path: Path) -> None:
         data = os.urandom(CHUNK_BYTES + 12345)
         (tmp_path / "up").write_bytes(data)
         system.upload(tmp_path / "up", urls.join(store, "up"))

@@ -146,7 +146,9 @@ class SparkBackend:
             return "the Spark job that holds the agents has ended"
         executors = self._executors()
         if executors == 0:
-            return "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
+            return (
+                "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
+            )
         running = 0
         tracker = self.context.statusTracker()
         for job_id in tracker.getJobIdsForGroup(self._group):

@@ -56,9 +56,7 @@ def plan_groups(dtypes: Sequence[str], scope: int | None) -> list[Group]:
     groups: list[Group] = []
     for dtype, positions in by_dtype.items():
         size = scope or len(positions)
-        groups.extend(
-            Group(tuple(positions[start : start + size]), dtype) for start in range(0, len(positions), size)
-        )
+        groups.extend(Group(tuple(positions[start : start + size]), dtype) for start in range(0, len(positions), size))
     # Whatever its type, the group whose members are ready first goes first.
     return sorted(groups, key=lambda group: -max(group.positions))
 
@@ -102,8 +100,7 @@ class InstanceKeys:
     def _overlaps(self, start: int, count: int) -> bool:
         """Whether keys are taken; ``signature[2:]`` are the shapes of the group that has them."""
         return any(
-            start < taken + len(signature[2:]) and taken < start + count
-            for signature, taken in self._first.items()
+            start < taken + len(signature[2:]) and taken < start + count for signature, taken in self._first.items()
         )
 
 

@@ -92,9 +92,7 @@ class GradientReducer:
         )
 
 
-def _reduce_static(
-    launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any
-) -> list[list[Any]]:
+def _reduce_static(launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any) -> list[list[Any]]:
     """One static collective a tensor, one name scope a group; the scoped allocator merges by that scope."""
     import tensorflow as tf
     from tensorflow.python.ops import collective_ops
@@ -105,9 +103,7 @@ def _reduce_static(
         fence = _write_token(launcher, 1.0)
         with tf.control_dependencies([fence]):
             members = [_members(launcher, tensors, group) for group in groups]
-        keys = _KEYS.of_list(
-            [(inside[0].dtype.name, [tensor.shape for tensor in inside]) for inside in members]
-        )
+        keys = _KEYS.of_list([(inside[0].dtype.name, [tensor.shape for tensor in inside]) for inside in members])
         for number, (inside, key) in enumerate(zip(members, keys, strict=True)):
             with tf.name_scope(f"merged_{number}"), tf.control_dependencies([fence]):
                 reduced = [
@@ -159,9 +155,7 @@ def _write_token(launcher: Any, value: Any) -> Any:
     return tf.raw_ops.AssignVariableOp(resource=launcher._get_ordering_token(), value=value)
 
 
-def _reduce_packs(
-    launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any
-) -> list[list[Any]]:
+def _reduce_packs(launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any) -> list[list[Any]]:
     """One concat, one collective, one split for each group."""
     import tensorflow as tf
 
