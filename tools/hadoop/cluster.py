@@ -87,7 +87,7 @@ class Cluster:
     def alive(self, name: str) -> bool:
         """Whether the daemon's process runs; a frozen one does."""
         if child := self._children.get(name):
-            child.poll()  # so that a dead one does not stay as a zombie
+            return child.poll() is None
         return daemons.running(self.home, name, self.state.pids.get(name, 0))
 
     def frozen(self, name: str) -> bool:
@@ -185,7 +185,7 @@ class Cluster:
             daemons.send(self.state.pids[name], signal_number)
 
     def kill(self, name: str, signal_number: int = signal.SIGKILL, containers: bool = False) -> None:
-        """Signal a daemon, as trouble would; with SIGKILL it is gone when this returns.
+        """Signal a daemon, as trouble would; after SIGKILL it is gone, after SIGSTOP frozen, when this returns.
 
         ``containers``: the containers of a NodeManager go too, as in a power cut; otherwise they live on.
         """
@@ -193,6 +193,8 @@ class Cluster:
         self.send(name, signal_number)
         if signal_number == signal.SIGKILL:
             daemons.wait_until(f"end of {name}", lambda: not self.alive(name), 10)
+        elif signal_number == signal.SIGSTOP and self.alive(name):
+            daemons.wait_until(f"standstill of {name}", lambda: self.frozen(name), 10)
         if containers:
             daemons.kill_all(lambda: daemons.containers_of(self.home, name))
 
@@ -307,13 +309,20 @@ class Cluster:
         return not self._jmx("nn", "NameNode", "NameNodeInfo")["Safemode"]
 
     def _datanode_ready(self, name: str) -> bool:
-        """Registered by its own word, and live by the NameNode's, which remembers a dead one for a while."""
-        actors = json.loads(self._jmx(name, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
-        if [actor["ActorState"] for actor in actors] != ["RUNNING"]:
-            return False
-        live = json.loads(self._jmx("nn", "NameNode", "NameNodeInfo")["LiveNodes"])
+        """Registered with this life of the NameNode, which has had its block report.
+
+        Before that the NameNode leaves safe mode, calls the node live, and yet finds no place for a block on it.
+        """
+        info = self._jmx("nn", "NameNode", "NameNodeInfo")
         address = f"{LOOPBACK}:{self.state.ports[name]['data']}"
-        return any(node["xferaddr"] == address and node["lastContact"] < 3 for node in live.values())
+        live = [node for node in json.loads(info["LiveNodes"]).values() if node["xferaddr"] == address]
+        (actor,) = json.loads(self._jmx(name, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
+        report_age_s = int(actor["LastBlockReport"]) + 1  # it is given in whole seconds
+        return (
+            actor["ActorState"] == "RUNNING"
+            and report_age_s <= time.time() - info["NNStartedTimeInMillis"] / 1000
+            and any(node["lastContact"] < 3 and node["capacity"] > 0 for node in live)
+        )
 
     def _nodemanager_ready(self, name: str, since_ms: float) -> bool:
         """RUNNING, and its health checked (as it starts) after ``since_ms``: a dead one is called RUNNING for a while."""
@@ -361,22 +370,32 @@ class Cluster:
 
         A cluster that is whole already costs a look at each process and two requests.
         """
-        for name in self.names("nm"):
-            if int(name[2:]) > self.state.shape.nodemanagers:
-                self.remove_nodemanager(name)
-        excluded = (self.home / "exclude").read_text().split()
-        for name in self.names("nm"):
-            if host(name) in excluded:
-                self.kill(name)  # it is about to end, or has ended, by itself
-        if broken := [name for name in self.names() if not self.alive(name) or self.frozen(name)]:
-            (self.home / "exclude").write_text("")
-            if excluded and "rm" not in broken:
-                self.rmadmin("-refreshNodes")
+        broken = [name for name in self.names() if self.frozen(name)]
+        for name in broken:
+            self.send(name, signal.SIGCONT)
+        if self.alive("nn") and self._jmx("nn", "NameNode", "NameNodeInfo")["Safemode"]:
+            self.dfsadmin("-safemode", "leave")
+        self._readmit_nodemanagers()
+        broken += [name for name in self.names() if not self.alive(name)]
+        if broken:
             self.revive(*broken)
             self.wait_ready()
         self._end_applications()
-        if self._jmx("nn", "NameNode", "NameNodeInfo")["Safemode"]:
-            self.dfsadmin("-safemode", "leave")
+
+    def _readmit_nodemanagers(self) -> None:
+        """Drop those that were added; let in those that were decommissioned, which have ended or are about to."""
+        for name in self.names("nm"):
+            if int(name[2:]) > self.state.shape.nodemanagers:
+                self.remove_nodemanager(name)
+        exclude = self.home / "exclude"
+        excluded = exclude.read_text().split()
+        if excluded:
+            exclude.write_text("")
+            if self.alive("rm"):
+                self.rmadmin("-refreshNodes")
+            for name in self.names("nm"):
+                if host(name) in excluded:
+                    self.kill(name)
 
     def _end_applications(self) -> None:
         going_on = [app["id"] for app in self.applications() if not self.application_state(app["id"]).over]

@@ -89,13 +89,18 @@ def run_tool(home: Path, jars: str, main_class: str, arguments: Sequence[str], t
 
 
 def running(home: Path, name: str, pid: int) -> bool:
-    """Whether ``pid`` still is this daemon: pids are given out again, and a dead child has no command line."""
-    return _marker(home, name).encode() in _read(pid, "cmdline").split(b"\0")
+    """Whether ``pid`` still is this daemon: pids are given out again."""
+    for _ in range(100):
+        command = _read(pid, "cmdline")
+        if command or _process_state(pid) in ("", "Z", "X"):
+            break
+        time.sleep(0.001)  # in the middle of an exec it has none for a moment, and java does one as it starts
+    return _marker(home, name).encode() in command.split(b"\0")
 
 
 def frozen(pid: int) -> bool:
     """Whether the process was stopped by SIGSTOP."""
-    return _read(pid, "stat").rpartition(b")")[2].split()[:1] == [b"T"]
+    return _process_state(pid) == "T"
 
 
 def rss_mb(pid: int) -> int:
@@ -186,6 +191,11 @@ def _in_container(pid: int, home: Path, node: str) -> bool:
         pass
     found = re.search(rb"(?:^|\0)LOCAL_DIRS=([^\0]*)", _read(pid, "environ"))
     return bool(found and folder.match(os.fsdecode(found[1])))
+
+
+def _process_state(pid: int) -> str:
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return fields[0].decode() if fields else ""
 
 
 def _all_pids() -> Iterator[int]:
