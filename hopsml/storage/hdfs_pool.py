@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -21,7 +22,7 @@ from hopsml.storage.frames import Channel, ChannelClosed
 
 MAX_PROCESSES = 8  # at work at the same time; each takes about 40 MB
 _IDLE_KEPT = 4
-_IDLE_S = 60.0
+_IDLE_S = 60.0  # not lent after that: the process ends by itself after 90 s
 # What a client reads when it is made: a process that was started under other values is not used.
 _RELEVANT = (
     "HADOOP_USER_NAME",
@@ -66,6 +67,7 @@ class Pool:
     def __init__(self) -> None:
         self._reset()
         os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.close)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
