@@ -64,7 +64,8 @@ class Helper:
 class Pool:
     """The helper processes of this process. Thread-safe; a forked child starts with an empty one."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
+        self._max_processes = max_processes
         self._reset()
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
@@ -72,7 +73,7 @@ class Pool:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Helper] = []
-        self._places = threading.BoundedSemaphore(MAX_PROCESSES)
+        self._places = threading.BoundedSemaphore(self._max_processes)
 
     def _forget(self) -> None:
         """In a forked child: the helpers are the parent's."""
@@ -90,7 +91,7 @@ class Pool:
         """
         places = self._places
         if not places.acquire(timeout=timeout_s):
-            raise AllBusy(f"all {MAX_PROCESSES} helper processes of this process are busy")
+            raise AllBusy(f"all {self._max_processes} helper processes of this process are busy")
         try:
             helper = self._take()
             try:
