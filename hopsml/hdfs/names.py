@@ -6,7 +6,7 @@ import os
 import posixpath
 
 from hopsml import settings
-from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
@@ -57,6 +57,10 @@ def to_url(path: AnyPath, project: str | None = None) -> str:
     if remote:
         return remote
     if urls.split(text)[0]:
+        try:
+            for_url(text)
+        except ArgumentError as error:
+            raise StorageError(str(error), text) from error  # existing code expects an IOError
         return text
     root = settings.project_url(project)
     if not text.startswith("/"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import posixpath
 import sys
@@ -28,11 +30,19 @@ def add_module(hdfs_path: AnyPath, project: str | None = None) -> str:
     if ending not in (".py", ".ipynb") or not stem.isidentifier():
         raise ArgumentError(f"{url}: a module is a .py or .ipynb file whose name is a Python identifier")
     content = for_url(url).read_bytes(url)
-    folder = tempfile.mkdtemp(prefix="hopsml-modules-")
+    folder = _module_folder().name
     target = Path(folder, f"{stem}.py")
     target.write_bytes(content if ending == ".py" else _notebook_code(url, content))
-    sys.path.append(folder)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    importlib.invalidate_caches()
     return str(target)
+
+
+@functools.cache
+def _module_folder() -> tempfile.TemporaryDirectory[str]:
+    """One for the process, removed with it."""
+    return tempfile.TemporaryDirectory(prefix="hopsml-modules-")
 
 
 def is_tls_enabled() -> bool:

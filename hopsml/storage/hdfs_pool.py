@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -21,7 +22,7 @@ from hopsml.storage.frames import Channel, ChannelClosed
 
 MAX_PROCESSES = 8  # at work at the same time; each takes about 40 MB
 _IDLE_KEPT = 4
-_IDLE_S = 60.0
+_IDLE_S = 60.0  # not lent after that: the process ends by itself after 90 s
 # What a client reads when it is made: a process that was started under other values is not used.
 _RELEVANT = (
     "HADOOP_USER_NAME",
@@ -63,14 +64,16 @@ class Helper:
 class Pool:
     """The helper processes of this process. Thread-safe; a forked child starts with an empty one."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
+        self._max_processes = max_processes
         self._reset()
         os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.close)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Helper] = []
-        self._places = threading.BoundedSemaphore(MAX_PROCESSES)
+        self._places = threading.BoundedSemaphore(self._max_processes)
 
     def _forget(self) -> None:
         """In a forked child: the helpers are the parent's."""
@@ -88,7 +91,7 @@ class Pool:
         """
         places = self._places
         if not places.acquire(timeout=timeout_s):
-            raise AllBusy(f"all {MAX_PROCESSES} helper processes of this process are busy")
+            raise AllBusy(f"all {self._max_processes} helper processes of this process are busy")
         try:
             helper = self._take()
             try:

@@ -26,6 +26,7 @@ from hopsml.storage.frames import CHUNK_BYTES, Channel, ChannelClosed
 
 _OPEN_FILE_WAIT_S = 2.0  # how long to wait for a file's length to settle: see _open_settled
 _READERS_KEPT = 8
+_IDLE_S = 90.0  # longer than hdfs_pool lends an idle process
 
 
 class LocalFileError(Exception):
@@ -41,9 +42,9 @@ class Service:
         self._readers: dict[tuple[int, str, int, float], Any] = {}
 
     def serve(self) -> None:
-        """Until the other side is gone."""
+        """Until the other side is gone, or has asked for nothing for a while."""
         while True:
-            request = self._channel.receive()
+            request = self._channel.receive(_IDLE_S)
             if not isinstance(request, dict):
                 raise ChannelClosed("raw bytes without a request")
             try:
@@ -271,7 +272,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     threading.Thread(target=_die_with, args=(parent, parent_pid), daemon=True).start()
     channel = Channel(socket.socket(fileno=socket_fd))
-    with contextlib.suppress(ChannelClosed):
+    with contextlib.suppress(ChannelClosed, TimeoutError):
         Service(channel).serve()
     os._exit(0)  # the client's own threads may be stuck
 

@@ -137,6 +137,9 @@ class MirrorProcess:
             return MirrorReport(0, 0, 0, (), answered=False)
         deadline_s = time.monotonic() + (self._grace_s + _MARGIN_S if timeout_s is None else timeout_s)
         with contextlib.suppress(OSError):
+            self._send(
+                {"do": "stop"}
+            )  # closing alone would not do: a forked process may hold the pipe as well
             process.stdin.close()  # type: ignore[union-attr]
         try:
             process.wait(max(0.0, deadline_s - time.monotonic()))
@@ -155,6 +158,8 @@ class MirrorProcess:
         self.stop()
 
     def _ask(self, request: Mapping[str, Any], timeout_s: float) -> MirrorReport:
+        if self.process is None:
+            raise StorageError(f"the mirror of {self.root} was not started; call start() first", self.url)
         number = next(self._ids)
         answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._waiting[number] = answer
@@ -168,8 +173,8 @@ class MirrorProcess:
 
     def _send(self, message: dict[str, Any]) -> None:
         process = self.process
-        if process is None or process.stdin is None:
-            raise StorageError(f"the mirror of {self.root} was not started; call start() first", self.url)
+        assert process is not None
+        assert process.stdin is not None
         with self._lock:
             process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.flush()

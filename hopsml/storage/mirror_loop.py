@@ -1,8 +1,8 @@
 """The inside of the mirror's process: looks at the disk, carries out the plan, answers the agent's lines.
 
 One thread looks and plans, a few copy, the main thread listens. Lines in: ``{"do": "flush", "id": 1,
-"timeout_s": 5}``, ``{"do": "status", "id": 2}``; the end of the input is a final flush and the end. Lines
-out: ``{"event": ...}``.
+"timeout_s": 5}``, ``{"do": "status", "id": 2}``, ``{"do": "stop"}``; the end of the input is a final flush
+and the end. Lines out: ``{"event": ...}``.
 """
 
 from __future__ import annotations
@@ -263,6 +263,8 @@ def main(arguments: list[str]) -> None:
     loop = Loop(wanted)
     threading.Thread(target=loop.run, daemon=True).start()
     for request in _requests(ended):
+        if request["do"] == "stop":
+            break
         if request["do"] == "flush":
             loop.flush(time.monotonic() + request["timeout_s"], ended)
             tell({"event": "flushed", "id": request["id"], **loop.report()})

@@ -144,6 +144,26 @@ def test_a_datanode_killed_while_it_mirrors(hadoop: Any, folder: str, tmp_path: 
         assert training.is_mirrored(folder)
 
 
+def test_a_datanode_frozen_while_it_mirrors(hadoop: Any, folder: str, tmp_path: Path) -> None:
+    """Writes that meet it do not end by themselves for minutes: the deadline ends them, and they are done
+    again.
+    """
+    training = Training(tmp_path)
+    training.work()
+    with MirrorProcess(tmp_path, folder, timeout_s=3) as mirror:
+        assert mirror.flush(30).is_complete
+        hadoop.kill("dn1", signal_number=signal.SIGSTOP)
+        try:
+            training.work()
+            training.checkpoint()
+            assert mirror.flush(90).is_complete
+        finally:
+            hadoop.kill("dn1", signal_number=signal.SIGCONT)
+        training.work()
+        assert mirror.flush(60).is_complete
+        assert training.is_mirrored(folder)
+
+
 def test_a_reader_never_sees_less_than_a_complete_prefix(folder: str, tmp_path: Path) -> None:
     training, stop, wrong = Training(tmp_path), threading.Event(), queue.SimpleQueue[str]()
     training.work()

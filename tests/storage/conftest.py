@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
-import psutil
 import pytest
 
 from hopsml.storage import filesystem
 
 
+def children() -> set[int]:
+    """Process ids of this process's children."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for children in lists for pid in children.read_text().split()}
+
+
 @pytest.fixture(autouse=True)
 def _no_process_left() -> Iterator[None]:
     """No helper process outlives a test."""
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = children()
     yield
     filesystem.close_all()
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert not left, f"processes left behind: {left}"
+    assert children() <= before, "processes left behind"
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +40,17 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "HOPSML_STORAGE_TIMEOUT_S",
     ):
         monkeypatch.delenv(key, raising=False)
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"no mounting here: {done.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
