@@ -2,8 +2,8 @@
 
     python3.11 tools/setup_environment.py STAMP SOURCE...
 
-Standard library only, since it runs before anything is installed. STAMP is touched when all is done; nothing is done
-while it is newer than every SOURCE. Two callers at once: the second waits and finds it done.
+Standard library only, since it runs before anything is installed. STAMP is touched when all is done;
+nothing is done while it is newer than every SOURCE. Two callers at once: the second waits and finds it done.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def is_current(stamp: Path, sources: Sequence[Path]) -> bool:
 
 def run(*command: str | Path) -> None:
     """Run a command; CalledProcessError when it fails."""
-    # The variable would leave the packages without .pyc files, and then importing TensorFlow takes 6.8 s instead of
-    # 2.1 s in every new process.
+    # The variable would leave the packages without .pyc files, and then importing TensorFlow takes 6.8 s
+    # instead of 2.1 s in every new process.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     subprocess.run([str(part) for part in command], check=True, cwd=ROOT, env=environment)
 

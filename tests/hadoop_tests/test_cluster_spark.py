@@ -1,4 +1,4 @@
-"""pip's pyspark on the real YARN: both deploy modes, final states that tell the truth, and GPUs told apart."""
+"""pip's pyspark on the real YARN: both deploy modes, true final states, and GPUs told apart."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def test_a_killed_application_is_killed(hadoop: Hadoop) -> None:
     assert (state.state, state.final_status) == ("KILLED", "KILLED")
     assert process.returncode != 0
     for name in hadoop.names("nm"):
-        daemons.wait_until(
-            f"no container left on {name}", lambda name=name: not daemons.containers_of(hadoop.home, name), 10
-        )
+        hadoop.wait_no_containers(name, 10)
 
 
 # ---------------------------------------------------------------------- GPUs
@@ -65,7 +63,9 @@ def holders(output: str) -> list[dict[str, str]]:
     return [dict(entry) for entry in json.loads(re.findall(r"^HOLDERS (.*)$", output, re.M)[-1])]
 
 
-def test_four_executors_hold_four_different_gpus_and_a_lost_one_is_replaced(hadoop: Hadoop, tmp_path: Path) -> None:
+def test_four_executors_hold_four_different_gpus_and_a_lost_one_is_replaced(
+    hadoop: Hadoop, tmp_path: Path
+) -> None:
     """YARN itself gives two executors of a node the same GPU; the discovery script must not.
 
     The job waits between its two rounds until one executor was killed by -9 here.
