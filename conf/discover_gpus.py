@@ -6,19 +6,20 @@ GPU 0 to every executor of a node. This one prints addresses that no other livin
 
     {"name": "gpu", "addresses": ["1"]}
 
-A claim belongs to the process that runs the script (the executor's JVM, by pid and start time) and is good for as
-long as that process lives, however it ends: nobody has to give it back, and nothing runs in the background. All
-claims of a host are one small file, changed under a lock.
+A claim belongs to the process that runs the script (the executor's JVM, by pid and start time) and is good
+for as long as that process lives, however it ends: nobody has to give it back, and nothing runs in the
+background. All claims of a host are one small file, changed under a lock.
 
     spark.executor.resource.gpu.amount           1
-    spark.executor.resource.gpu.discoveryScript  /path/discover_gpus.py    (the same on every node, executable)
+    spark.executor.resource.gpu.discoveryScript  /path/discover_gpus.py    (executable, on every node)
 
 Environment of the executor:
     HOPSML_GPUS_PER_EXECUTOR  how many to claim (default 1); `all` prints every GPU and claims none
                               (for a Spark standalone worker, which divides them among its executors itself)
     HOPSML_GPU_WAIT_S         how long to wait for an executor that is just ending (default 10)
     HOPSML_EMULATED_GPUS      pretend that the node has this many; where there is no nvidia-smi: 2
-    HOPSML_GPU_CLAIMS         folder of the claims, one a host (default /run/lock/hopsml-gpus or /tmp/hopsml-gpus)
+    HOPSML_GPU_CLAIMS         folder of the claims, one a host (default /run/lock/hopsml-gpus, else
+                              /tmp/hopsml-gpus)
     CUDA_VISIBLE_DEVICES      as YARN's GPU isolation or an administrator set it: only these are given out
 
 Needs Linux and Python 3.7 or later, no packages.
@@ -60,7 +61,7 @@ def gpus_of_node(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def emulated(count: int, node: str) -> dict[str, str]:
-    """Addresses 0 to count-1; several emulated nodes on one host are told apart by YARN's name of the node."""
+    """Addresses 0 to count-1; several emulated nodes on one host are told apart by YARN's name of a node."""
     return {str(index): f"emulated-{node}-{index}" for index in range(count)}
 
 
@@ -97,7 +98,7 @@ def holder_of(pid: int) -> str | None:
 
 
 def is_alive(holder: str) -> bool:
-    """Whether the process that a claim names still lives; one of another pid namespace cannot be seen: it counts."""
+    """Whether the process that a claim names still lives; one of another pid namespace is held to."""
     if not holder.endswith(" in " + os.readlink("/proc/self/ns/pid")):
         return True
     return holder_of(int(holder.split()[0])) == holder
@@ -135,7 +136,7 @@ def claims_folder(environment: Mapping[str, str]) -> str:
 
 
 def open_claims(folder: str) -> int:
-    """The claims file, open for reading and writing; made, where it is missing, so that all users can open it."""
+    """The claims file, open for reading and writing; made, where it is missing, so that all can open it."""
     try:
         os.mkdir(folder)
         os.chmod(folder, 0o1777)
@@ -157,7 +158,7 @@ def open_claims(folder: str) -> int:
 
 
 def claim(gpus: Mapping[str, str], count: int, owner: int, folder: str) -> list[str]:
-    """Claim ``count`` of ``gpus`` for the process ``owner``; returns their addresses. NoGpu when too few are free."""
+    """Claim ``count`` of ``gpus`` for the process ``owner``: their addresses. NoGpu when too few are free."""
     holder = holder_of(owner)
     if holder is None:
         raise NoGpu(f"the process {owner} that asked for GPUs is gone")
@@ -169,7 +170,7 @@ def claim(gpus: Mapping[str, str], count: int, owner: int, folder: str) -> list[
         claims = json.loads(text) if text.strip() else {}
         claims = {name: held for name, held in claims.items() if is_alive(held)}
         chosen, claims = choose(gpus, claims, count, holder)
-        # one write that covers all of the old text: killed at any moment, the file holds the old claims or the new
+        # one write that covers all of the old text: killed at any moment, it leaves the old claims or the new
         os.pwrite(file, json.dumps(claims, indent=1, sort_keys=True).ljust(size).encode(), 0)
     finally:
         os.close(file)
@@ -177,7 +178,7 @@ def claim(gpus: Mapping[str, str], count: int, owner: int, folder: str) -> list[
 
 
 def claim_within(timeout_s: float, gpus: Mapping[str, str], count: int, owner: int, folder: str) -> list[str]:
-    """As ``claim``, waiting for executors that are just ending: YARN may start the next one a little earlier."""
+    """As ``claim``, waiting for executors that are just ending: YARN may start the next one earlier."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -189,7 +190,7 @@ def claim_within(timeout_s: float, gpus: Mapping[str, str], count: int, owner: i
 
 
 def main() -> int:
-    """Print the addresses for the calling process; exit status 1 and a reason on stderr when there are none."""
+    """Print the addresses for the calling process; exit status 1 and a reason on stderr without any."""
     wanted = os.environ.get("HOPSML_GPUS_PER_EXECUTOR", "1")
     try:
         gpus = gpus_of_node(os.environ)

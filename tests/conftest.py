@@ -66,8 +66,8 @@ def _need(item: pytest.Item) -> str | None:
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a process, thread, listening socket, variable or temporary file behind.
 
-    Set up before the test's other fixtures of function scope and torn down after them, and after all fixtures of a
-    wider scope are set up: what those start is not the test's. See tests/leaks.py.
+    Set up before the test's other fixtures of function scope and torn down after them, and after all
+    fixtures of a wider scope are set up: what those start is not the test's. See tests/leaks.py.
     """
     test_id = uuid.uuid4().hex
     before = leaks.Snapshot.take(test_id)

@@ -4,10 +4,10 @@
     ...                                   # the test
     for line in leaks_since(before): ...  # nothing, or one line a thing that is still there
 
-Looked at: processes (descendants, and those that ran away from the process tree but carry the test's mark in their
-environment), threads, listening sockets, environment variables, entries of the temporary folder. What fixtures of a
-wider scope start belongs to no test: pytest sets them up before the snapshot is taken. Where such a thing is started
-later, from within a test, ``not_of_this_test()`` around the start says so.
+Looked at: processes (descendants, and those that ran away from the process tree but carry the test's mark
+in their environment), threads, listening sockets, environment variables, entries of the temporary folder.
+What fixtures of a wider scope start belongs to no test: pytest sets them up before the snapshot is taken.
+Where such a thing is started later, from within a test, ``not_of_this_test()`` around the start says so.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ GRACE_S = 10.0  # for what is on its way out when the test ends
 
 # Variables that a library sets at its import, for good; a test cannot help it.
 LIBRARY_VARIABLES = (
-    "KERAS_", "TF2_BEHAVIOR", "TF_CPP_", "TF_ENABLE_ONEDNN_OPTS", "KMP_", "OMP_", "PYTEST_", "SPARK_AUTH_SOCKET",
-    "SPARK_BUFFER_SIZE", "PYSPARK_PIN_THREAD", "JPY_", "GRPC_", "ABSL_", MARK,
+    "KERAS_", "TF2_BEHAVIOR", "TF_CPP_", "TF_ENABLE_ONEDNN_OPTS", "KMP_", "OMP_", "GRPC_", "ABSL_", "JPY_",
+    "SPARK_AUTH_SOCKET", "SPARK_BUFFER_SIZE", "PYSPARK_PIN_THREAD", "PYTEST_", MARK,
 )  # fmt: skip
 
-# Threads that a library keeps for the life of the process, by the module that their class or function is from.
+# Threads that a library keeps for the life of the process, by the module that their class or function is
+# from.
 LIBRARY_THREADS = (
     "py4j.",
     "pyspark.",
@@ -46,14 +47,15 @@ LIBRARY_THREADS = (
 )
 LIBRARY_THREAD_NAMES = ("fsspecIO",)  # fsspec's event loop
 
-# Helper processes that Python's multiprocessing keeps until the process ends, and files that TensorFlow's autograph does.
+# Helper processes that Python's multiprocessing keeps until the process ends, and files that TensorFlow's
+# autograph does.
 LIBRARY_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 LIBRARY_FILES = ("__autograph_generated_file", "__pycache__")
 
 
 @dataclass(frozen=True)
 class Process:
-    """One living process, as /proc tells it; ``started`` (clock ticks since boot) tells apart users of one pid."""
+    """One living process; ``started`` (clock ticks since boot) tells apart those that had one pid in turn."""
 
     pid: int
     parent: int
@@ -195,7 +197,7 @@ def new_threads(before: Snapshot) -> list[str]:
 
 
 def _origin(thread: threading.Thread) -> str:
-    """The module whose code the thread runs: of the object for a bound method, of the function, or of its class."""
+    """The module whose code the thread runs: of a bound method's object, of the function, or of its class."""
     target = getattr(thread, "_target", None)
     if owner := getattr(target, "__self__", None):
         return type(owner).__module__

@@ -3,8 +3,8 @@
     guard = guard_for(["stop-everything", ...])   # in the starter
     guard.dismiss()                               # after an orderly stop
 
-A ``finally`` does not run after kill -9. The guard is a small process of its own session that waits for its parent
-on a pidfd: nothing is polled, and no pid that was given to somebody else can deceive it.
+A ``finally`` does not run after kill -9. The guard is a small process of its own session that waits for its
+parent on a pidfd: nothing is polled, and no pid that was given to somebody else can deceive it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ def test_what_cannot_be_done_is_said(hadoop: Hadoop, call: object, message: str)
     assert all(map(hadoop.alive, hadoop.names()))
 
 
-# A cluster of its own in a process that is killed; HDFS and a ResourceManager without nodes are quick to start.
+# A cluster of its own in a process that is killed; HDFS and a ResourceManager without nodes are quick to
+# start.
 STARTER = """
 import sys
 from pathlib import Path

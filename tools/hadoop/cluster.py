@@ -5,8 +5,8 @@
     cluster.kill("dn1"); cluster.revive("dn1"); cluster.add_nodemanager()
     cluster.stop(remove=True)
 
-``state.json`` in the folder holds ports and pids, so that another process can go on with the same cluster. Daemons are
-called nn, dn1, dn2 ..., rm, nm1, nm2 ...
+``state.json`` in the folder holds ports and pids, so that another process can go on with the same cluster.
+Daemons are called nn, dn1, dn2 ..., rm, nm1, nm2 ...
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from tools.guard import Guard, guard_for
-from tools.hadoop import daemons
+from tools.hadoop import daemons, readiness
 from tools.hadoop.errors import DaemonEnded, HadoopError
 from tools.hadoop.jars import CACHE, exclusive
 from tools.hadoop.ports import free_ports
-from tools.hadoop.rest import ApplicationState, ResourceManager, bean
+from tools.hadoop.rest import ApplicationState, ResourceManager
 from tools.hadoop.settings import LOOPBACK, PORTS_OF, Shape, host, kind, write_conf
 from tools.hadoop.state import State
 
 DEFAULT_HOME = CACHE / "run"
+DEFAULT_SHAPE = Shape()
 READY_TIMEOUT_S = 90.0  # on two busy cores a start takes 10 to 25 s
 TOOL_TIMEOUT_S = 60.0
 
@@ -96,12 +97,13 @@ class Cluster:
 
     # ------------------------------------------------------------------ start and stop
 
-    def start(self, jars: Path, shape: Shape = Shape(), *, guarded: bool = False) -> None:
+    def start(self, jars: Path, shape: Shape = DEFAULT_SHAPE, *, guarded: bool = False) -> None:
         """Format a new HDFS, start every daemon and wait until all of them are ready.
 
         ``guarded``: the whole cluster, its folder included, goes when this process ends, even by kill -9.
 
-        Raises HadoopError when one runs here already, or when a daemon does not come up; then nothing is left running.
+        Raises HadoopError when one runs here already, or when a daemon does not come up; then nothing is
+        left running.
         """
         self.home.mkdir(parents=True, exist_ok=True)
         with exclusive(self.home / "lock"):
@@ -149,8 +151,8 @@ class Cluster:
     def stop(self, *, now: bool = False, remove: bool = False, timeout_s: float = 15) -> None:
         """End every daemon and every container; nothing happens when no cluster runs.
 
-        ``now`` uses SIGKILL at once; otherwise a daemon has ``timeout_s`` seconds for its own end. ``remove`` deletes
-        the folder too.
+        ``now`` uses SIGKILL at once; otherwise a daemon has ``timeout_s`` seconds for its own end.
+        ``remove`` deletes the folder too.
         """
         if self._state and not now:
             for group in ("nm", "rm", "dn", "nn"):
@@ -185,7 +187,7 @@ class Cluster:
             daemons.send(self.state.pids[name], signal_number)
 
     def kill(self, name: str, signal_number: int = signal.SIGKILL, containers: bool = False) -> None:
-        """Signal a daemon, as trouble would; after SIGKILL it is gone, after SIGSTOP frozen, when this returns.
+        """Signal a daemon, as trouble would; when this returns it is gone (SIGKILL) or frozen (SIGSTOP).
 
         ``containers``: the containers of a NodeManager go too, as in a power cut; otherwise they live on.
         """
@@ -196,10 +198,10 @@ class Cluster:
         elif signal_number == signal.SIGSTOP and self.alive(name):
             daemons.wait_until(f"standstill of {name}", lambda: self.frozen(name), 10)
         if containers:
-            daemons.kill_all(lambda: daemons.containers_of(self.home, name))
+            self._kill_containers(name)
 
     def revive(self, *names: str) -> None:
-        """Bring killed or frozen daemons back at the same ports with the same folders; returns when they are ready."""
+        """Bring killed or frozen daemons back, at the same ports with the same folders, and wait for them."""
         since_ms = dict.fromkeys(names, 0.0)
         for name in names:
             self._known(name)
@@ -230,7 +232,7 @@ class Cluster:
         """End a NodeManager and its containers in order, and forget it."""
         self._known(name)
         self._terminate([name], 15)
-        daemons.kill_all(lambda: daemons.containers_of(self.home, name))
+        self._kill_containers(name)
         if child := self._children.pop(name, None):
             child.wait()
         self.state.pids.pop(name, None)
@@ -240,8 +242,8 @@ class Cluster:
     def decommission(self, name: str, timeout_s: int = 60) -> None:
         """Take a NodeManager out of service gracefully; returns when the ResourceManager has been told.
 
-        It gets no new containers, is DECOMMISSIONED when its applications are over or after ``timeout_s`` seconds,
-        and then ends by itself.
+        It gets no new containers, is DECOMMISSIONED when its applications are over or after ``timeout_s``
+        seconds, and then ends by itself.
         """
         self._known(name)
         with (self.home / "exclude").open("a") as exclude:
@@ -252,6 +254,14 @@ class Cluster:
         """Let every decommissioned NodeManager back in; one that has ended needs ``revive`` as well."""
         (self.home / "exclude").write_text("")
         self.rmadmin("-refreshNodes")
+
+    def wait_no_containers(self, name: str, timeout_s: float = 30) -> None:
+        """Wait until nothing runs in a NodeManager's containers."""
+        what = f"the end of all containers of {name}"
+        daemons.wait_until(what, lambda: not daemons.containers_of(self.home, name), timeout_s)
+
+    def _kill_containers(self, name: str) -> None:
+        daemons.kill_all(lambda: daemons.containers_of(self.home, name))
 
     def _known(self, name: str) -> None:
         if name not in self.state.ports:
@@ -279,7 +289,8 @@ class Cluster:
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S, *, partly: bool = False) -> None:
         """Wait until HDFS is out of safe mode and every DataNode and NodeManager is in service.
 
-        ``partly`` leaves out daemons that are dead. Raises DaemonEnded when one ends, HadoopError when time is over.
+        ``partly`` leaves out daemons that are dead. Raises DaemonEnded when one ends, HadoopError when time
+        is over.
         """
         for name in sorted(self.names(), key=_order):
             if not partly or self.alive(name):
@@ -287,10 +298,10 @@ class Cluster:
 
     def _wait_for(self, name: str, since_ms: float = 0, timeout_s: float = READY_TIMEOUT_S) -> None:
         ready: Callable[[], bool] = {
-            "nn": self._namenode_ready,
+            "nn": lambda: not readiness.in_safe_mode(self.state.ports),
             "rm": lambda: self.resource_manager.nodes() is not None,
-            "dn": lambda: self._datanode_ready(name),
-            "nm": lambda: self._nodemanager_ready(name, since_ms),
+            "dn": lambda: readiness.datanode_ready(self.state.ports, name),
+            "nm": lambda: readiness.nodemanager_ready(self.resource_manager, name, since_ms),
         }[kind(name)]
 
         def check() -> bool:
@@ -301,33 +312,6 @@ class Cluster:
             return ready()
 
         daemons.wait_until(f"{name} in {self.home} ready", check, timeout_s)
-
-    def _jmx(self, name: str, service: str, which: str) -> dict[str, Any]:
-        return bean(f"http://{LOOPBACK}:{self.state.ports[name]['http']}", service, which)
-
-    def _namenode_ready(self) -> bool:
-        return not self._jmx("nn", "NameNode", "NameNodeInfo")["Safemode"]
-
-    def _datanode_ready(self, name: str) -> bool:
-        """Registered with this life of the NameNode, which has had its block report.
-
-        Before that the NameNode leaves safe mode, calls the node live, and yet finds no place for a block on it.
-        """
-        info = self._jmx("nn", "NameNode", "NameNodeInfo")
-        address = f"{LOOPBACK}:{self.state.ports[name]['data']}"
-        live = [node for node in json.loads(info["LiveNodes"]).values() if node["xferaddr"] == address]
-        (actor,) = json.loads(self._jmx(name, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
-        report_age_s = int(actor["LastBlockReport"]) + 1  # it is given in whole seconds
-        return (
-            actor["ActorState"] == "RUNNING"
-            and report_age_s <= time.time() - info["NNStartedTimeInMillis"] / 1000
-            and any(node["lastContact"] < 3 and node["capacity"] > 0 for node in live)
-        )
-
-    def _nodemanager_ready(self, name: str, since_ms: float) -> bool:
-        """RUNNING, and its health checked (as it starts) after ``since_ms``: a dead one is called RUNNING for a while."""
-        node = self.resource_manager.nodes().get(host(name))
-        return bool(node and node["state"] == "RUNNING" and node["lastHealthUpdate"] >= since_ms)
 
     # ------------------------------------------------------------------ administration and applications
 
@@ -366,14 +350,14 @@ class Cluster:
     # ------------------------------------------------------------------ after trouble
 
     def make_whole(self) -> None:
-        """Undo what a test did to the cluster: ends applications, drops added nodes, revives what is dead or frozen.
+        """Undo what a test did: end applications, drop added nodes, revive what is dead or frozen.
 
         A cluster that is whole already costs a look at each process and two requests.
         """
         broken = [name for name in self.names() if self.frozen(name)]
         for name in broken:
             self.send(name, signal.SIGCONT)
-        if self.alive("nn") and self._jmx("nn", "NameNode", "NameNodeInfo")["Safemode"]:
+        if self.alive("nn") and readiness.in_safe_mode(self.state.ports):
             self.dfsadmin("-safemode", "leave")
         self._readmit_nodemanagers()
         broken += [name for name in self.names() if not self.alive(name)]
@@ -383,7 +367,7 @@ class Cluster:
         self._end_applications()
 
     def _readmit_nodemanagers(self) -> None:
-        """Drop those that were added; let in those that were decommissioned, which have ended or are about to."""
+        """Drop those that were added; let in those that were decommissioned, which end by themselves."""
         for name in self.names("nm"):
             if int(name[2:]) > self.state.shape.nodemanagers:
                 self.remove_nodemanager(name)
@@ -405,11 +389,7 @@ class Cluster:
             self.wait_application(app_id)
         if going_on:
             for name in self.names("nm"):
-                daemons.wait_until(
-                    f"end of the containers on {name}",
-                    lambda name=name: not daemons.containers_of(self.home, name),
-                    30,
-                )
+                self.wait_no_containers(name)
 
 
 def _order(name: str) -> int:

@@ -36,7 +36,7 @@ DROPPED = (
 
 
 def java_command(home: Path, jars: str, name: str, main_class: str, *arguments: str) -> list[str]:
-    """The command line of a daemon, or of a client tool that runs with the daemon's (or ``client``'s) settings."""
+    """The command line of a daemon, or of a tool that runs with a daemon's (or ``client``'s) settings."""
     temporary = home / name / "tmp"  # Jetty unpacks there, and kill -9 leaves that behind
     temporary.mkdir(parents=True, exist_ok=True)
     heap_mb = HEAP_MB.get(kind(name), CLIENT_HEAP_MB)
@@ -112,7 +112,7 @@ def rss_mb(pid: int) -> int:
 
 
 def processes_of(home: Path) -> list[int]:
-    """Pids of everything that runs for the cluster in ``home``: daemons, tools, containers and what they started."""
+    """Pids of all that runs for the cluster in ``home``: daemons, tools, containers and what they started."""
     daemons = _marker(home, "").encode()
     return [
         pid
@@ -140,7 +140,7 @@ def send(pid: int, signal_number: int) -> None:
 
 
 def kill_all(find: Callable[[], list[int]], timeout_s: float = 10) -> None:
-    """SIGKILL whatever ``find`` finds until it finds nothing: what is just being forked is met by the next round."""
+    """SIGKILL what ``find`` finds until it finds nothing: what is just being forked is met next time."""
     deadline = time.monotonic() + timeout_s
     while left := find():
         for pid in left:

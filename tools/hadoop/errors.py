@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class HadoopError(RuntimeError):
-    """A call to the cluster cannot be carried out, or a Hadoop command failed; the message says which and why."""
+    """A call cannot be carried out, or a Hadoop command failed; the message says which and why."""
 
 
 class DaemonEnded(HadoopError):

@@ -20,7 +20,8 @@ STAMP = ".pom-sha256"
 def ensure_jars(cache: Path = CACHE, pom: Path = POM) -> Path:
     """The folder ``cache/jars`` with every jar that ``pom`` names; fetched unless this very pom's are there.
 
-    Callers in other processes wait for each other; an interrupted fetch leaves nothing that is taken for complete.
+    Callers in other processes wait for each other; an interrupted fetch leaves nothing that is taken for
+    complete.
 
     Raises HadoopError with Maven's own output when it cannot fetch, or when ``mvn`` is not installed.
     """

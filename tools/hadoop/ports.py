@@ -6,8 +6,8 @@ import random
 import socket
 from collections.abc import Collection
 
-# Below the range that Linux, macOS and the BSDs give to outgoing connections (32768 and up): a port of a daemon
-# that is down for a while is not taken by some client in the meantime.
+# Below the range that Linux, macOS and the BSDs give to outgoing connections (32768 and up): a port of a
+# daemon that is down for a while is not taken by some client in the meantime.
 FIRST, LAST = 20000, 32000
 
 

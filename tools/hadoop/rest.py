@@ -1,4 +1,4 @@
-"""What the daemons say of themselves over HTTP: the NameNode's and DataNodes' JMX, the ResourceManager's REST API."""
+"""What the daemons say of themselves over HTTP: JMX of HDFS, the ResourceManager's REST API."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ResourceManager:
         return ApplicationState(app["state"], app["finalStatus"], app.get("diagnostics", ""))
 
     def kill_application(self, app_id: str) -> None:
-        """Ask for its end; it is over when ``application_state`` says so. Nothing happens to one that is over."""
+        """Ask for its end; ``application_state`` says when it has come. One that is over is left alone."""
         request = urllib.request.Request(
             f"{self.base}/ws/v1/cluster/apps/{app_id}/state?user.name={user()}",
             data=json.dumps({"state": "KILLED"}).encode(),
@@ -84,6 +84,5 @@ class ResourceManager:
 
 def _refused(what: str, error: urllib.error.HTTPError) -> HadoopError:
     with error:
-        return HadoopError(
-            f"the ResourceManager refused {what}: HTTP {error.code} {error.read(2000).decode(errors='replace')}"
-        )
+        said = error.read(2000).decode(errors="replace")
+        return HadoopError(f"the ResourceManager refused {what}: HTTP {error.code} {said}")

@@ -1,4 +1,4 @@
-"""What the daemons and their clients read: a pure function of the folder, the ports and the cluster's shape."""
+"""What the daemons and their clients read: a pure function of folder, ports and the cluster's shape."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _node_managers(shape: Shape) -> dict[str, object]:
 
 
 def daemon_settings(home: Path, name: str, ports: Ports, shape: Shape) -> Settings:
-    """What one daemon reads besides the common settings; the client's name is ``client`` and it reads nothing more."""
+    """What one daemon reads besides the common settings; ``client`` reads nothing more."""
     if kind(name) == "dn":
         own = ports[name]
         return {

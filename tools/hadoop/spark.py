@@ -77,7 +77,7 @@ def gpu_conf(gpus: int) -> dict[str, str]:
 
 
 def submit_env(conf_dir: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for spark-submit, or for a driver in client mode, on the cluster with this client ``conf_dir``."""
+    """The environment for spark-submit, or for a driver in client mode; ``conf_dir`` is the cluster's."""
     kept = {key: value for key, value in environment.items() if not key.startswith(DROPPED)}
     return kept | {
         "HADOOP_CONF_DIR": str(conf_dir),

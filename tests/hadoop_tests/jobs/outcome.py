@@ -1,6 +1,7 @@
-"""A Spark job that ends as it is told: `ok`, `raise` or `exit N`. It counts on its executors first."""
+"""A Spark job that ends as it is told: `ok`, `raise`, `exit N`, or `sleep` until it is killed."""
 
 import sys
+import time
 
 from pyspark.sql import SparkSession
 
@@ -11,4 +12,6 @@ if sys.argv[1] == "raise":
     raise ValueError("told to fail")
 if sys.argv[1] == "exit":
     sys.exit(int(sys.argv[2]))
+if sys.argv[1] == "sleep":
+    time.sleep(600)
 spark.stop()
