@@ -21,9 +21,7 @@ NEEDS = ("fast", "tensorflow", "spark", "hadoop")
 def pytest_configure(config: pytest.Config) -> None:
     """Let the session have a temporary folder that no other process uses, and end in order on SIGTERM."""
     usual = tempfile.gettempdir()
-    os.environ.setdefault(
-        "PYTEST_DEBUG_TEMPROOT", usual
-    )  # tmp_path stays where one looks for it after a failure
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)  # tmp_path stays where one looks for it after a failure
     os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hopsml-tests-", dir=usual)
     tempfile.tempdir = None
     config.stash[TEMPORARY] = os.environ["TMPDIR"]

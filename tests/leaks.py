@@ -222,9 +222,7 @@ def listening_sockets() -> dict[int, str]:
 def new_listeners(before: Snapshot) -> list[str]:
     """Sockets that the test opened and that still listen."""
     now = listening_sockets()
-    return [
-        f"listening socket {now[inode]}" for inode in now if inode not in before.listeners | EXEMPT.listeners
-    ]
+    return [f"listening socket {now[inode]}" for inode in now if inode not in before.listeners | EXEMPT.listeners]
 
 
 def changed_names(before: dict[str, str], after: dict[str, str]) -> list[str]:
@@ -274,9 +272,7 @@ def leaks_since(before: Snapshot, grace_s: float | None = None) -> list[str]:
 
 def _left(before: Snapshot) -> list[str]:
     looks: list[Callable[[Snapshot], list[str]]] = [new_threads, new_listeners, new_temporary]
-    return [described(found) for found in new_processes(before)] + [
-        line for look in looks for line in look(before)
-    ]
+    return [described(found) for found in new_processes(before)] + [line for look in looks for line in look(before)]
 
 
 def _kill(process: Process) -> None:

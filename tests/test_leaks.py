@@ -68,9 +68,7 @@ def test_a_child_is_found_even_without_the_mark(
     assert leaks.leaks_since(before, 0) == [f"process {child.pid}: sleep 600"]
 
 
-def test_what_is_left_is_killed(
-    before: leaks.Snapshot, sleeper: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_what_is_left_is_killed(before: leaks.Snapshot, sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     child = sleeper()
     leaks.leaks_since(before, 0)
     assert child.wait(5) == -signal.SIGKILL
@@ -115,13 +113,9 @@ def test_a_thread_is_found(before: leaks.Snapshot, daemon: bool) -> None:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX])
-def test_a_listening_socket_is_found(
-    before: leaks.Snapshot, family: socket.AddressFamily, tmp_path: Path
-) -> None:
+def test_a_listening_socket_is_found(before: leaks.Snapshot, family: socket.AddressFamily, tmp_path: Path) -> None:
     address = (
-        str(tmp_path / "s")
-        if family == socket.AF_UNIX
-        else ("::1" if family == socket.AF_INET6 else "127.0.0.1", 0)
+        str(tmp_path / "s") if family == socket.AF_UNIX else ("::1" if family == socket.AF_INET6 else "127.0.0.1", 0)
     )
     with socket.socket(family) as server:
         server.bind(address)

@@ -15,7 +15,9 @@ LEAST_ACCURACY = 0.97
 
 def main() -> int:
     """Run the job as a person would; fail when the network has not learnt."""
-    print("hopsml demo: a convolutional network on scikit-learn's digits, two Spark executors (local-cluster)", flush=True)
+    print(
+        "hopsml demo: a convolutional network on scikit-learn's digits, two Spark executors (local-cluster)", flush=True
+    )
     environment = {**os.environ, "HOPSML_PROFILE": "local-cluster"}
     environment.setdefault("HOPSML_PROJECT_URL", f"file://{ROOT / '.hopsml'}")
     job = subprocess.Popen([sys.executable, str(SCRIPT)], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)

@@ -10,13 +10,17 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from hopsml import profiles
 from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.errors import CoordinatorLost
+
+if TYPE_CHECKING:
+    from hopsml.experiment.run import Run
 
 LEASE_S = 10.0
 
@@ -29,6 +33,7 @@ class Application:
     backend: Backend
     coordinator: Coordinator
     keep_warm_s: float
+    runs: weakref.WeakSet[Run] = field(default_factory=weakref.WeakSet)
 
 
 _lock = threading.RLock()
@@ -151,6 +156,8 @@ def shutdown() -> None:
     with _lock:
         for application in list(_applications.values()):
             application.coordinator.close()
+            for run in list(application.runs):
+                run.join(timeout_s=30)  # its status.json is written by a thread that dies with the interpreter
         _applications.clear()
 
 

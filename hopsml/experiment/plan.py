@@ -95,6 +95,7 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
         merge_scope=plan.merge_scope,
         scoped_allocator=plan.scoped_allocator,
     )
+    application.runs.add(run)
     if plan.progress:
         run.observe(LineProgress(run_id))
     return run

@@ -79,6 +79,10 @@ class Run:
         """Call ``function`` with the future at the end, or at once when the run is over."""
         self._future.add_done_callback(function)
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until the run's files are complete, at most ``timeout_s`` seconds; raises nothing."""
+        self._closer.join(timeout_s)
+
     # ------------------------------------------------------------------------------------------ looking in
 
     def status(self) -> dict[str, Any]:

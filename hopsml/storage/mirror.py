@@ -137,9 +137,7 @@ class MirrorProcess:
             return MirrorReport(0, 0, 0, (), answered=False)
         deadline_s = time.monotonic() + (self._grace_s + _MARGIN_S if timeout_s is None else timeout_s)
         with contextlib.suppress(OSError):
-            self._send(
-                {"do": "stop"}
-            )  # closing alone would not do: a forked process may hold the pipe as well
+            self._send({"do": "stop"})  # closing alone would not do: a forked process may hold the pipe as well
             process.stdin.close()  # type: ignore[union-attr]
         try:
             process.wait(max(0.0, deadline_s - time.monotonic()))

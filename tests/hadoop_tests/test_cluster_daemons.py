@@ -68,9 +68,7 @@ def test_two_nodes_run_and_offer_gpus(hadoop: Hadoop) -> None:
 
 
 @pytest.mark.parametrize("name", ["dn1", "nn", "nm2", "rm"])
-def test_a_killed_daemon_comes_back_at_the_same_address(
-    hadoop: Hadoop, client: Client, folder: str, name: str
-) -> None:
+def test_a_killed_daemon_comes_back_at_the_same_address(hadoop: Hadoop, client: Client, folder: str, name: str) -> None:
     write(client, f"{folder}/data")
     pid, ports = hadoop.state.pids[name], dict(hadoop.state.ports[name])
     hadoop.kill(name)

@@ -63,9 +63,7 @@ def holders(output: str) -> list[dict[str, str]]:
     return [dict(entry) for entry in json.loads(re.findall(r"^HOLDERS (.*)$", output, re.M)[-1])]
 
 
-def test_four_executors_hold_four_different_gpus_and_a_lost_one_is_replaced(
-    hadoop: Hadoop, tmp_path: Path
-) -> None:
+def test_four_executors_hold_four_different_gpus_and_a_lost_one_is_replaced(hadoop: Hadoop, tmp_path: Path) -> None:
     """YARN itself gives two executors of a node the same GPU; the discovery script must not.
 
     The job waits between its two rounds until one executor was killed by -9 here.

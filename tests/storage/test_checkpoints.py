@@ -83,9 +83,7 @@ def test_a_harmed_one_is_never_taken(store: str, local: Path, tmp_path: Path, ha
     assert checkpoints.latest_complete(store) == 2
 
 
-def test_changed_content_of_the_same_length_is_found_when_fetched(
-    store: str, local: Path, tmp_path: Path
-) -> None:
+def test_changed_content_of_the_same_length_is_found_when_fetched(store: str, local: Path, tmp_path: Path) -> None:
     checkpoints.commit(local, store, 1)
     url = checkpoints.commit(local, store, 2)
     for_url(store).write_bytes(urls.join(url, "variables/0"), b"ZERO")

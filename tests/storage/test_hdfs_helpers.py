@@ -249,9 +249,7 @@ def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
         hdfs.add_module("Resources/not-a-module.py")
 
 
-def test_the_rest(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs.log("a line")
     hdfs.log(b"bytes")
     assert capsys.readouterr().out == "a line\nbytes\n"

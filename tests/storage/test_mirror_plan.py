@@ -143,9 +143,7 @@ def test_what_disappears_from_disk_is_forgotten() -> None:
     assert paths(Listing((LOG,)), state) == [LOG.path]
 
 
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(["grow", "ok", "fail", "down", "tick"]), st.integers(0, 2)), max_size=60
-)
+EVENTS = st.lists(st.tuples(st.sampled_from(["grow", "ok", "fail", "down", "tick"]), st.integers(0, 2)), max_size=60)
 
 
 @given(EVENTS)

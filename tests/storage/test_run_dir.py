@@ -119,9 +119,7 @@ def test_numbers_count_from_one_within_an_application(kind: str, tmp_path: Path)
     assert next_run_id(project, "app_1") == "app_1_3"
     assert next_run_id(project, "app") == "app_1"  # a name that begins another
     assert next_run_id(project, "app_11") == "app_11_1"
-    for_url(project).make_dirs(
-        f"{project}/Experiments/app_2_9"
-    )  # no record in it: the number counts all the same
+    for_url(project).make_dirs(f"{project}/Experiments/app_2_9")  # no record in it: the number counts all the same
     for_url(project).write_bytes(f"{project}/Experiments/app_2_9/x", b"")
     assert next_run_id(project, "app_2") == "app_2_10"
     for wrong in ("", "a/b"):
@@ -137,9 +135,7 @@ sys.stdin.readline()
 print([next_run_id({str(tmp_path)!r}, "app") for _ in range(25)])
 """
     claimers = [
-        subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     for claimer in claimers:

@@ -33,9 +33,7 @@ def test_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
             settings.storage_timeout_s()
 
 
-def test_the_configuration_is_found_in_a_yarn_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configuration_is_found_in_a_yarn_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
     assert settings.hadoop_conf_dir() is None

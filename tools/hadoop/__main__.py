@@ -19,9 +19,7 @@ def start(cluster: Cluster, args: argparse.Namespace) -> str:
     """Fetch the jars, start every daemon, wait until all are ready."""
     jars = Path(args.jars) if args.jars else ensure_jars()
     began = time.monotonic()
-    shape = Shape(
-        args.datanodes, args.nodemanagers, args.gpus, args.memory_mb, args.vcores, args.node_expiry_ms
-    )
+    shape = Shape(args.datanodes, args.nodemanagers, args.gpus, args.memory_mb, args.vcores, args.node_expiry_ms)
     cluster.start(jars, shape)
     return (
         f"ready after {time.monotonic() - began:.1f} s: {cluster.namenode_url} {cluster.webhdfs_url} "
@@ -53,9 +51,7 @@ def status(cluster: Cluster, args: argparse.Namespace) -> str:
 
 def applications(cluster: Cluster, args: argparse.Namespace) -> str:
     """One line an application."""
-    return "\n".join(
-        f"{app['id']} {app['state']} {app['finalStatus']} {app['name']}" for app in cluster.applications()
-    )
+    return "\n".join(f"{app['id']} {app['state']} {app['finalStatus']} {app['name']}" for app in cluster.applications())
 
 
 def application(cluster: Cluster, args: argparse.Namespace) -> str:
@@ -107,12 +103,8 @@ def rmadmin(cluster: Cluster, args: argparse.Namespace) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """All verbs and their options."""
-    top = argparse.ArgumentParser(
-        prog="python -m tools.hadoop", description="A real HDFS and YARN on this machine."
-    )
-    top.add_argument(
-        "--home", type=Path, default=DEFAULT_HOME, help="the cluster's folder (default %(default)s)"
-    )
+    top = argparse.ArgumentParser(prog="python -m tools.hadoop", description="A real HDFS and YARN on this machine.")
+    top.add_argument("--home", type=Path, default=DEFAULT_HOME, help="the cluster's folder (default %(default)s)")
     verbs = top.add_subparsers(dest="verb", required=True)
     _start_options(verbs.add_parser("start", help="start a new cluster; it runs until `stop`"))
     ending = verbs.add_parser("stop", help="end it")
@@ -126,9 +118,7 @@ def parser() -> argparse.ArgumentParser:
     killing = verbs.add_parser("kill", help="signal one daemon: nn, dn1, rm, nm2 ...")
     killing.add_argument("name")
     killing.add_argument("--signal", default="KILL", help="KILL, STOP, CONT, TERM (default %(default)s)")
-    killing.add_argument(
-        "--containers", action="store_true", help="the node's containers too, as in a power cut"
-    )
+    killing.add_argument("--containers", action="store_true", help="the node's containers too, as in a power cut")
     verbs.add_parser("revive", help="bring daemons back").add_argument("names", nargs="+")
     leaving = verbs.add_parser("decommission", help="take a NodeManager out of service gracefully")
     leaving.add_argument("name")

@@ -209,9 +209,7 @@ class Cluster:
                 self.send(name, signal.SIGCONT)
             elif not self.alive(name):
                 if kind(name) == "nm":
-                    daemons.kill_all(
-                        lambda name=name: daemons.containers_of(self.home, name)
-                    )  # of the life before
+                    daemons.kill_all(lambda name=name: daemons.containers_of(self.home, name))  # of the life before
                 since_ms[name] = time.time() * 1000
                 self._launch(name)
         for name in sorted(names, key=_order):
@@ -270,9 +268,7 @@ class Cluster:
     def _reserve_ports(self, name: str) -> None:
         taken = {port for own in self.state.ports.values() for port in own.values()}
         purposes = PORTS_OF[kind(name)]
-        self.state.ports[name] = dict(
-            zip(purposes, free_ports(len(purposes), host(name), taken), strict=True)
-        )
+        self.state.ports[name] = dict(zip(purposes, free_ports(len(purposes), host(name), taken), strict=True))
 
     def _write_conf(self, name: str) -> None:
         write_conf(self.home, name, self.state.ports, self.state.shape)
@@ -306,9 +302,7 @@ class Cluster:
 
         def check() -> bool:
             if not self.alive(name):
-                raise DaemonEnded(
-                    f"{name} ended; {self.home / name / 'log'} says\n{daemons.log_tail(self.home, name)}"
-                )
+                raise DaemonEnded(f"{name} ended; {self.home / name / 'log'} says\n{daemons.log_tail(self.home, name)}")
             return ready()
 
         daemons.wait_until(f"{name} in {self.home} ready", check, timeout_s)

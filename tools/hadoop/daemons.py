@@ -82,9 +82,7 @@ def run_tool(home: Path, jars: str, main_class: str, arguments: Sequence[str], t
     except subprocess.TimeoutExpired:
         raise HadoopError(f"{tool}: did not end within {timeout_s} s; is every daemon alive?") from None
     if done.returncode:
-        raise HadoopError(
-            f"{tool}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        )
+        raise HadoopError(f"{tool}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
 
 
@@ -165,9 +163,7 @@ def wait_until(what: str, check: Callable[[], bool], timeout_s: float) -> None:
         except DaemonEnded:
             raise
         except (OSError, LookupError, ValueError, HadoopError) as error:
-            reason = (
-                f"{type(error).__name__}: {error}"  # not listening yet, or its metrics are not registered yet
-            )
+            reason = f"{type(error).__name__}: {error}"  # not listening yet, or its metrics are not registered yet
         time.sleep(0.05)
     raise HadoopError(f"{what}: not within {timeout_s} s ({reason})")
 

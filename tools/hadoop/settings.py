@@ -38,9 +38,7 @@ class Shape:
     gpus: int = 2
     memory_mb: int = 8192
     vcores: int = 8
-    node_expiry_ms: int = (
-        5000  # a silent NodeManager is LOST after this long; Hadoop's own default is 10 minutes
-    )
+    node_expiry_ms: int = 5000  # a silent NodeManager is LOST after this long; Hadoop's own default is 10 minutes
 
     def __post_init__(self) -> None:
         for name, least in (
