@@ -6,7 +6,8 @@
     spark: {spark.executor.memory: 1g}   # Spark's own settings, as they are
     environment: {}                      # variables for the driver
 
-Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, ./conf and the package's own.
+Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and the
+package's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TensorBoard's log directory of a run: ``logdir()`` inside the training function, ``hopsml tensorboard <run>`` outside."""
+"""TensorBoard's log directory: ``logdir()`` inside the training function, ``hopsml tensorboard <run>`` outside."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The agent: the body of one ordinary Spark task (or of one local process), holding one slot for the coordinator.
 
-It starts its fork server first (the framework's import is the longest part of a launch), then connects, and from then on
-does what it is told: launch, stop, dismiss. It lives on a lease that the coordinator renews: when nothing has arrived for
-``lease_s`` seconds, or the connection breaks, it ends its worker and itself.
+It starts its fork server first (the framework's import is the longest part of a launch), then connects, and from then
+on does what it is told: launch, stop, dismiss. It lives on a lease that the coordinator renews: when nothing has
+arrived for ``lease_s`` seconds, or the connection breaks, it ends its worker and itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The hands of the gangs and of the pool: one WebSocket server on a thread of the driver, and the timers.
 
 Decisions are made in gang.py and pool.py; here messages become events and actions become messages. A connection must
-bring the run's token in its HTTP request, before the upgrade; a message of the wrong type, size or generation is refused
-and counted.
+bring the run's token in its HTTP request, before the upgrade; a message of the wrong type, size or generation is
+refused and counted.
 """
 
 from __future__ import annotations

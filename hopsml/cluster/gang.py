@@ -1,7 +1,7 @@
 """One run's group of workers as a pure state machine: events in, actions out; no socket, thread, clock or disk.
 
-The same events give the same actions. Every sequence of events ends in FINISHED, FAILED, CANCELLED, or in a phase with a
-deadline that a later ``Tick`` enforces:
+The same events give the same actions. Every sequence of events ends in FINISHED, FAILED, CANCELLED, or in a phase with
+a deadline that a later ``Tick`` enforces:
 
     WAITING ──granted──▶ FORMING ──all started──▶ RUNNING ──all finished──▶ STOPPING ──all closed──▶ FINISHED
        │  start deadline    │  start deadline       │  failure                │  stop deadline

@@ -172,7 +172,8 @@ def _check_members(members: Sequence[Member]) -> None:
     for member in members:
         if not member.host or not 1 <= member.port <= 65535:
             raise ArgumentError(
-                f"agent {member.agent_id} has the address {member.address!r}: a host and a port from 1 to 65535 are needed"
+                f"agent {member.agent_id} has the address {member.address!r}: a host and a port from 1 to "
+                "65535 are needed"
             )
         if member.gpu_bus_ids and len(member.gpu_bus_ids) != len(member.gpu_indices):
             raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Linux process control that the agent, the fork server and the worker share: death signals, subreapers, descendants."""
+"""Linux process control that agent, fork server and worker share: death signals, subreapers, descendants."""
 
 from __future__ import annotations
 

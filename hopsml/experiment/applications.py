@@ -1,4 +1,4 @@
-"""Which cluster a verb runs on: one application (backend and coordinator) for each SparkContext, one for local slots."""
+"""Which cluster a verb runs on: one application (backend, coordinator) for each SparkContext, one for local slots."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def is_spark_session(value: Any) -> bool:
 def training_function(
     positional: tuple[Any, ...], named: dict[str, Any], verb: str
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function and the positional arguments behind it; ``train_fn=`` and the old ``map_fun=`` are taken from ``named``."""
+    """The function and the positional arguments behind it; ``train_fn=`` and the old ``map_fun=`` leave ``named``."""
     if positional and is_spark_session(positional[0]):
         positional = positional[1:]
     for spelling in ("train_fn", "map_fun"):
@@ -109,9 +109,8 @@ def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | No
         signature.bind(**args)
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
-        raise ArgumentTypeError(
-            f"{verb}(): {name}{signature} cannot be called with {', '.join(sorted(map(str, args))) or 'no arguments'}: {error}"
-        ) from error
+        given = ", ".join(sorted(map(str, args))) or "no arguments"
+        raise ArgumentTypeError(f"{verb}(): {name}{signature} cannot be called with {given}: {error}") from error
     return dict(args)
 
 

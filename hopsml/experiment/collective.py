@@ -69,7 +69,7 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
 
 
 def submit(*positional: Any, **named: Any) -> Run:
-    """As ``collective_all_reduce``, but returns at once with a handle: ``result(timeout)``, ``cancel()``, ``status()``."""
+    """As ``collective_all_reduce``, but returns at once with a handle: ``result(timeout)``, ``cancel()``, ..."""
     return plan.start(build(positional, named, "collective_all_reduce"))
 
 

@@ -14,8 +14,8 @@ from hopsml.experiment.run import Run
 def launch(*positional: Any, **named: Any) -> Result:
     """Run ``train_fn`` on one executor for each combination in ``args_dict``; blocks until all have ended.
 
-    ``launch(train_fn, args_dict=None, name="no-name", local_logdir=False, ...)``. The lists of ``args_dict`` are zipped:
-    ``{"a": [1, 2], "b": [5, 3]}`` runs (1, 5) and (2, 3). Without it the function runs once, without arguments.
+    ``launch(train_fn, args_dict=None, name="no-name", local_logdir=False, ...)``. The lists of ``args_dict`` are
+    zipped: ``{"a": [1, 2], "b": [5, 3]}`` runs (1, 5) and (2, 3). Without it the function runs once, without arguments.
     Other keyword arguments as in ``collective_all_reduce``.
 
     Returns:

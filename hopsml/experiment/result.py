@@ -11,7 +11,7 @@ class Result(tuple[str, Any]):
     """Outcome of a finished run; unpacks as the predecessor's pair: ``logdir, metrics = result``.
 
     Attributes: ``metrics`` (dict: what the chief's function returned, with the log's path), ``value`` (exactly what it
-    returned), ``logdir`` (URL of the TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``, ``state``.
+    returned), ``logdir`` (URL of the TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``.
     """
 
     metrics: dict[str, Any]  # empty for several combinations, whose pair's second element is None
@@ -55,7 +55,7 @@ class Result(tuple[str, Any]):
 
 
 def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
-    """The returned value as the dict that is recorded: a number becomes ``metric``, nothing becomes ``metric: None``."""
+    """The returned value as the dict that is recorded: a number becomes ``metric``, nothing ``metric: None``."""
     fields = value if isinstance(value, dict) else {"metric": _number(value)}
     recorded = {str(key): item for key, item in fields.items()}
     if metric_key is not None and metric_key not in recorded:

@@ -1,4 +1,4 @@
-"""The hook that every worker calls before the user's function: framework repairs where a framework is there or comes."""
+"""The hook that every worker calls before the user's function: repairs of frameworks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hopsml.cluster.context import WorkerContext
 
 
 def prepare(context: WorkerContext) -> None:
-    """Repairs are installed at once where TensorFlow is imported already (a forked worker), else when it is imported."""
+    """Repair TensorFlow at once where it is imported already (a forked worker), else when it is imported."""
     from hopsml.training.tensorflow import setup
 
     if "tensorflow" in sys.modules:

@@ -205,8 +205,9 @@ def test_the_worker_and_all_that_it_started_end_with_it(tmp_path):
 
         sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
         pids = [subprocess.Popen(sleep).pid, subprocess.Popen(sleep, start_new_session=True).pid]
+        popen = "s.Popen(sys.argv[1:], start_new_session=True, stdout=s.DEVNULL, stderr=s.DEVNULL)"
         grandchild = subprocess.run(
-            [sys.executable, "-c", "import subprocess as s, sys; print(s.Popen(sys.argv[1:], start_new_session=True, stdout=s.DEVNULL, stderr=s.DEVNULL).pid)", *sleep],
+            [sys.executable, "-c", f"import subprocess as s, sys; print({popen}.pid)", *sleep],
             capture_output=True, check=True, text=True,
         )  # fmt: skip
         return [*pids, int(grandchild.stdout)]

@@ -22,7 +22,7 @@ AskEnded = Callable[[int, str], None]  # ask, what went wrong ("" when its agent
 
 
 class Backend(Protocol):
-    """Starts agents. ``submit`` and ``others_wait`` are called on a thread that may block; ``ended`` from any thread."""
+    """Starts agents. ``submit`` and ``others_wait`` run on a thread that may block; ``ended`` on any thread."""
 
     name: str
     restarts_agents: bool  # whether an agent that dies comes back by itself

@@ -42,7 +42,7 @@ class LocalBackend:
         return "127.0.0.1", ("127.0.0.1",)
 
     def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
-        """Start ``count`` processes. A thread of each ask waits for them: they die with the thread that started them."""
+        """Start ``count`` processes. A thread of each ask waits for them: they die with the one that started them."""
         watcher = threading.Thread(
             target=self._watch,
             args=(bootstrap, count, ended),
