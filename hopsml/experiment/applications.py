@@ -18,6 +18,7 @@ from hopsml import profiles
 from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.errors import CoordinatorLost
+from hopsml.storage import filesystem
 
 if TYPE_CHECKING:
     from hopsml.experiment.run import Run
@@ -159,6 +160,7 @@ def shutdown() -> None:
             for run in list(application.runs):
                 run.join(timeout_s=30)  # its status.json is written by a thread that dies with the interpreter
         _applications.clear()
+    filesystem.close_all()
 
 
 atexit.register(shutdown)
