@@ -62,14 +62,15 @@ def buffered_reader(read_range: Callable[[int, int], bytes], length: int) -> Bin
 
 
 class SpooledWriter(io.RawIOBase):
-    """Writes to a local temporary file; ``finish(path)`` uploads it at close, unless the ``with`` block
-    failed.
+    """Writes to local disk; ``finish(path)`` uploads that at close, unless the ``with`` block failed.
+
+    The local file has no name, so that nothing is left of it when the process is killed; ``path`` is its
+    entry in ``/proc``, which helper processes of the same user can open.
     """
 
     def __init__(self, finish: Callable[[str], None]) -> None:
         self._finish = finish
-        # Removed at close; its name must stay readable until then, so it cannot be an unlinked file.
-        self._file = tempfile.NamedTemporaryFile(prefix="hopsml-spool-")  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(prefix="hopsml-spool-")  # noqa: SIM115
         self._failed = False
 
     def writable(self) -> bool:
@@ -100,7 +101,7 @@ class SpooledWriter(io.RawIOBase):
         try:
             self._file.flush()
             if not self._failed:
-                self._finish(self._file.name)
+                self._finish(f"/proc/{os.getpid()}/fd/{self._file.fileno()}")
         finally:
             self._file.close()
             super().close()

@@ -81,9 +81,9 @@ def is_temporary(url: str) -> bool:
 def remote_of(local_path: str) -> str | None:
     """The remote URL that a local path mirrors, or None.
 
-    Inside a worker ``/work/x/hdfs://host:port/rest`` stands for ``hdfs://host:port/rest``. The authority must
-    be there (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would pass
-    for the host).
+    Inside a worker ``/scratch/x/hdfs://host:port/rest`` stands for ``hdfs://host:port/rest``. The authority
+    must be there (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would
+    pass for the host).
     """
     if split(local_path)[0] not in ("", "file"):
         return None

@@ -13,6 +13,7 @@ import pytest
 
 from hopsml import hdfs
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound
+from hopsml.hdfs import others
 from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.fast
@@ -243,8 +244,10 @@ def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs.dump(json.dumps({"cells": cells}), f"Resources/{stem}_nb.ipynb")
     other = hdfs.add_module(f"Resources/{stem}_nb.ipynb")
     assert importlib.import_module(f"{stem}_nb").VALUE == 42
-    assert Path(local).parent == Path(other).parent
     del sys.modules[stem], sys.modules[f"{stem}_nb"]
+    assert Path(local).parent == Path(other).parent
+    others._module_folder().cleanup()  # as at the end of the process
+    others._module_folder.cache_clear()
     with pytest.raises(ArgumentError, match="identifier"):
         hdfs.add_module("Resources/not-a-module.py")
 

@@ -133,9 +133,10 @@ from hopsml.storage.mirror import MirrorProcess
 import os, signal
 mirror = MirrorProcess({str(root)!r}, {str(remote)!r}, interval_s=60)
 mirror.start()
-print(mirror.flush(10).is_complete, mirror.process.pid, flush=True)
-if os.fork() == 0:  # holds the mirror's input open: its end alone would not tell of the owner's
-    signal.pause()
+complete = mirror.flush(10).is_complete
+held = os.fork()  # holds the mirror's input open: its end alone would not tell of the owner's
+if held:
+    print(complete, mirror.process.pid, flush=True)
 signal.pause()
 """
     owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

@@ -66,16 +66,16 @@ def test_temporary_names_hide_the_final_one() -> None:
 @pytest.mark.parametrize(
     ("local", "remote"),
     [
-        ("/work/r0/hdfs://127.0.0.1:8020/P/x/events", "hdfs://127.0.0.1:8020/P/x/events"),
-        ("/work/r0/hdfs://127.0.0.1:8020/P/x/events/model", "hdfs://127.0.0.1:8020/P/x/events/model"),
-        ("file:///work/hdfs://ns1/P", "hdfs://ns1/P"),
-        ("/work/s3://bucket/key", "s3://bucket/key"),
-        ("/work/hdfs://ns1", "hdfs://ns1"),
-        ("/work/plain/path", None),
-        ("/work/hdfs/x", None),
+        ("/scratch/r0/hdfs://127.0.0.1:8020/P/x/events", "hdfs://127.0.0.1:8020/P/x/events"),
+        ("/scratch/r0/hdfs://127.0.0.1:8020/P/x/events/model", "hdfs://127.0.0.1:8020/P/x/events/model"),
+        ("file:///scratch/hdfs://ns1/P", "hdfs://ns1/P"),
+        ("/scratch/s3://bucket/key", "s3://bucket/key"),
+        ("/scratch/hdfs://ns1", "hdfs://ns1"),
+        ("/scratch/plain/path", None),
+        ("/scratch/hdfs/x", None),
         ("relative/x", None),
         ("hdfs://nn:1/a", None),
-        ("/work/hdfs:///no-host", None),
+        ("/scratch/hdfs:///no-host", None),
     ],
 )
 def test_remote_of(local: str, remote: str | None) -> None:
@@ -84,6 +84,6 @@ def test_remote_of(local: str, remote: str | None) -> None:
 
 def test_remote_of_survives_the_operating_system() -> None:
     """pathlib and os.path fold the two slashes into one."""
-    embedded = "/work/hdfs://127.0.0.1:8020/P/x"
+    embedded = "/scratch/hdfs://127.0.0.1:8020/P/x"
     assert urls.remote_of(os.path.normpath(embedded)) == "hdfs://127.0.0.1:8020/P/x"
     assert urls.remote_of(str(Path(embedded) / "model")) == "hdfs://127.0.0.1:8020/P/x/model"
