@@ -6,6 +6,7 @@
 Importing this module imports no TensorFlow; the first call does.
 """
 
-from hopsml.training.tensorflow.strategy import MergeReport, strategy
+from hopsml.training.tensorflow.reducer import MergeSettings
+from hopsml.training.tensorflow.strategy import strategy
 
-__all__ = ["MergeReport", "strategy"]
+__all__ = ["MergeSettings", "strategy"]

@@ -100,6 +100,13 @@ class Group:
         return (self.folder / f"log-{rank}.txt").read_text(errors="replace")
 
     def _story(self, what: str) -> str:
+        running = [process for process in self.processes if process.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGUSR1)
+        for process in running:
+            # The answer cannot be awaited otherwise; a process that is ending anyway needs no second.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
         parts = [
             f"--- rank {rank}, exit status {process.poll()}\n{self.log(rank)[-4000:]}"
             for rank, process in enumerate(self.processes)

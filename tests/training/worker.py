@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hopsml.cluster.context import WorkerContext, set_current
 
 def main() -> None:
     """Run the job of the specification named on the command line."""
+    faulthandler.register(signal.SIGUSR1)  # the group asks for stacks when its time is up
     spec = json.loads(Path(sys.argv[1]).read_text())
     context, sent = make_context(spec)
     set_current(context)

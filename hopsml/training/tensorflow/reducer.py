@@ -25,16 +25,53 @@ list, so that reductions of one process never overlap, wherever they are inlined
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hopsml.training.tensorflow.merge import Group, InstanceKeys, plan_groups
+from hopsml.cluster.context import WorkerContext
+from hopsml.training.tensorflow.merge import (
+    DEFAULT_MERGE_SCOPE,
+    Group,
+    InstanceKeys,
+    parse_merge_scope,
+    plan_groups,
+)
 
 # Group keys of the strategy count up from 1; the static collectives have one of their own, so that the
 # instance keys of the two never meet.
 STATIC_GROUP_KEY = 1_000_003
 
 _KEYS = InstanceKeys()
+
+
+@dataclass(frozen=True)
+class MergeSettings:
+    """What a strategy really runs with; found as ``strategy.merge_settings``."""
+
+    merge_scope: int | str
+    path: str  # "scoped_allocator" | "packs"
+
+
+def scope_of_run(context: WorkerContext | None) -> int | None:
+    """The merge scope of this worker's run, else the default; None for "all"."""
+    return parse_merge_scope(context.merge_scope if context is not None else DEFAULT_MERGE_SCOPE)
+
+
+def allocator_of_run(context: WorkerContext | None) -> bool | None:
+    """False where the run has switched the scoped allocator off; None leaves the choice to ``set_merging``."""
+    return None if context is None or context.scoped_allocator else False
+
+
+def set_merging(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> MergeSettings:
+    """Have ``strategy`` merge ``scope`` gradients a collective; None for ``scoped_allocator`` = where it is safe."""
+    extended = strategy.extended
+    if scoped_allocator is None:
+        hint = extended._communication_options.implementation.value
+        scoped_allocator = not (extended._local_device_type == "GPU" and hint != "RING")
+    GradientReducer(strategy, scope, scoped_allocator).install()
+    strategy.merge_settings = MergeSettings(scope or "all", "scoped_allocator" if scoped_allocator else "packs")
+    return strategy.merge_settings
 
 
 class GradientReducer:
@@ -57,7 +94,7 @@ class GradientReducer:
         from tensorflow.python.distribute import cross_device_utils
 
         dense, dense_at, sparse, sparse_at = cross_device_utils.split_by_sparsity(tf.nest.flatten(value))
-        if self._ops._group_size == 1 or len(dense) < 2:  # alone, or nothing to merge: metrics, flags
+        if self._ops._group_size == 1 or not dense:
             return self._original(reduce_op, value, replica_id, options)
         # Sparse gradients are gathered, not summed element by element: TensorFlow's own way is kept for them.
         sparse = self._original(reduce_op, sparse, replica_id, options) if sparse else []

@@ -12,9 +12,10 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.context import WorkerContext, current
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.leader import DEFAULT_TIMEOUT_S, wait_for_port
+from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
 from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version
 
 DEFAULT_HEARTBEAT_TIMEOUT_S = 10.0
@@ -75,22 +76,29 @@ def _repair_keras(module: ModuleType) -> None:
 
 def _prepare_strategies() -> None:
     """Every strategy, hopsml's own and the user's plain ones, starts as described in ``prepare``."""
-    from tensorflow.python.distribute import collective_all_reduce_strategy
+    from tensorflow.python.distribute import collective_all_reduce_strategy as module
 
-    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-    original = extended._initialize_multi_worker
+    connect = module.CollectiveAllReduceExtended._initialize_multi_worker
+    build = module.CollectiveAllReduceStrategy.__init__
 
-    def initialize_multi_worker(self: Any, cluster_resolver: Any) -> None:
-        global _latest_strategy
+    def connect_after_leader(self: Any, cluster_resolver: Any) -> None:
         cluster = cluster_resolver.cluster_spec().as_dict()
         if not getattr(self, "_std_server_started", False):
             set_heartbeat(cluster, DEFAULT_HEARTBEAT_TIMEOUT_S)
             if not _leads(cluster_resolver):
                 wait_for_port(leader_address(cluster), DEFAULT_TIMEOUT_S)
-        original(self, cluster_resolver)
-        _latest_strategy = weakref.ref(self._container_strategy())
+        connect(self, cluster_resolver)
 
-    extended._initialize_multi_worker = initialize_multi_worker
+    def build_then_merge(self: Any, *args: Any, **kwargs: Any) -> None:
+        global _latest_strategy
+        build(self, *args, **kwargs)
+        _latest_strategy = weakref.ref(self)
+        # A plain strategy has the run's merge settings as well.
+        context = current()
+        set_merging(self, scope_of_run(context), allocator_of_run(context))
+
+    module.CollectiveAllReduceExtended._initialize_multi_worker = connect_after_leader
+    module.CollectiveAllReduceStrategy.__init__ = build_then_merge
 
 
 def leader_address(cluster: dict[str, Any]) -> str:

@@ -5,25 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from hopsml.cluster.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training.tensorflow import setup
-from hopsml.training.tensorflow.merge import DEFAULT_MERGE_SCOPE, parse_merge_scope
-from hopsml.training.tensorflow.reducer import GradientReducer
+from hopsml.training.tensorflow.merge import parse_merge_scope
+from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
 
 Implementation = Literal["auto", "ring", "nccl"]
-
-
-@dataclass(frozen=True)
-class MergeReport:
-    """The settings that a strategy really runs with; ``strategy.merge_settings``."""
-
-    merge_scope: int | str
-    path: str  # "scoped_allocator" | "packs"
-    ring_order: str
 
 
 def strategy(
@@ -57,9 +47,9 @@ def strategy(
     UnsupportedVersion.
     """
     context = current()
-    if merge_scope is None:
-        merge_scope = context.merge_scope if context else DEFAULT_MERGE_SCOPE
-    scope = parse_merge_scope(merge_scope)
+    scope = parse_merge_scope(merge_scope) if merge_scope is not None else scope_of_run(context)
+    if scoped_allocator is None:
+        scoped_allocator = allocator_of_run(context)
     _check_times(timeout_s, heartbeat_timeout_s)
     if implementation not in ("auto", "ring", "nccl"):
         raise ArgumentError(f"implementation={implementation!r}: it must be 'auto', 'ring' or 'nccl'")
@@ -77,13 +67,7 @@ def strategy(
             timeout_seconds=timeout_s,
         )
     )
-    if scoped_allocator is None:
-        wanted = context.scoped_allocator if context else True
-        scoped_allocator = wanted and not (devices and implementation != "ring")
-    GradientReducer(built, scope, scoped_allocator).install()
-    built.merge_settings = MergeReport(
-        merge_scope=scope or "all", path="scoped_allocator" if scoped_allocator else "packs", ring_order=order
-    )
+    set_merging(built, scope, scoped_allocator)
     return built
 
 

@@ -1,0 +1,198 @@
+"""Jobs with Keras 3: fit, evaluate, predict, custom loops, mixed precision, callbacks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import hopsml
+from hopsml.cluster.context import current
+from tests.training.jobs.common import collectives_of, digest
+
+SAMPLES, FEATURES, CLASSES = 37, 6, 3
+
+
+def training(plain: bool = False) -> dict[str, Any]:
+    """Everything that needs no files. ``plain``: the user's own strategy, repaired by the import hook alone."""
+    strategy = _strategy(plain)
+    return {
+        "fit": _fit(strategy),
+        "uneven": _uneven(strategy),
+        "several_steps": _several_steps(strategy),
+        "custom_loop": _custom_loop(strategy),
+        "collectives": _collectives(strategy),
+    }
+
+
+def _strategy(plain: bool) -> Any:
+    if not plain:
+        return hopsml.tensorflow.strategy()
+    from hopsml.training.tensorflow.setup import install_import_hook
+
+    install_import_hook(current())
+    import tensorflow as tf
+
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _data(samples: int = SAMPLES) -> tuple[Any, Any]:
+    import numpy as np
+
+    random = np.random.default_rng(3)
+    x = random.normal(size=(samples, FEATURES)).astype("float32")
+    return x, (x @ random.normal(size=(FEATURES, CLASSES))).argmax(1)
+
+
+def _dataset(samples: int, batch: int, shuffle: bool = True) -> Any:
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices(_data(samples))
+    dataset = dataset.shuffle(samples, seed=5) if shuffle else dataset
+    return dataset.batch(batch)
+
+
+def _model(strategy: Any, normalise: bool = True, **compile_options: Any) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(11)
+    with strategy.scope():
+        layers = [keras.layers.Input((FEATURES,)), keras.layers.Dense(8, activation="relu")]
+        layers += [keras.layers.BatchNormalization()] if normalise else []
+        model = keras.Sequential([*layers, keras.layers.Dense(CLASSES)])
+        model.compile(
+            optimizer=keras.optimizers.Adam(0.02),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            **compile_options,
+        )
+    return model
+
+
+def _fit(strategy: Any) -> dict[str, Any]:
+    """Without batch normalisation the curve at one global batch does not depend on the number of workers."""
+    model = _model(strategy, normalise=False)
+    history = model.fit(_dataset(48, 16), epochs=3, validation_data=_dataset(SAMPLES, 16), verbose=0)
+    return {"history": history.history, "weights": digest(model.get_weights())}
+
+
+def _uneven(strategy: Any) -> dict[str, Any]:
+    """33 samples in batches of 16: the last batch is one sample, so that one of two workers has none."""
+    import numpy as np
+
+    model = _model(strategy)
+    model.fit(_dataset(33, 16), epochs=2, verbose=0)
+    x, y = _data(33)
+    loss, accuracy = model.evaluate(_dataset(33, 16, shuffle=False), verbose=0)
+    predicted = model.predict(x, batch_size=16, verbose=0)
+    direct = np.asarray(model(x, training=False))
+    logits = direct - direct.max(1, keepdims=True)
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(33), y]
+    return {
+        "weights": digest(model.get_weights()),
+        "finite": bool(all(np.isfinite(weight).all() for weight in model.get_weights())),
+        "loss": [loss, float(losses.mean())],
+        "accuracy": [accuracy, float((direct.argmax(1) == y).mean())],
+        "predict_error": float(np.abs(predicted - direct).max()),
+        "predict_shape": list(predicted.shape),
+    }
+
+
+def _several_steps(strategy: Any) -> dict[str, Any]:
+    model = _model(strategy, steps_per_execution=3)
+    history = model.fit(_dataset(96, 16), epochs=2, verbose=0)
+    return {"losses": history.history["loss"], "weights": digest(model.get_weights())}
+
+
+def _custom_loop(strategy: Any) -> dict[str, Any]:
+    """Twice: the model called in the step itself, and in a tf.function of its own."""
+    import keras
+    import tensorflow as tf
+
+    results = {}
+    for name in ("direct", "nested"):
+        model = _model(strategy)
+        forward = model if name == "direct" else tf.function(lambda x, model=model: model(x, training=True))
+
+        def step(batch: Any, model: Any = model, forward: Any = forward) -> Any:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                logits = forward(x) if forward is not model else model(x, training=True)
+                losses = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=16)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        run = tf.function(lambda batch, step=step: strategy.run(step, args=(batch,)))
+        losses = [
+            float(strategy.reduce("SUM", run(batch), axis=None))
+            for _ in range(3)
+            for batch in strategy.experimental_distribute_dataset(_dataset(48, 16))
+        ]
+        results[name] = {
+            "losses": losses,
+            "weights": digest(model.get_weights()),
+            "moving_mean": [float(v) for v in model.layers[1].moving_mean.numpy()],
+        }
+    return results
+
+
+def _collectives(strategy: Any) -> dict[str, int]:
+    """Of one training step: the gradients, the statistics and the logs, each in one collective."""
+    model = _model(strategy)
+    return collectives_of(lambda: model.fit(_dataset(16, 16), epochs=1, verbose=0))
+
+
+def mixed_precision() -> dict[str, Any]:
+    """float16 with a loss scale; on one rank a gradient overflows, and all ranks must skip that step."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    strategy = hopsml.tensorflow.strategy()
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    model = _model(strategy)
+    scales, weights = [], []
+    x, y = _data(16)
+    half = slice(0, 8) if strategy.cluster_resolver.task_id == 0 else slice(8, 16)
+    for spoiled in (False, True, False):
+        mine = x[half].copy()
+        if spoiled and strategy.cluster_resolver.task_id == 1:
+            mine[0, 0] = np.inf
+        dataset = tf.data.Dataset.from_tensors((mine, y[half]))
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        model.fit(dataset.with_options(options), epochs=1, verbose=0)
+        scales.append(float(model.optimizer.dynamic_scale.numpy()))
+        weights.append(digest(model.trainable_variables))
+    return {"scales": scales, "weights": weights}
+
+
+def callbacks(epochs: int) -> dict[str, Any]:
+    """Keras's own callbacks with the same paths on every rank; the chief alone saves the model at the end."""
+    import keras
+
+    strategy = hopsml.tensorflow.strategy()
+    shared = Path(current().run_url) / "shared"  # type: ignore[union-attr]
+    model = _model(strategy)
+    seen: list[int] = []
+    model.fit(
+        _dataset(48, 16),
+        epochs=epochs,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.BackupAndRestore(str(shared / "backup"), delete_checkpoint=False),
+            keras.callbacks.ModelCheckpoint(str(shared / "best-{epoch}.keras")),
+            keras.callbacks.TensorBoard(str(shared / "board")),
+            keras.callbacks.CSVLogger(str(shared / "log.csv")),
+            keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append(epoch)),
+        ],
+    )
+    if current().is_chief:  # type: ignore[union-attr]
+        model.save(shared / "model.keras")
+    return {"epochs": seen, "weights": digest(model.get_weights()), "pid": os.getpid()}
+
+
+def loop_only(plain: bool = False) -> dict[str, Any]:
+    return {"l": _custom_loop(_strategy(plain))}

@@ -1,0 +1,97 @@
+"""Keras 3 trains, evaluates and predicts under the strategy, hopsml's own and the user's plain one."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.group import run_group
+
+pytestmark = pytest.mark.tensorflow
+
+Results = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=["hopsml", "plain"])
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Two workers, under hopsml's strategy and under a plain MultiWorkerMirroredStrategy."""
+    folder = tmp_path_factory.mktemp(f"keras3-{request.param}")
+    return run_group("keras3:training", folder, plain=request.param == "plain")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One worker, the same global batch."""
+    return run_group("keras3:training", tmp_path_factory.mktemp("keras3-alone"), workers=1)[0]
+
+
+def test_fit_gives_every_rank_the_same_weights_and_history(results: Results) -> None:
+    first, second = results
+    assert first["fit"] == second["fit"]
+    assert set(first["fit"]["history"]) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+
+
+def test_loss_curve_does_not_depend_on_the_number_of_workers(results: Results, alone: dict[str, Any]) -> None:
+    for name, values in alone["fit"]["history"].items():
+        assert results[0]["fit"]["history"][name] == pytest.approx(values, rel=1e-4), name
+
+
+def test_a_worker_without_a_share_of_the_last_batch(results: Results) -> None:
+    first, second = (result["uneven"] for result in results)
+    assert first["finite"]
+    assert first["weights"] == second["weights"]
+    for result in (first, second):
+        assert result["loss"][0] == pytest.approx(result["loss"][1], rel=1e-4)
+        assert result["accuracy"][0] == pytest.approx(result["accuracy"][1], abs=1e-6)
+
+
+def test_predict_keeps_the_order_of_uneven_data(results: Results) -> None:
+    for result in results:
+        assert result["uneven"]["predict_shape"] == [33, 3]
+        assert result["uneven"]["predict_error"] < 1e-5
+
+
+def test_several_steps_in_one_execution(results: Results) -> None:
+    first, second = (result["several_steps"] for result in results)
+    assert first == second
+    assert first["losses"][1] < first["losses"][0]
+
+
+@pytest.mark.parametrize("name", ["direct", "nested"])
+def test_custom_loop(results: Results, name: str) -> None:
+    first, second = (result["custom_loop"][name] for result in results)
+    assert first == second  # moving statistics among the weights
+    assert first["losses"][-1] < first["losses"][0]
+    assert any(abs(mean) > 1e-4 for mean in first["moving_mean"])
+
+
+def test_a_step_needs_three_collectives(results: Results) -> None:
+    for result in results:
+        reductions = result["collectives"].get("CollectiveReduce", 0)
+        reductions += result["collectives"].get("CollectiveReduceV2", 0)
+        assert reductions >= 3
+
+
+def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
+    first, second = run_group("keras3:mixed_precision", tmp_path)
+    assert first == {**second, "sent": []}
+    assert first["scales"] == [2.0**15, 2.0**14, 2.0**14]
+    assert first["weights"][0] == first["weights"][1] != first["weights"][2]
+
+
+def test_callbacks_with_shared_paths(tmp_path: Path) -> None:
+    first, second = run_group("keras3:callbacks", tmp_path, epochs=2)
+    assert first["weights"] == second["weights"]
+    shared = tmp_path / "shared"
+    for name in ("best-1.keras", "best-2.keras", "model.keras"):
+        assert zipfile.ZipFile(shared / name).testzip() is None
+    assert len((shared / "log.csv").read_text().splitlines()) == 3
+    assert len(list((shared / "board" / "train").glob("events.*"))) == 1
+    # Another run with the same folder goes on where the first one ended, on all ranks.
+    third, fourth = run_group("keras3:callbacks", tmp_path, epochs=3)
+    assert third["epochs"] == fourth["epochs"] == [2]
+    assert third["weights"] == fourth["weights"] != first["weights"]
+    assert not list(tmp_path.glob("work-*/hopsml-unused-*"))
