@@ -110,12 +110,8 @@ def choose(
     """``count`` free addresses, lowest first, and the claims (name -> living holder) with them added."""
     free = [address for address in sorted(gpus, key=numeric) if gpus[address] not in claims]
     if len(free) < count:
-        taken = [
-            f"{address} by pid {claims[name].split()[0]}" for address, name in gpus.items() if name in claims
-        ]
-        raise NoGpu(
-            f"{count} GPU(s) wanted, {len(free)} of {len(gpus)} free (taken: {', '.join(taken) or 'none'})"
-        )
+        taken = [f"{address} by pid {claims[name].split()[0]}" for address, name in gpus.items() if name in claims]
+        raise NoGpu(f"{count} GPU(s) wanted, {len(free)} of {len(gpus)} free (taken: {', '.join(taken) or 'none'})")
     chosen = free[:count]
     return chosen, {**claims, **{gpus[address]: holder for address in chosen}}
 

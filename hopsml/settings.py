@@ -115,6 +115,8 @@ def project_url(project: str | None = None) -> str:
     """
     own = os.environ.get("HOPSML_PROJECT_URL", "").rstrip("/")
     name = project or project_name()
+    if own.startswith("hdfs:///") and default_fs():
+        own = f"{default_fs()}{own[len('hdfs://') :]}"  # the NameNode's name stands in every path that is told
     if own:
         return own if name == project_name() else f"{own.rpartition('/')[0]}/{name}"
     base = default_fs()

@@ -143,7 +143,7 @@ def long_training(stop_file: str) -> str:
 
     import hopsml
 
-    events, step = Path(hopsml.tensorboard.logdir(), "events"), 0
+    events, step = Path(hopsml.tensorboard.logdir(), "events.out.tfevents.1"), 0
     while not Path(stop_file).exists():
         step += 1
         with events.open("ab") as file:
@@ -161,7 +161,7 @@ def steps_of(run: experiment.Run) -> int:
 def test_training_goes_on_while_a_daemon_is_away_and_the_mirror_catches_up(hadoop, project, tmp_path, daemon):
     stop = tmp_path / "stop"
     run = experiment.submit(long_training, args={"stop_file": str(stop)}, num_workers=1, progress=False)
-    events = f"{run.run_dir}/events/events"
+    events = f"{run.run_dir}/events/events.out.tfevents.1"
     wait_until(lambda: filesystem.exists(events))
     hadoop.kill(daemon)
     before = steps_of(run)
