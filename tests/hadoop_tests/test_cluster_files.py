@@ -187,5 +187,5 @@ def test_profiles_are_what_their_readme_says(path: Path) -> None:
         assert key.startswith("spark.")
         assert isinstance(value, str | int | float | bool)
         if "{conf}" in str(value):
-            assert Path(value.replace("{conf}", str(path.parent))).exists()
+            assert Path(str(value).replace("{conf}", str(path.parent))).exists()
     assert f"`{path.stem}`" in (path.parent / "README.md").read_text()

@@ -87,6 +87,8 @@ def executor(tmp_path: Path) -> Iterator[Callable[..., Executor]]:
 
     def make(**environment: str) -> Executor:
         host = {
+            # so that the script finds this python3
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOPSML_GPU_CLAIMS": str(tmp_path / "claims"),
             "HOPSML_EMULATED_GPUS": "2",
             "HOPSML_GPU_WAIT_S": "0",
