@@ -1,9 +1,10 @@
 """Profiles: where a job runs, as YAML in ``conf/``; the same script moves between them by the profile's name alone.
 
+    extends: yarn                        # another profile, whose values stand where this one has none
     master: local-cluster[2,2,1024]      # or "none": agents are subprocesses, there is no Spark
     deploy_mode: client                  # client | cluster; what spark-submit is told
     store: ""                            # project URL; empty: HDFS where it is configured, else ./.hopsml
-    spark: {spark.executor.memory: 1g}   # Spark's own settings, as they are
+    spark: {spark.executor.memory: 1g}   # Spark's own settings, as they are; {conf} is the folder of this file
     environment: {}                      # variables for the driver
 
 Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and the
@@ -12,6 +13,7 @@ package's own.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 
-_KEYS = ("master", "deploy_mode", "store", "spark", "environment", "local_slots", "description")
+_KEYS = ("extends", "master", "deploy_mode", "store", "spark", "environment", "local_slots", "description")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ def load(name: str | None = None) -> Profile:
     for folder in folders():
         path = folder / f"{wanted}.yaml"
         if path.is_file():
-            return parse(wanted, path.read_text(encoding="utf-8"), str(path))
+            profile = parse(wanted, path.read_text(encoding="utf-8"), str(path))
+            master = os.environ.get("HOPSML_SPARK_MASTER")
+            return dataclasses.replace(profile, master=master) if master and profile.uses_spark else profile
     raise ArgumentError(
         f"profile '{wanted}' is not known; there are: {', '.join(names()) or 'none'} (in {folders()[0]})"
     )
@@ -78,6 +82,9 @@ def parse(name: str, text: str, source: str) -> Profile:
     for key in content:
         if key not in _KEYS:
             raise ArgumentError(f"{source}: unknown key '{key}'; a profile has: {', '.join(_KEYS)}")
+    base = load(content["extends"]) if "extends" in content else None
+    if base is not None:
+        content = _below(base, content)
     if not isinstance(content.get("master"), str):
         raise ArgumentError(f"{source}: 'master' is missing; for instance local-cluster[2,2,1024], yarn, or none")
     return Profile(
@@ -85,11 +92,22 @@ def parse(name: str, text: str, source: str) -> Profile:
         master=content["master"],
         deploy_mode=str(content.get("deploy_mode", "client")),
         store=str(content.get("store") or ""),
-        spark={str(key): _text(value) for key, value in (content.get("spark") or {}).items()},
+        spark={
+            str(key): _text(value).replace("{conf}", os.path.dirname(source))
+            for key, value in (content.get("spark") or {}).items()
+        },
         environment={str(key): _text(value) for key, value in (content.get("environment") or {}).items()},
         local_slots=content.get("local_slots"),
         description=str(content.get("description", "")),
     )
+
+
+def _below(base: Profile, content: dict[str, Any]) -> dict[str, Any]:
+    """The content with the base's values where it has none; settings are merged one by one."""
+    merged = {**dataclasses.asdict(base), **content}
+    for table in ("spark", "environment"):
+        merged[table] = {**getattr(base, table), **(content.get(table) or {})}
+    return {key: value for key, value in merged.items() if key not in ("name", "extends")}
 
 
 def _text(value: Any) -> str:

@@ -78,7 +78,8 @@ def test_a_process_that_ran_away_is_found_by_its_mark(before: leaks.Snapshot) ->
     subprocess.run([sys.executable, "-c", RUN_AWAY], check=True)
     (found,) = leaks.new_processes(before)
     assert found.parent != os.getpid()
-    assert leaks.leaks_since(before, 0) == [leaks.described(found)]
+    line = leaks.described(found)
+    assert leaks.leaks_since(before, 0) == [line]
     assert leaks.leaks_since(before, 5) == [], "it was killed"
 
 

@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hopsml import profiles, submission
 from hopsml.storage import filesystem, urls
 from tools.hadoop.cluster import Cluster
 from tools.hadoop.jars import ensure_jars
-from tools.hadoop.spark import spark_conf, submit_command, submit_env
+from tools.hadoop.spark import spark_conf, submit_env
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "spark_jobs" / "train_digits.py"
@@ -48,8 +49,8 @@ def train(cluster: Cluster) -> dict[str, Any]:
     project = f"{cluster.namenode_url}/Projects/demo"
     conf = spark_conf(executors=2, memory="1g", gpus=1)
     conf["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] = project
-    command = submit_command(SCRIPT, conf=conf, deploy_mode="cluster")
-    say(f"spark-submit --master yarn --deploy-mode cluster {SCRIPT.name}: two executors, one GPU each")
+    command = submission.command(profiles.load("yarn-cluster"), str(SCRIPT), conf=conf)
+    say(f"hopsml submit --profile yarn-cluster {SCRIPT.name}: spark-submit, two executors, one GPU each")
     with subprocess.Popen(command, env=submit_env(cluster.conf_dir), stderr=subprocess.PIPE, text=True) as job:
         app_id = follow(job)
     state = cluster.wait_application(app_id)

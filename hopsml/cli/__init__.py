@@ -11,12 +11,12 @@ def main() -> None:
     """Entry point; errors of ours are one sentence, without a traceback."""
     import typer
 
-    from hopsml.cli import logs, profiles, tensorboard
+    from hopsml.cli import logs, profiles, submit, tensorboard
 
     app = typer.Typer(
         no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
     )
-    for command in (logs.logs, profiles.profiles, tensorboard.tensorboard):
+    for command in (logs.logs, profiles.profiles, submit.submit, tensorboard.tensorboard):
         app.command()(command)
     try:
         app()

@@ -131,6 +131,8 @@ def _prepare_environment(profile: profiles.Profile) -> None:
     """Variables that the JVM reads when it starts; what the user has set stands."""
     for key, value in profile.environment.items():
         os.environ.setdefault(key, value)
+    if profile.store:
+        os.environ.setdefault("HOPSML_PROJECT_URL", profile.store)
     if profile.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors share this disk, so this Python too
     if profile.master.startswith("local-cluster") and "SPARK_WORKER_DIR" not in os.environ:

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.hadoop_tests.conftest import APPLICATION_ID, Hadoop
 from tools.hadoop import daemons, spark
@@ -63,13 +64,19 @@ def holders(output: str) -> list[dict[str, str]]:
     return [dict(entry) for entry in json.loads(re.findall(r"^HOLDERS (.*)$", output, re.M)[-1])]
 
 
+def profile(name: str) -> dict[str, str]:
+    """The Spark settings of a profile in conf/."""
+    text = (spark.ROOT / "conf" / f"{name}.yaml").read_text().replace("{conf}", str(spark.ROOT / "conf"))
+    return {key: str(value) for key, value in yaml.safe_load(text)["spark"].items()}
+
+
 def test_four_executors_hold_four_different_gpus_and_a_lost_one_is_replaced(hadoop: Hadoop, tmp_path: Path) -> None:
-    """YARN itself gives two executors of a node the same GPU; the discovery script must not.
+    """YARN itself gives two executors of a node the same GPU; the script that the profile ships must not.
 
     The job waits between its two rounds until one executor was killed by -9 here.
     """
     killed = tmp_path / "killed"
-    conf = hadoop.spark_conf(executors=4, gpus=1) | {"spark.task.resource.gpu.amount": "1"}
+    conf = profile("yarn") | hadoop.spark_conf(executors=4) | {"spark.task.resource.gpu.amount": "1"}
     command = spark.submit_command(JOBS / "gpu_holders.py", "4", str(killed), conf=conf, deploy_mode="client")
     with subprocess.Popen(
         command, env=hadoop.submit_env(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

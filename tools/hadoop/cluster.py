@@ -11,7 +11,6 @@ Daemons are called nn, dn1, dn2 ..., rm, nm1, nm2 ...
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -209,7 +208,7 @@ class Cluster:
                 self.send(name, signal.SIGCONT)
             elif not self.alive(name):
                 if kind(name) == "nm":
-                    daemons.kill_all(lambda name=name: daemons.containers_of(self.home, name))  # of the life before
+                    self._kill_containers(name)  # of the life before
                 since_ms[name] = time.time() * 1000
                 self._launch(name)
         for name in sorted(names, key=_order):

@@ -37,6 +37,6 @@ def datanode_ready(ports: Ports, name: str) -> bool:
 
 
 def nodemanager_ready(resource_manager: ResourceManager, name: str, since_ms: float) -> bool:
-    """RUNNING, and its health checked (as it starts) after ``since_ms``: a dead one stays RUNNING for a while."""
+    """RUNNING, and its health checked (as it starts) after ``since_ms``: a dead one stays RUNNING."""
     node = resource_manager.nodes().get(host(name))
     return bool(node and node["state"] == "RUNNING" and node["lastHealthUpdate"] >= since_ms)
