@@ -142,8 +142,12 @@ class Checkpointer:
         from tensorflow.python.checkpoint import trackable_view
         from tensorflow.python.distribute.values import SyncOnReadVariable
 
-        found = trackable_view.TrackableView(self._checkpoint).descendants()
-        return any(isinstance(getattr(node, "_value", node), SyncOnReadVariable) for node in found)
+        for node in trackable_view.TrackableView(self._checkpoint).descendants():
+            # A Keras 3 variable holds TensorFlow's; looked up without running code, which might read the variable.
+            inner = getattr(node, "__dict__", {}).get("_value")
+            if isinstance(node, SyncOnReadVariable) or isinstance(inner, SyncOnReadVariable):
+                return True
+        return False
 
     def _write_complete(self, target: Path, description: dict[str, Any]) -> None:
         for left in self._directory.glob(".step-*.tmp"):
