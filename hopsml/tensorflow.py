@@ -6,7 +6,10 @@
 Importing this module imports no TensorFlow; the first call does.
 """
 
+from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallback
+from hopsml.training.tensorflow.checkpoints import Checkpointer
+from hopsml.training.tensorflow.export import export
 from hopsml.training.tensorflow.reducer import MergeSettings
 from hopsml.training.tensorflow.strategy import strategy
 
-__all__ = ["MergeSettings", "strategy"]
+__all__ = ["CheckpointCallback", "Checkpointer", "MergeSettings", "ReportCallback", "export", "strategy"]

@@ -1,13 +1,12 @@
-"""Keras 3 batch normalisation under MultiWorkerMirroredStrategy: all workers hold one set of statistics.
+"""Batch normalisation under MultiWorkerMirroredStrategy: all workers hold one set of moving statistics.
 
-Keras 3 lets every worker keep moving statistics of its own batches, so workers evaluate differently and the
-chief's checkpoint holds the statistics of its part of the data. Here the statistics that a ``strategy.run``
-has updated are averaged over the replicas at its end, all of them in one merged reduction. The update is
-linear in the batch's mean and variance, so this equals averaging these before the update.
+Keras 3 and tf_keras let every worker keep moving statistics of its own batches. Workers then evaluate differently, and with
+Keras 3 the chief's checkpoint holds the statistics of its part of the data. Here the statistics that a ``strategy.run``
+has updated are averaged over the replicas at its end, all of them in one merged reduction. The update is linear in the
+batch's mean and variance, so this equals averaging these before the update.
 
-A layer that is called inside a tf.function of its own within the step is averaged right there: the step's own
-trace may never see that call (the function may have been traced before), and workers must not differ in what
-they reduce.
+A layer that is called inside a tf.function of its own within the step is averaged right there: the step's own trace may
+never see that call (the function may have been traced before), and workers must not differ in what they reduce.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 _STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
@@ -33,14 +33,21 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+_steps_average = False
 
 
-def install() -> None:
-    """Repair Keras 3's BatchNormalization, and the strategy's way to run a step."""
+def install_keras3() -> None:
+    """Repair the layer of Keras 3."""
     from keras.src.layers import BatchNormalization
 
     _average_after_call(BatchNormalization)
     _keep_statistics_of_empty_batch(BatchNormalization)
+    _average_after_step()
+
+
+def install_tf_keras(module: ModuleType) -> None:
+    """Repair the layers of tf_keras; ``module`` is ``tf_keras.src.layers.normalization.batch_normalization``."""
+    _average_after_call(module.BatchNormalizationBase)
     _average_after_step()
 
 
@@ -49,6 +56,10 @@ def _average_after_step() -> None:
 
     from hopsml.training.tensorflow.keras_repairs import in_group
 
+    global _steps_average
+    if _steps_average:
+        return
+    _steps_average = True
     original = mirrored_run._call_for_each_replica
 
     def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -88,6 +99,13 @@ def _average_after_call(layer_class: Any) -> None:
     layer_class.call = call
 
 
+def _tensorflow_variable(variable: Any) -> Any:
+    """A Keras 3 variable holds TensorFlow's as ``value``; tf_keras's is one, and has a method of that name."""
+    import tensorflow as tf
+
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
 def _note_update(variables: list[Any]) -> None:
     import tensorflow as tf
 
@@ -108,14 +126,14 @@ def _average(variables: list[Any], nested: bool) -> None:
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
-    values = [tf.identity(variable.value) for variable in variables]
+    values = [tf.identity(variable) for variable in variables]
     mean = tf.distribute.ReduceOp.MEAN
     if nested:
         reduced = replica.strategy.extended._replica_ctx_all_reduce(mean, values)
     else:
         reduced = replica.all_reduce(mean, values)
     for variable, value in zip(variables, reduced, strict=True):
-        variable.value.assign(value)
+        variable.assign(value)
 
 
 def _function_graph() -> Any:

@@ -73,3 +73,8 @@ def share_folder(strategy: Any, folder: Path) -> bool:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     return True
+
+
+def all_agree(strategy: Any, agreed: bool) -> bool:
+    """Whether every worker has passed True."""
+    return int(_sum(strategy, [int(agreed)], "int32")[0]) == strategy.extended._num_workers

@@ -57,6 +57,7 @@ def prepare(context: WorkerContext | None = None) -> None:
     # Keras is loaded when first used, and which one (Keras 3 or tf_keras) is the user's choice.
     after_import("keras.src", _check_keras)
     after_import("keras.src.backend.tensorflow.trainer", _repair_keras)
+    after_import("tf_keras.src.layers.normalization.batch_normalization", _repair_tf_keras)
 
 
 def latest_strategy() -> Any | None:
@@ -72,6 +73,12 @@ def _repair_keras(module: ModuleType) -> None:
     from hopsml.training.tensorflow import keras_repairs
 
     keras_repairs.install(module)
+
+
+def _repair_tf_keras(module: ModuleType) -> None:
+    from hopsml.training.tensorflow import batch_statistics
+
+    batch_statistics.install_tf_keras(module)
 
 
 def _prepare_strategies() -> None:

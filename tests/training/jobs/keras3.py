@@ -193,6 +193,3 @@ def callbacks(epochs: int) -> dict[str, Any]:
         model.save(shared / "model.keras")
     return {"epochs": seen, "weights": digest(model.get_weights()), "pid": os.getpid()}
 
-
-def loop_only(plain: bool = False) -> dict[str, Any]:
-    return {"l": _custom_loop(_strategy(plain))}

@@ -1,0 +1,64 @@
+"""Jobs with tf_keras (TF_USE_LEGACY_KERAS=1), written as its users write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hopsml
+from tests.training.jobs.common import collectives_of, digest
+from tests.training.jobs.keras3 import CLASSES, FEATURES, _data, _dataset
+
+
+def training() -> dict[str, Any]:
+    """fit with batch normalisation and the callbacks, resume, evaluate, predict, the merged collectives of a step."""
+    strategy = hopsml.tensorflow.strategy()
+    import numpy as np
+
+    model = _model(strategy)
+    callback = hopsml.tensorflow.CheckpointCallback()
+    history = model.fit(
+        _dataset(33, 16),
+        epochs=2,
+        verbose=0,
+        callbacks=[callback, hopsml.tensorflow.ReportCallback(interval_s=0)],
+    )
+    again = _model(strategy)
+    resumed = hopsml.tensorflow.CheckpointCallback()
+    epoch = resumed.restore(again)
+    restored = digest(again.get_weights())
+    more = again.fit(_dataset(33, 16), epochs=3, initial_epoch=epoch, verbose=0, callbacks=[resumed])
+    x, y = _data(32)
+    loss, accuracy = again.evaluate(_dataset(32, 16, shuffle=False), verbose=0)
+    predicted = again.predict(_dataset(32, 16, shuffle=False).map(lambda x, y: x), verbose=0)
+    direct = np.asarray(again(x, training=False))
+    return {
+        "losses": history.history["loss"],
+        "weights": [digest(model.get_weights()), restored, digest(again.get_weights())],
+        "epochs": [epoch, len(more.history["loss"])],
+        "accuracy": [accuracy, float((direct.argmax(1) == y).mean())],
+        "loss_is_finite": bool(np.isfinite(loss)),
+        "predict_error": float(np.abs(predicted - direct[: len(predicted)]).max()),
+        "predicted": len(predicted),
+        "collectives": collectives_of(lambda: _model(strategy).fit(_dataset(16, 16), verbose=0)),
+    }
+
+
+def _model(strategy: Any) -> Any:
+    import tensorflow as tf
+
+    assert tf.keras.Model.__module__.startswith("tf_keras"), tf.keras.Model.__module__
+    tf.keras.utils.set_random_seed(11)
+    with strategy.scope():
+        model = tf.keras.Sequential(
+            [
+                tf.keras.layers.Dense(8, activation="relu", input_shape=(FEATURES,)),
+                tf.keras.layers.BatchNormalization(),
+                tf.keras.layers.Dense(CLASSES),
+            ]
+        )
+        model.compile(
+            optimizer=tf.keras.optimizers.Adam(0.02),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    return model

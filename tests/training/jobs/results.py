@@ -1,0 +1,133 @@
+"""Jobs on what a worker leaves behind: checkpoints, reports, exports, files sent from the chief."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hopsml
+from hopsml.cluster.context import current
+from tests.training.jobs.common import digest
+from tests.training.jobs.keras3 import _data, _dataset, _model
+
+
+def save_and_restore() -> dict[str, Any]:
+    """Two workers: save, restore into other weights, train with the callbacks, export."""
+    strategy = hopsml.tensorflow.strategy()
+    context = current()
+    assert context is not None
+    model = _model(strategy)
+    model.fit(_dataset(33, 16), epochs=1, verbose=0)
+    checkpointer = hopsml.tensorflow.Checkpointer(keep=2, model=model)
+    nothing = checkpointer.restore_latest()
+    for step in (10, 20, 30, 30):
+        checkpointer.save(step, note=f"at {step}")
+    saved = digest(model.get_weights())
+    model.set_weights([weight * 0 + 1 for weight in model.get_weights()])
+    spoiled = digest(model.get_weights())
+    restored = checkpointer.restore_latest()
+    fresh = _model(strategy)
+    fresh_checkpointer = hopsml.tensorflow.Checkpointer(model=fresh)
+    fresh_checkpointer.restore_latest()
+    return {
+        "nothing": nothing,
+        "restored": restored,
+        "notes": checkpointer.notes,
+        "weights": [saved, spoiled, digest(model.get_weights()), digest(fresh.get_weights())],
+        "iterations": int(fresh.optimizer.iterations.numpy()),
+        "export": str(hopsml.tensorflow.export(model, name="digits")),
+        "sent_folder": _send_folder(strategy, context.work_dir / "received"),
+    }
+
+
+def _send_folder(strategy: Any, folder: Path) -> list[list[Any]]:
+    """The chief's folder holds 17 MiB, so that more than one message is needed, and an empty file."""
+    from hopsml.training.tensorflow.file_exchange import share_folder
+
+    context = current()
+    assert context is not None
+    if context.is_chief:
+        (folder / "below").mkdir(parents=True)
+        (folder / "large").write_bytes(bytes(range(256)) * (17 * 4096) + b"odd")
+        (folder / "below" / "empty").write_bytes(b"")
+    assert share_folder(strategy, folder)
+    assert not share_folder(strategy, folder / "missing")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [[str(path.relative_to(folder)), digest([list(path.read_bytes())[::997]])] for path in files]
+
+
+def fit_with_callbacks(epochs: int, every: int | str, stop_at: int | None = None) -> dict[str, Any]:
+    """``fit`` with both callbacks; ends by itself after the step ``stop_at``."""
+    import keras
+
+    strategy = hopsml.tensorflow.strategy()
+    model = _model(strategy)
+    begun: list[int] = []
+
+    def stop(batch: int, logs: Any) -> None:
+        if stop_at is not None and int(model.optimizer.iterations.numpy()) >= stop_at:
+            model.stop_training = True
+
+    model.fit(
+        _dataset(48, 16),
+        epochs=epochs,
+        verbose=0,
+        callbacks=[
+            hopsml.tensorflow.CheckpointCallback(every=every),
+            hopsml.tensorflow.ReportCallback(interval_s=0),
+            keras.callbacks.LambdaCallback(
+                on_epoch_begin=lambda epoch, logs: begun.append(epoch), on_train_batch_end=stop
+            ),
+        ],
+    )
+    return {
+        "begun": begun,
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "weights": digest(model.get_weights()),
+    }
+
+
+def save_for_ever(directory: str) -> dict[str, Any]:
+    """One worker that saves 24 MB again and again until it is killed."""
+    import tensorflow as tf
+
+    variable = tf.Variable(tf.zeros((6 * 2**20,)))
+    checkpointer = hopsml.tensorflow.Checkpointer(directory, variable=variable)
+    step = 0
+    while True:
+        step += 1
+        variable.assign_add(tf.ones_like(variable))
+        checkpointer.save(step)
+
+
+def restore_number(directory: str) -> dict[str, Any]:
+    """What the job above has left."""
+    import tensorflow as tf
+
+    variable = tf.Variable(tf.zeros((6 * 2**20,)))
+    checkpointer = hopsml.tensorflow.Checkpointer(directory, variable=variable)
+    step = checkpointer.restore_latest()
+    values = {float(tf.reduce_min(variable)), float(tf.reduce_max(variable))}
+    checkpointer.save(step + 1)
+    return {"step": step, "values": sorted(values)}
+
+
+def wrong_objects(directory: str) -> dict[str, Any]:
+    """A checkpoint restored into objects that were not saved."""
+    import tensorflow as tf
+
+    hopsml.tensorflow.Checkpointer(directory, one=tf.Variable(1.0)).save(1)
+    try:
+        hopsml.tensorflow.Checkpointer(directory, other=tf.Variable(1.0)).restore_latest()
+    except hopsml.errors.ArgumentError as error:
+        return {"error": str(error)}
+    return {}
+
+
+def exported(path: str) -> dict[str, Any]:
+    """Whether an export predicts; in a process without a strategy."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(path)
+    outputs = loaded.serve(tf.constant(_data(5)[0]))
+    return {"shape": outputs.shape.as_list(), "finite": bool(tf.reduce_all(tf.math.is_finite(outputs)))}

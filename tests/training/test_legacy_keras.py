@@ -1,0 +1,29 @@
+"""tf_keras trains under hopsml's strategy with the same callbacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.group import run_group
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_fit_resume_evaluate_predict(tmp_path: Path) -> None:
+    first, second = run_group("legacy_keras:training", tmp_path, env={"TF_USE_LEGACY_KERAS": "1"})
+    sent = first.pop("sent")
+    assert second.pop("sent") == []
+    collectives = [result.pop("collectives") for result in (first, second)]  # one sends, one receives
+    assert all(counts["_ScopedAllocator"] >= 1 for counts in collectives)
+    assert first == second
+    trained, restored, gone_on = first["weights"]
+    assert trained == restored != gone_on
+    assert first["epochs"] == [2, 1]
+    assert first["losses"][1] < first["losses"][0]
+    assert first["accuracy"][0] == pytest.approx(first["accuracy"][1], abs=1e-6)
+    assert first["loss_is_finite"]
+    assert first["predicted"] == 32
+    assert first["predict_error"] < 1e-5
+    assert [message["step"] for message in sent] == [1, 2, 3, 3, 4, 5, 6, 6]

@@ -1,0 +1,84 @@
+"""Which gradients are merged, and under which keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training.tensorflow.merge import InstanceKeys, parse_merge_scope, plan_groups
+
+pytestmark = pytest.mark.fast
+
+DTYPES = st.lists(st.sampled_from(["float32", "float16", "int32"]), max_size=200)
+SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5)
+LISTS = st.lists(st.tuples(st.sampled_from(["float32", "float16"]), SHAPES), max_size=8)
+
+
+@pytest.mark.parametrize(("value", "scope"), [(1, 1), (32, 32), ("32", 32), ("all", None), (1000, 1000)])
+def test_scope(value: int | str, scope: int | None) -> None:
+    assert parse_merge_scope(value) == scope
+
+
+@pytest.mark.parametrize("value", [0, -1, "0", "none", "-3", "", "1.5"])
+def test_scope_without_meaning(value: Any) -> None:
+    with pytest.raises(ArgumentError, match="merge_scope="):
+        parse_merge_scope(value)
+
+
+@pytest.mark.parametrize("value", [1.5, True, None, [32]])
+def test_scope_of_wrong_type(value: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="merge_scope="):
+        parse_merge_scope(value)
+
+
+@pytest.mark.parametrize(("scope", "groups"), [(1, 160), (32, 5), (33, 5), (160, 1), (None, 1)])
+def test_160_gradients(scope: int | None, groups: int) -> None:
+    assert len(plan_groups(["float32"] * 160, scope)) == groups
+
+
+def test_the_last_gradients_come_first_and_types_are_kept_apart() -> None:
+    groups = plan_groups(["float32", "float16", "float32", "float32", "float16"], 2)
+    assert [group.positions for group in groups] == [(4, 1), (3, 2), (0,)]
+
+
+@given(DTYPES, st.one_of(st.none(), st.integers(1, 64)))
+def test_every_tensor_is_in_one_group_of_its_type(dtypes: list[str], scope: int | None) -> None:
+    groups = plan_groups(dtypes, scope)
+    assert sorted(position for group in groups for position in group.positions) == list(range(len(dtypes)))
+    for group in groups:
+        assert {dtypes[position] for position in group.positions} == {group.dtype}
+        assert scope is None or len(group.positions) <= scope
+
+
+@given(LISTS)
+def test_keys_within_a_list_differ(groups: list[tuple[str, list[list[int]]]]) -> None:
+    firsts = InstanceKeys().of_list(groups)
+    taken = [key + index for key, (_, shapes) in zip(firsts, groups, strict=True) for index in range(len(shapes))]
+    assert len(set(taken)) == len(taken)
+    assert all(0 < key < 2**31 for key in taken)
+
+
+@given(LISTS, LISTS)
+def test_keys_do_not_depend_on_what_was_traced_before(
+    first: list[tuple[str, list[list[int]]]], second: list[tuple[str, list[list[int]]]]
+) -> None:
+    one, other = InstanceKeys(), InstanceKeys()
+    one.of_list(first)
+    expected = one.of_list(second)
+    assert other.of_list(second) == expected
+    assert other.of_list(second) == expected
+
+
+def test_groups_that_would_share_keys_are_moved_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hopsml.training.tensorflow import merge
+
+    # Two different groups whose keys would overlap: with 2**30 keys nothing but a narrow key space shows it.
+    monkeypatch.setattr(merge, "_KEY_SPACE", 16)
+    groups = [("float32", [(1,)] * 4), ("float32", [(2,)] * 4), ("float32", [(3,)] * 4)]
+    firsts = InstanceKeys().of_list(groups)
+    taken = [key + index for key in firsts for index in range(4)]
+    assert len(set(taken)) == 12

@@ -1,0 +1,113 @@
+"""Checkpoints are complete or absent and the same on every rank; reports and exports come from the chief."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.training.tensorflow.checkpoints import complete_checkpoints
+from tests.training.group import group, run_group
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Two workers that saved, restored and exported, in a directory where others had left something half-written."""
+    folder = tmp_path_factory.mktemp("results")
+    (folder / "checkpoints" / ".step-000000099.tmp").mkdir(parents=True)
+    (folder / "checkpoints" / "step-000000098").mkdir()
+    return folder, run_group("results:save_and_restore", folder)
+
+
+def test_restored_weights_are_the_saved_ones_on_all_ranks(saved: tuple[Path, list[dict[str, Any]]]) -> None:
+    _, (first, second) = saved
+    assert (first["nothing"], first["restored"]) == (0, 30)
+    assert first["notes"] == {"note": "at 30"}
+    before, spoiled, after, fresh = first["weights"]
+    assert before == after == fresh != spoiled
+    assert first["iterations"] == 3
+    assert first["weights"] == second["weights"]
+    assert first["restored"] == second["restored"]
+
+
+def test_only_complete_checkpoints_stay_and_only_as_many_as_asked(
+    saved: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    folder, _ = saved
+    assert [one.step for one in complete_checkpoints(folder / "checkpoints")] == [20, 30]
+    assert sorted(os.listdir(folder / "checkpoints")) == [
+        "step-000000020",
+        "step-000000030",
+        "step-000000098",  # not ours to remove, and never taken
+    ]
+    assert not list(folder.glob("work-*/hopsml-unused-*"))
+
+
+def test_the_chief_sends_folders_of_any_size(saved: tuple[Path, list[dict[str, Any]]]) -> None:
+    _, (first, second) = saved
+    assert first["sent_folder"] == second["sent_folder"]
+    assert [name for name, _ in first["sent_folder"]] == ["below/empty", "large"]
+
+
+def test_an_export_predicts_without_the_strategy(
+    saved: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    folder, (first, second) = saved
+    assert first["export"] == second["export"] == str(folder / "export" / "digits")
+    assert os.listdir(folder / "export") == ["digits"]
+    result = run_group("results:exported", tmp_path, workers=1, path=first["export"])[0]
+    assert result == {"shape": [5, 3], "finite": True, "sent": []}
+
+
+def test_fit_goes_on_where_the_last_complete_checkpoint_is(tmp_path: Path) -> None:
+    first, second = run_group("results:fit_with_callbacks", tmp_path / "a", epochs=5, every=2, stop_at=4)
+    assert (first["begun"], first["iterations"]) == ([0, 1], 4)
+    last = complete_checkpoints(tmp_path / "a" / "checkpoints")[-1]
+    assert (last.step, last.notes["epoch"]) == (4, 1)
+    # Another run, its own directory empty, told to resume.
+    third, fourth = run_group(
+        "results:fit_with_callbacks",
+        tmp_path / "b",
+        epochs=3,
+        every="epoch",
+        context={"resume_checkpoint": str(last.folder)},
+    )
+    assert third["begun"] == fourth["begun"] == [1, 2]
+    assert third["iterations"] == 4 + 2 * 3
+    assert third["weights"] == fourth["weights"] != first["weights"] == second["weights"]
+    assert complete_checkpoints(tmp_path / "b" / "checkpoints")[-1].notes["epoch"] == 3
+
+
+def test_reports_come_from_the_chief_alone(tmp_path: Path) -> None:
+    first, second = run_group("results:fit_with_callbacks", tmp_path, epochs=1, every="epoch")
+    assert second["sent"] == []
+    assert [message["step"] for message in first["sent"]] == [1, 2, 3, 3]
+    assert all(message["kind"] == "report" for message in first["sent"])
+    assert set(first["sent"][-1]["metrics"]) == {"loss", "accuracy", "epoch"}
+
+
+def test_killed_while_saving(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoints"
+    with group("results:save_for_ever", tmp_path / "saver", workers=1, directory=str(directory)) as saver:
+        deadline = time.monotonic() + 60
+        while not (complete_checkpoints(directory) and list(directory.glob(".step-*.tmp"))):
+            assert time.monotonic() < deadline, saver.log(0)
+            assert saver.processes[0].poll() is None, saver.log(0)
+            time.sleep(0.001)
+        saver.processes[0].send_signal(signal.SIGKILL)
+        saver.processes[0].wait(10)
+    newest = complete_checkpoints(directory)[-1].step
+    result = run_group("results:restore_number", tmp_path / "reader", workers=1, directory=str(directory))[0]
+    assert (result["step"], result["values"]) == (newest, [float(newest)])
+    assert not list(directory.glob(".step-*"))  # swept up by the save that followed
+
+
+def test_objects_that_were_not_saved_are_refused(tmp_path: Path) -> None:
+    result = run_group("results:wrong_objects", tmp_path, workers=1, directory=str(tmp_path / "c"))[0]
+    assert "does not hold all variables" in result["error"]
