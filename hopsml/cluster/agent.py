@@ -73,7 +73,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
 def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = ()) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
-    folder = Path(tempfile.mkdtemp(prefix="hopsml-agent-", dir=_scratch()))
+    folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=_scratch()))
     server = fork_client.start_process(bootstrap.preload)
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder)
     try:
@@ -82,6 +82,11 @@ def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addre
         return f"{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_prefix(pid: int) -> str:
+    """How the name of an agent's scratch folder begins, for whoever puts it away after an agent that was killed."""
+    return f"hopsml-agent-{pid}-"
 
 
 def _scratch() -> str | None:

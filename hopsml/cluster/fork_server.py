@@ -28,6 +28,7 @@ import msgspec
 from hopsml.cluster import processes
 
 MAX_DATAGRAM = 1 << 16
+STRAYS_S = 1.0
 
 
 class LaunchWorker(msgspec.Struct, frozen=True, tag="launch"):
@@ -219,20 +220,31 @@ class ForkServer:
                     self.connection.send(encode(reply))
 
     def end_strays(self) -> None:
-        """Whatever re-parented itself to this process (double forks, new sessions) and is no worker."""
-        for pid in processes.children_of(os.getpid()):
-            if pid not in self.workers:
-                for descendant in (pid, *processes.descendants_of(pid)):
-                    processes.kill_quietly(descendant)
+        """Whatever re-parented itself to this process (double forks, new sessions) and is no worker; waits until it is gone.
+
+        At most STRAYS_S: what hangs in the kernel (a dead network disk) must not keep other workers from being reaped.
+        """
+        deadline = time.monotonic() + STRAYS_S
+        while strays := [pid for pid in processes.children_of(os.getpid()) if pid not in self.workers]:
+            for pid in strays:
+                end_quietly(pid, *processes.descendants_of(pid))
+            if time.monotonic() > deadline:
+                return
 
     def end_everything(self) -> None:
         """The agent is gone: nothing may live on."""
         while pids := processes.descendants_of(os.getpid()):
-            for pid in pids:
-                processes.kill_quietly(pid)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, 0)[0]:
-                    pass
+            end_quietly(*pids)
+
+
+def end_quietly(*pids: int) -> None:
+    """One round: kill these, reap those of them that are children. Never waits for one that may have been born since."""
+    for pid in pids:
+        processes.kill_quietly(pid)
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    time.sleep(0.001)
 
 
 def main() -> None:

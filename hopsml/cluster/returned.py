@@ -9,24 +9,44 @@ from typing import Any
 from hopsml.cluster.context import WorkerContext
 
 MAX_RESULT = 48 << 20  # bytes; larger values belong into the run directory
+MAX_TEXT = 10_000  # characters of a reported value
 _DEVICE_PACKAGES = ("tensorflow", "keras", "torch", "jaxlib", "jax")
 
 
+def utf8(text: str) -> str:
+    """The same text with a "?" for what UTF-8 cannot hold, such as the bytes of a strange file name."""
+    return text.encode(errors="replace").decode()
+
+
 def plain(value: Any) -> float | int | str | bool | None:
-    """A number as Python's own type; numpy scalars and one-element tensors of any framework included."""
-    if isinstance(value, (bool, int, float, str, type(None))):
+    """A number as Python's own type; numpy scalars and one-element tensors of any framework included.
+
+    Text is cut at ``MAX_TEXT`` characters, and a whole number beyond 64 bits becomes a float: messages hold no more.
+    """
+    if isinstance(value, (bool, float, type(None))):
         return value
+    if isinstance(value, int):
+        return value if -(1 << 63) <= value < 1 << 63 else _as_float(value)
+    if isinstance(value, str):
+        return utf8(value[:MAX_TEXT])
     for method in ("item", "numpy"):
         if hasattr(value, method):
             try:
                 converted = getattr(value, method)()
             except (TypeError, ValueError, RuntimeError):
                 break
-            if isinstance(converted, (bool, int, float, str)):
-                return converted
-            if converted is not value and hasattr(converted, "item"):
+            if isinstance(converted, (bool, int, float, str)) or (
+                converted is not value and hasattr(converted, "item")
+            ):
                 return plain(converted)
-    return str(value)
+    return utf8(str(value)[:MAX_TEXT])
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
 
 
 def to_host(value: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.context import WorkerContext, set_current
-from hopsml.cluster.returned import pickle_result, plain
+from hopsml.cluster.returned import pickle_result, plain, utf8
 
 _ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "DistBackendError")
 _ECHO_PHRASES = (
@@ -174,7 +174,7 @@ def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 def _report(message: dict[str, Any]) -> Event:
     step = message.get("step")
-    metrics = {str(key): plain(value) for key, value in message.get("metrics", {}).items()}
+    metrics = {utf8(str(key)): plain(value) for key, value in message.get("metrics", {}).items()}
     return Event("report", time.time(), step=None if step is None else int(step), metrics=metrics)
 
 
@@ -186,9 +186,9 @@ def _failure(error: BaseException) -> Event:
         cause = f"called sys.exit({error.code!r})"
     else:
         cause = f"{type(error).__name__}: {error}".strip()
-    text = "".join(traceback.format_exception(error))
+    text = utf8("".join(traceback.format_exception(error)))
     print(text, file=sys.stderr, flush=True)
-    return Event("failed", time.time(), cause=cause[:4000], traceback=text[-60_000:], secondary=_echoes_another(error))
+    return Event("failed", time.time(), cause=utf8(cause[:4000]), traceback=text[-60_000:], secondary=_echoes_another(error))
 
 
 def _echoes_another(error: BaseException) -> bool:

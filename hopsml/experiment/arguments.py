@@ -93,6 +93,42 @@ def merge_scope(value: Any) -> int | str:
     return whole_number("merge_scope", value)
 
 
+def text(name: str, value: Any) -> str:
+    """A str."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be text")
+    return value
+
+
+def modules(name: str, value: Any) -> tuple[str, ...]:
+    """Names of modules; a single str would be taken for the list of its letters."""
+    if isinstance(value, (list, tuple)) and all(isinstance(module, str) for module in value):
+        return tuple(value)
+    raise ArgumentTypeError(f"{name}={value!r:.80} must be a list of module names, for instance ['numpy']")
+
+
+def variables(name: str, value: Any) -> dict[str, str]:
+    """Environment variables as the operating system takes them."""
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a dict of variables")
+    for variable, content in value.items():
+        if not isinstance(variable, str) or not isinstance(content, str):
+            raise ArgumentTypeError(f"{name}[{variable!r:.80}]={content!r:.80}: name and value must both be str")
+        if not variable or "=" in variable or "\0" in variable + content:
+            raise ArgumentError(
+                f"{name}[{variable!r:.80}]: a variable's name must not be empty or hold '=', and neither may hold NUL"
+            )
+    return dict(value)
+
+
+def check_evaluator(size: int) -> None:
+    """The last of at least three workers becomes the evaluator."""
+    if size < 3:
+        raise ArgumentError(
+            f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
+        )
+
+
 def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | None, verb: str) -> dict[str, Any]:
     """``args`` as keyword arguments of the function; unknown and missing names are errors."""
     if args is None:

@@ -77,11 +77,13 @@ def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan
     """Check a call completely and say what it would do; nothing is started."""
     function, options = parse(positional, named, verb)
     size = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
+    if options.evaluator and size is not None:
+        arguments.check_evaluator(size)
     return plan.Plan(
         verb=verb,
         function=function,
         arguments=arguments.keyword_arguments(function, options.args, verb),
-        name=options.name,
+        name=arguments.text("name", options.name),
         description=options.description or "",
         size=size,
         roles=Roles(evaluator=options.evaluator),
@@ -91,11 +93,11 @@ def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan
         resume=options.resume,
         start_timeout_s=arguments.seconds("start_timeout", options.start_timeout),
         keep_warm_s=arguments.seconds("keep_warm", options.keep_warm, above=-1.0),
-        preload=tuple(options.preload) if options.preload is not None else None,
+        preload=None if options.preload is None else arguments.modules("preload", options.preload),
         honour_environment=bool(options.honour_environment),
         profile=options.profile,
         progress=bool(options.progress),
-        environment=dict(options.environment or {}),
+        environment=arguments.variables("environment", options.environment or {}),
         local_logdir=bool(options.local_logdir),
         metric_key=options.metric_key,
     )

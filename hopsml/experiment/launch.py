@@ -11,6 +11,14 @@ from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 
 
+_OWN = {
+    "args": "args_dict holds a list of values for each parameter",
+    "num_workers": "each combination runs on one worker; collective_all_reduce() trains on several",
+    "min_workers": "each combination runs on one worker",
+    "max_workers": "each combination runs on one worker",
+}
+
+
 def launch(*positional: Any, **named: Any) -> Result:
     """Run ``train_fn`` on one executor for each combination in ``args_dict``; blocks until all have ended.
 
@@ -28,6 +36,11 @@ def launch(*positional: Any, **named: Any) -> Result:
     named = dict(named)
     function, rest = arguments.training_function(positional, named, "launch")
     table = named.pop("args_dict", None)
+    for name, instead in _OWN.items():
+        if name in named:
+            raise ArgumentTypeError(f"launch() has no argument '{name}': {instead}")
+    if rest and table is not None:
+        arguments.refuse_twice("launch", "args_dict")
     if rest:
         table, rest = rest[0], rest[1:]
     combinations = zipped(table)

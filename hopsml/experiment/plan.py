@@ -15,8 +15,8 @@ from hopsml.cluster import capture
 from hopsml.cluster.coordinator import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
-from hopsml.errors import ArgumentError, CoordinatorLost, NotEnoughSlots
-from hopsml.experiment import applications
+from hopsml.errors import CoordinatorLost, NotEnoughSlots
+from hopsml.experiment import applications, arguments
 from hopsml.experiment.progress import LineProgress
 from hopsml.experiment.result import as_json
 from hopsml.experiment.run import Run
@@ -54,13 +54,12 @@ class Plan:
 
 def start(plan: Plan) -> Run:
     """Start the run; raises before anything is started where the plan cannot be carried out."""
-    if not plan.honour_environment:
-        check_environment(os.environ)
+    check_environment(os.environ, plan.honour_environment)
     captured = capture.capture(plan.function, plan.arguments)
-    application = applications.current(plan.profile, plan.keep_warm_s)
-    size = _size(plan, application)
     store = settings.project_url()
     resume_url = find(plan.resume, store).url if plan.resume else ""
+    application = applications.current(plan.profile, plan.keep_warm_s)
+    size = _size(plan, application)
     directory = claim(store, application.id, _record(plan, captured, application, size))
     request = RunRequest(
         spec=GangSpec(run_id=directory.run_id, size=size, start_timeout_s=plan.start_timeout_s),
@@ -109,10 +108,8 @@ def _size(plan: Plan, application: applications.Application) -> int:
             f"num_workers={size}, but this cluster has at most {capacity.limit} slots ({capacity.setting}); "
             "ask for fewer workers, or raise that setting before the application starts"
         )
-    if plan.roles.evaluator and size < 3:
-        raise ArgumentError(
-            f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
-        )
+    if plan.roles.evaluator:
+        arguments.check_evaluator(size)
     return size
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hopsml.cluster.returned import utf8
 from hopsml.errors import ArgumentError
 
 
@@ -73,11 +74,13 @@ def _number(value: Any) -> Any:
 def as_json(value: Any) -> Any:
     """The same for a JSON file: numpy numbers and arrays as Python's, anything else as text."""
     if isinstance(value, dict):
-        return {str(key): as_json(item) for key, item in value.items()}
+        return {utf8(str(key)): as_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [as_json(item) for item in value]
-    if isinstance(value, (bool, int, float, str, type(None))):
+    if isinstance(value, str):
+        return utf8(value)
+    if isinstance(value, (bool, int, float, type(None))):
         return value
     if hasattr(value, "tolist"):
         return as_json(value.tolist())
-    return str(value)
+    return utf8(str(value))

@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from hopsml.cluster.run_state import Observer, RunState
-from hopsml.errors import RunCancelled, StorageError
+from hopsml.errors import PathNotFound, RunCancelled
 from hopsml.experiment.result import Result, as_json, outputs
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
@@ -107,12 +107,18 @@ class Run:
         }
 
     def logs(self, rank: int = 0) -> str:
-        """What this rank has printed so far; for ranks other than 0 what has reached the run directory."""
+        """What this rank has printed so far; for ranks other than 0 what has reached the run directory.
+
+        Empty for a rank that has printed nothing, or that has not begun. Raises StorageError.
+        """
         live = self.state.log(rank)
         if live:
             return live
         log = self.directory.log(0, rank)
-        return for_url(log).read_bytes(log).decode(errors="replace")
+        try:
+            return for_url(log).read_bytes(log).decode(errors="replace")
+        except PathNotFound:
+            return ""
 
     def observe(self, observer: Observer) -> None:
         """Call ``observer`` with every change; see ``hopsml.cluster.run_state.Change``."""
@@ -123,16 +129,17 @@ class Run:
     def _close(self) -> None:
         """After the group is gone: the run's last files, then the future."""
         self.state.wait()
-        error = self.state.error
-        result: Result | None = None
+        error, result = self.state.error, None
+        # Whatever goes wrong here must reach who waits for the result: nobody else would ever end that wait.
         if error is None:
             try:
                 result = self._result()
-            except Exception as problem:  # noqa: BLE001 the value cannot be read back: the run has no result
+                self.directory.write_json(self.directory.outputs_json, as_json(result.metrics))
+            except Exception as problem:  # noqa: BLE001 the value cannot be read back or recorded: there is no result
                 error = problem
         try:
-            self._write_end(result, error)
-        except StorageError as problem:
+            self._write_status(error)
+        except Exception as problem:  # noqa: BLE001
             error = error or problem
         if error is not None:
             self._future.set_exception(error)
@@ -157,17 +164,15 @@ class Run:
             **self._facts,
         )
 
-    def _write_end(self, result: Result | None, error: BaseException | None) -> None:
-        state = "FINISHED" if result is not None else "CANCELLED" if isinstance(error, RunCancelled) else "FAILED"
-        if result is not None:
-            self.directory.write_json(self.directory.outputs_json, as_json(result.metrics))
+    def _write_status(self, error: BaseException | None) -> None:
+        state = "FINISHED" if error is None else "CANCELLED" if isinstance(error, RunCancelled) else "FAILED"
         self.directory.write_status(
             {
                 "run_id": self.run_id,
                 "state": state,
                 "ended": time.time(),
                 "seconds": round(time.time() - self.state.began, 3),
-                "error": str(error) if error is not None else "",
+                "error": as_json(str(error)) if error is not None else "",
                 "workers": as_json(self.status()["members"]),
                 "not_on_shared_storage": {str(rank): list(paths) for rank, paths in self.state.behind.items()},
             }

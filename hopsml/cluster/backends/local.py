@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 
 from hopsml.cluster import gpus
-from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.agent import Bootstrap, folder_prefix
 from hopsml.cluster.backends.base import AskEnded, Capacity
 from hopsml.cluster.fork_client import own_sys_path
 
@@ -61,6 +64,9 @@ class LocalBackend:
         with self._lock:
             self._processes[bootstrap.ask] = started
         statuses = [process.wait() for process in started]
+        for process in started:
+            for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):
+                shutil.rmtree(folder, ignore_errors=True)  # there only where the agent was killed
         failed = [status for status in statuses if status not in (0, -signal.SIGKILL, -signal.SIGTERM)]
         ended(bootstrap.ask, f"local agents ended with status {failed}" if failed else "")
 
