@@ -24,7 +24,7 @@ setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, and t
 lock: $(STAMP)  ## pin requirements/dev.in anew as requirements/dev.txt
 	@$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --output-file .cache/dev.txt requirements/dev.in
-	@grep -hv '^#' requirements/no-deps.txt | sort - .cache/dev.txt > requirements/dev.txt
+	@grep -hv '^#' requirements/no-deps.txt | cat .cache/dev.txt - > requirements/dev.txt
 	@git diff --stat -- requirements/dev.txt
 
 lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
