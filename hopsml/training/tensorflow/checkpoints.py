@@ -212,7 +212,9 @@ def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | No
         )
     directory = Path(given) if given is not None else context.checkpoint_dir  # type: ignore[union-attr]
     if "://" in str(given or ""):
-        raise ArgumentError(f"directory={given!r}: it must be a local path; the run's own is mirrored to shared storage")
+        raise ArgumentError(
+            f"directory={given!r}: it must be a local path; the run's own is mirrored to shared storage"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 

@@ -192,4 +192,3 @@ def callbacks(epochs: int) -> dict[str, Any]:
     if current().is_chief:  # type: ignore[union-attr]
         model.save(shared / "model.keras")
     return {"epochs": seen, "weights": digest(model.get_weights()), "pid": os.getpid()}
-
