@@ -20,7 +20,7 @@ def build_model(lr):
     return model
 
 
-def train(epochs=30, batch_size=128, lr=0.004):
+def train(epochs=15, batch_size=128, lr=0.004):
     import keras
     import tensorflow as tf
     from sklearn.datasets import load_digits

@@ -60,8 +60,8 @@ def prepare(context: WorkerContext | None = None) -> None:
     after_import("tf_keras.src.layers.normalization.batch_normalization", _repair_tf_keras)
 
 
-def latest_strategy() -> Any | None:
-    """The youngest MultiWorkerMirroredStrategy of this process that is still in use."""
+def latest_strategy() -> Any:
+    """The youngest MultiWorkerMirroredStrategy of this process that is still in use; None without one."""
     return _latest_strategy() if _latest_strategy is not None else None
 
 
