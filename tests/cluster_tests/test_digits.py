@@ -1,10 +1,12 @@
-"""The digits job on a real Spark: the same accuracy on 1, 2 and 4 executors' slots, the same weights on every rank."""
+"""The digits job on a real Spark: the same accuracy on 1, 2 and 4 slots, the same weights on every rank."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,42 +15,29 @@ pytestmark = [pytest.mark.spark, pytest.mark.tensorflow]
 ROOT = Path(__file__).parents[2]
 
 
-def digits_with_digest(epochs: int) -> dict[str, Any]:
-    """The job of spark_jobs/, which also tells a digest of every rank's final weights."""
-    import hashlib
-
-    import keras
-
-    import hopsml
-    from spark_jobs import train_digits
-
-    kept: list[Any] = []
-    build = train_digits.build_model
-
-    def build_and_keep(lr: float) -> Any:
-        kept.append(build(lr))
-        return kept[-1]
-
-    train_digits.build_model = build_and_keep
-    result = train_digits.train(epochs=epochs)
-    digest = hashlib.sha256(b"".join(weight.tobytes() for weight in kept[0].get_weights())).hexdigest()
-    hopsml.report(digest=digest, keras=keras.__version__)
-    return {**result, "digest": digest}
-
-
-@pytest.mark.timeout(400)
-def test_the_number_of_workers_changes_neither_accuracy_nor_agreement(local_cluster, monkeypatch):
-    import hopsml
-
-    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    accuracies = {}
-    for workers in (1, 2, 4):
-        run = hopsml.experiment.submit(digits_with_digest, args={"epochs": 12}, num_workers=workers, progress=False)
-        result = run.result(timeout=180)
-        digests = {member["metrics"]["digest"] for member in run.status()["members"]}
-        assert digests == {result.metrics["digest"]}, f"{workers} workers ended with different weights"
-        assert len(run.status()["members"]) == workers
-        accuracies[workers] = result.metrics["accuracy"]
-    print(accuracies)
-    assert min(accuracies.values()) >= 0.97
-    assert max(accuracies.values()) - min(accuracies.values()) <= 0.01
+@pytest.mark.timeout(600)
+def test_the_number_of_workers_changes_neither_accuracy_nor_agreement(tmp_path):
+    environment = {
+        **os.environ,
+        "HOPSML_PROFILE": "local-cluster",
+        "HOPSML_PROJECT_URL": f"file://{tmp_path}",
+        "PYTHONPATH": str(ROOT),
+    }
+    job = subprocess.run(
+        [sys.executable, "-m", "tests.cluster_tests.jobs.digits", "12", "1", "2", "4"],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=580,
+    )
+    assert job.returncode == 0, job.stderr[-6000:]
+    rows = [json.loads(line) for line in job.stdout.splitlines() if line.startswith("{")]
+    assert [row["workers"] for row in rows] == [1, 2, 4]
+    for row in rows:
+        assert len(row["digests"]) == row["workers"]
+        assert len(set(row["digests"])) == 1, f"{row['workers']} workers ended with different weights"
+        assert list(Path(row["run_dir"][len("file://") :]).glob("checkpoints/step-*/*"))
+    accuracies = [row["accuracy"] for row in rows]
+    assert min(accuracies) >= 0.97, accuracies
+    assert max(accuracies) - min(accuracies) <= 0.01, accuracies

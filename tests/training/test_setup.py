@@ -109,7 +109,7 @@ def test_importing_hopsml_tensorflow_imports_no_framework() -> None:
 def test_waits_until_the_leader_listens() -> None:
     with socket.socket() as leader:
         leader.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % leader.getsockname()[1]
+        address = f"127.0.0.1:{leader.getsockname()[1]}"
         opened: list[float] = []
 
         def open_port() -> None:
@@ -127,7 +127,7 @@ def test_waits_until_the_leader_listens() -> None:
 def test_a_leader_that_never_listens_is_named() -> None:
     with socket.socket() as leader:
         leader.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % leader.getsockname()[1]
+        address = f"127.0.0.1:{leader.getsockname()[1]}"
         with pytest.raises(StartTimeout, match=f"{address} did not open within 0.1 s"):
             wait_for_port(address, timeout_s=0.1)
 
