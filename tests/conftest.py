@@ -13,6 +13,7 @@ from types import FrameType
 import pytest
 
 from tests import leaks
+from tools.guard import Guard, guard_for
 
 # In this order: what is quick and says most comes first.
 NEEDS = ("fast", "tensorflow", "spark", "hadoop")
@@ -24,11 +25,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)  # tmp_path stays where one looks for it after a failure
     os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hopsml-tests-", dir=usual)
     tempfile.tempdir = None
-    config.stash[TEMPORARY] = os.environ["TMPDIR"]
+    config.stash[TEMPORARY] = guard_for(["rm", "-rf", os.environ["TMPDIR"]]), os.environ["TMPDIR"]
     signal.signal(signal.SIGTERM, _end_in_order)
 
 
-TEMPORARY = pytest.StashKey[str]()
+TEMPORARY = pytest.StashKey[tuple[Guard, str]]()
 SESSION_PID = os.getpid()
 
 
@@ -42,7 +43,9 @@ def _end_in_order(number: int, frame: FrameType | None) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the session's temporary folder."""
-    shutil.rmtree(config.stash[TEMPORARY], ignore_errors=True)
+    guard, folder = config.stash[TEMPORARY]
+    shutil.rmtree(folder, ignore_errors=True)
+    guard.dismiss()
     del os.environ["TMPDIR"]
     tempfile.tempdir = None
 

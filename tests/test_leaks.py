@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -280,3 +281,20 @@ def test_sigterm_tears_fixtures_down(tmp_path: Path) -> None:
     done = run_pytest(tmp_path)
     assert done.returncode == 128 + signal.SIGTERM
     assert (tmp_path / "torn-down").exists()
+
+
+def test_a_session_that_is_killed_leaves_no_temporary_folder(tmp_path: Path) -> None:
+    (tmp_path / "test_killed.py").write_text(
+        "import os, signal, tempfile, pytest\n"
+        "pytestmark = pytest.mark.fast\n"
+        "def test_killed():\n"
+        f"    open({str(tmp_path / 'folder')!r}, 'w').write(tempfile.gettempdir())\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert run_pytest(tmp_path).returncode == -signal.SIGKILL
+    folder = Path((tmp_path / "folder").read_text())
+    assert folder.name.startswith("hopsml-tests-")
+    deadline = time.monotonic() + 10
+    while folder.exists():
+        assert time.monotonic() < deadline, f"{folder} is left"
+        time.sleep(0.02)
