@@ -63,11 +63,15 @@ def test_an_export_predicts_without_the_strategy(saved: tuple[Path, list[dict[st
     assert result == {"shape": [5, 3], "finite": True, "sent": []}
 
 
-def test_fit_goes_on_where_the_last_complete_checkpoint_is(tmp_path: Path) -> None:
+def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoint_is(tmp_path: Path) -> None:
     first, second = run_group("results:fit_with_callbacks", tmp_path / "a", epochs=5, every=2, stop_at=4)
     assert (first["begun"], first["iterations"]) == ([0, 1], 4)
     last = complete_checkpoints(tmp_path / "a" / "checkpoints")[-1]
     assert (last.step, last.notes["epoch"]) == (4, 1)
+    assert second["sent"] == []
+    assert [message["step"] for message in first["sent"]] == [1, 2, 3, 3, 4, 4]
+    assert all(message["kind"] == "report" for message in first["sent"])
+    assert set(first["sent"][3]["metrics"]) == {"loss", "accuracy", "epoch"}
     # Another run, its own directory empty, told to resume.
     third, fourth = run_group(
         "results:fit_with_callbacks",
@@ -80,14 +84,6 @@ def test_fit_goes_on_where_the_last_complete_checkpoint_is(tmp_path: Path) -> No
     assert third["iterations"] == 4 + 2 * 3
     assert third["weights"] == fourth["weights"] != first["weights"] == second["weights"]
     assert complete_checkpoints(tmp_path / "b" / "checkpoints")[-1].notes["epoch"] == 3
-
-
-def test_reports_come_from_the_chief_alone(tmp_path: Path) -> None:
-    first, second = run_group("results:fit_with_callbacks", tmp_path, epochs=1, every="epoch")
-    assert second["sent"] == []
-    assert [message["step"] for message in first["sent"]] == [1, 2, 3, 3]
-    assert all(message["kind"] == "report" for message in first["sent"])
-    assert set(first["sent"][-1]["metrics"]) == {"loss", "accuracy", "epoch"}
 
 
 def test_killed_while_saving(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ Keras 3 does not support the strategy (its own trainer fails on the first batch)
   local batch;
 * the logs of a step are averaged over the first axis of a scalar: average over replicas, all logs in one
   collective;
+* arrays given to ``fit`` are shuffled by each worker for itself, and the worker's share is cut from its own order: samples
+  would be met twice or never. All workers take one order, drawn by the chief, unless the user has set a seed;
 * ``LossScaleOptimizer`` (mixed float16) decides on each worker alone whether gradients are finite, before
   they are reduced; workers that decide differently wait for each other for ever: decide together;
 * gradients may lack a static shape, which depends on the batch that was traced: give them their variable's.
@@ -15,6 +17,9 @@ Everything here leaves other strategies, and training without one, as they are.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +30,7 @@ def install(trainer: ModuleType) -> None:
     """Repair Keras 3; ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``."""
     _repair_first_batch(trainer)
     _repair_log_reduction(trainer)
+    _repair_shuffling(trainer)
     from keras.src.backend.tensorflow import optimizer
     from keras.src.optimizers import loss_scale_optimizer
 
@@ -80,6 +86,34 @@ def _repair_log_reduction(trainer: ModuleType) -> None:
         return tree.pack_sequence_as(values, [strategy.experimental_local_results(value)[0] for value in reduced])
 
     trainer.reduce_per_replica = reduce_per_replica  # type: ignore[attr-defined]
+
+
+def _repair_shuffling(trainer: ModuleType) -> None:
+    original = trainer.TFEpochIterator.__init__
+
+    def init(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
+        with _one_order(distribute_strategy if kwargs.get("shuffle") else None):
+            original(self, distribute_strategy, *args, **kwargs)
+
+    trainer.TFEpochIterator.__init__ = init
+
+
+@contextmanager
+def _one_order(strategy: Any) -> Iterator[None]:
+    """Within the block all workers draw alike; a seed that the user has set does that already and stays."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    from hopsml.training.tensorflow.file_exchange import broadcast_bytes
+
+    if not in_group(strategy) or context.global_seed() is not None:
+        yield
+        return
+    tf.random.set_seed(int.from_bytes(broadcast_bytes(strategy, os.urandom(4)), "big"))
+    try:
+        yield
+    finally:
+        tf.random.set_seed(None)
 
 
 def _repair_gradient_shapes(optimizer: Any) -> None:

@@ -13,16 +13,18 @@ from tests.training.jobs.common import collectives_of, digest
 SAMPLES, FEATURES, CLASSES = 37, 6, 3
 
 
-def training(plain: bool = False) -> dict[str, Any]:
-    """Everything that needs no files. ``plain``: the user's own strategy, repaired by the import hook alone."""
+def training(parts: list[str], plain: bool = False) -> dict[str, Any]:
+    """What needs no files. ``plain``: the user's own strategy, repaired by the import hook alone."""
     strategy = _strategy(plain)
-    return {
-        "fit": _fit(strategy),
-        "uneven": _uneven(strategy),
-        "several_steps": _several_steps(strategy),
-        "custom_loop": _custom_loop(strategy),
-        "collectives": _collectives(strategy),
+    jobs = {
+        "fit": _fit,
+        "uneven": _uneven,
+        "several_steps": _several_steps,
+        "custom_loop": _custom_loop,
+        "collectives": _collectives,
+        "arrays": _arrays,
     }
+    return {part: jobs[part](strategy) for part in parts}
 
 
 def _strategy(plain: bool) -> Any:
@@ -142,6 +144,26 @@ def _collectives(strategy: Any) -> dict[str, int]:
     """Of one training step: the gradients, the statistics and the logs, each in one collective."""
     model = _model(strategy)
     return collectives_of(lambda: model.fit(_dataset(16, 16), epochs=1, verbose=0))
+
+
+def _arrays(strategy: Any) -> dict[str, Any]:
+    """The share of one epoch that this worker gets of a shuffled array; no seed is set, each process has its own."""
+    import numpy as np
+    import tensorflow as tf
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+    from tensorflow.python.eager import context
+
+    tf.random.set_seed(None)
+    iterator = TFEpochIterator(
+        x=np.arange(40), batch_size=8, shuffle=True, distribute_strategy=strategy, steps_per_epoch=None
+    )
+    iterator.reset()
+    mine: list[int] = []
+    with iterator.catch_stop_iteration():
+        for _, _, batches in iterator:
+            local = strategy.experimental_local_results(next(batches))[0]
+            mine += tf.nest.flatten(local)[0].numpy().tolist()
+    return {"share": mine, "seed": context.global_seed()}
 
 
 def mixed_precision() -> dict[str, Any]:
