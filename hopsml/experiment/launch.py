@@ -10,7 +10,6 @@ from hopsml.experiment import applications, arguments, collective, plan
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 
-
 _OWN = {
     "args": "args_dict holds a list of values for each parameter",
     "num_workers": "each combination runs on one worker; collective_all_reduce() trains on several",
