@@ -39,7 +39,6 @@ from hopsml.cluster.protocol import (
     ServerReady,
     Stop,
     Welcome,
-    WorkerFailed,
     decode_for_agent,
     encode,
 )
@@ -237,10 +236,11 @@ class Agent:
                 self.ended = f"dismissed: {message.reason}"
 
     def _preload(self, modules: tuple[str, ...]) -> None:
-        """Replace the fork server by one that has imported these modules as well."""
-        if self.work is not None or set(modules) <= set(self.server.modules):
+        """Replace the fork server by one that has imported these modules too; a broken one by one with only these."""
+        if self.work is not None or (set(modules) <= set(self.server.modules) and not self.server.broken):
             return
-        wanted = tuple(dict.fromkeys((*self.server.modules, *modules)))
+        kept = () if self.server.broken else self.server.modules
+        wanted = tuple(dict.fromkeys((*kept, *modules)))
         old, self.server = self.server, fork_client.ForkClient(wanted, *fork_client.start_process(wanted))
         self._spawn(old.close())
         self._spawn(self._announce_server(self.server))
@@ -270,10 +270,7 @@ class Agent:
         )
         conflict = self._conflict(formation)
         if conflict:
-            self.outbox.put_nowait(
-                WorkerFailed(*work.key, cause=conflict, traceback="", secondary=False, log="", log_tail="")
-            )
-            work.stopping = work.reported = True
+            work.refuse(conflict)
         self.work = work
         self.worker_port, self.held = self.held, self._next_port()
         self.outbox.put_nowait(PortHeld(self.held.port))

@@ -27,6 +27,7 @@ from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.gang import Gang, GangSpec, Phase
 from hopsml.cluster.layout import Member, Placement, Roles, form
 from hopsml.cluster.run_state import Change, MemberView, RunState
+from hopsml.cluster.strangers import watched, watched_connection, websocket_log
 from hopsml.cluster.tls import make_identity
 from hopsml.errors import ArgumentError, CoordinatorLost
 
@@ -185,7 +186,11 @@ class Coordinator:
             self._session,
             bind,
             0,
-            ssl=self.identity.context,
+            ssl=watched(self.identity.context, self._refuse),
+            ssl_handshake_timeout=HELLO_TIMEOUT_S,
+            open_timeout=HELLO_TIMEOUT_S,
+            create_connection=watched_connection(self._refuse),
+            logger=websocket_log(),
             process_request=self._admit,
             compression=None,
             max_size=protocol.MAX_TO_COORDINATOR,
@@ -286,7 +291,12 @@ class Coordinator:
         except msgspec.MsgspecError as error:
             self._refuse("message", f"{connection.remote_address} sent what is no message of ours: {error}")
             await connection.close(1008, "not a message of this protocol")
-        except (ConnectionClosed, TimeoutError, OSError):
+        except ConnectionClosed as closed:
+            if closed.sent is not None and closed.sent.code == 1009:
+                self._refuse("size", f"{connection.remote_address} sent too large a message: {closed.sent.reason}")
+        except TimeoutError:
+            self._refuse("silence", f"{connection.remote_address} did not say who it is")
+        except OSError:
             pass
         finally:
             if delivery is not None:
@@ -395,9 +405,14 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ runs
 
     def _begin(self, request: RunRequest, state: RunState) -> None:
+        self._begun += 1
+        if request.spec.run_id in self.runs:  # two projects of one application count their runs alike
+            where = self.runs[request.spec.run_id].request.run_url
+            problem = f"a run of the id {request.spec.run_id} is going on already, in {where}; wait for its end"
+            state.conclude(CoordinatorLost(problem, request.run_url), b"")
+            return
         run = _Run(request, Gang(request.spec), state)
         self.runs[request.spec.run_id] = run
-        self._begun += 1
         self._preload = request.preload
         self._gang(run, run.gang.begin(time.monotonic()))
         state.publish(Change("phase", text=self._waiting_text(run)))
@@ -421,7 +436,7 @@ class Coordinator:
                     run_id = run.request.spec.run_id
                     self._pool(self.pool.demand(run_id, action.count, time.monotonic()))
                 case gang.StartGeneration():
-                    self._start(run, action)
+                    self._start_or_refuse(run, action)
                 case gang.StopWorkers():
                     for agent_id in action.agent_ids:
                         if session := self.sessions.get(agent_id):
@@ -534,6 +549,14 @@ class Coordinator:
             topology=hello.topology,
             slot=hello.slot,
         )
+
+    def _start_or_refuse(self, run: _Run, action: gang.StartGeneration) -> None:
+        """What goes wrong with one run's messages must be that run's error, not the end of an agent's session."""
+        try:
+            self._start(run, action)
+        except Exception as error:
+            log.exception("run %s cannot be started", run.request.spec.run_id)
+            self._event(run.request.spec.run_id, gang.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
     def _start(self, run: _Run, action: gang.StartGeneration) -> None:
         request, layout = run.request, run.state.layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -101,12 +102,20 @@ class ForkClient:
         self.broken = True
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
         self._end_marked()
-        error = ConnectionError("the fork server ended")
+        error = ConnectionError(self._how_it_ended())
         futures: list[asyncio.Future[Any]] = [self.ready, *self._launched.values(), *self._exited.values()]
         for future in futures:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # whoever waits sees it; nobody has to
+
+    def _how_it_ended(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # its socket is closed: it is at its very end
+        code = self._process.returncode
+        how = processes.describe_exit(-code) if code is not None and code < 0 else f"it ended with status {code}"
+        doing = "" if self.ready.done() else f" while importing {', '.join(self.modules) or 'nothing'}"
+        return f"the fork server{doing}: {how}"
 
     async def launch(self, assignment: str, cwd: str, events: int, log: int) -> tuple[int, int]:
         """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone."""
@@ -128,7 +137,8 @@ class ForkClient:
     def signal(self, identity: int, number: int) -> None:
         """Signal the worker's process group."""
         if not self.broken:
-            self._connection.send(fork_server.encode(SignalWorker(identity, number)))
+            with contextlib.suppress(OSError):  # it is gone, and its workers with it: the reader is about to see that
+                self._connection.send(fork_server.encode(SignalWorker(identity, number)))
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """End the server and everything below it."""

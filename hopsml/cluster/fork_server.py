@@ -112,7 +112,10 @@ class ForkServer:
         """Until the agent is gone."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wakeup_w, warn_on_full_buffer=False)
-        self.connection.send(encode(self.warm_up()))
+        try:
+            self.connection.send(encode(self.warm_up()))
+        except OSError:
+            return  # the agent is gone already
         # From here on workers may exist: this process outlives the agent by the moment it takes to end their sessions.
         processes.outlive_parent()
         while True:
@@ -221,9 +224,9 @@ class ForkServer:
                     self.connection.send(encode(reply))
 
     def end_strays(self) -> None:
-        """Whatever re-parented itself to this process (double forks, new sessions) and is no worker; waits until it is gone.
+        """Whatever re-parented itself to this process (double forks, new sessions) and is no worker.
 
-        At most STRAYS_S: what hangs in the kernel (a dead network disk) must not keep other workers from being reaped.
+        Waits until it is gone, at most STRAYS_S: what hangs in the kernel must not keep others from being reaped.
         """
         deadline = time.monotonic() + STRAYS_S
         while strays := [pid for pid in processes.children_of(os.getpid()) if pid not in self.workers]:
@@ -239,7 +242,7 @@ class ForkServer:
 
 
 def end_quietly(*pids: int) -> None:
-    """One round: kill these, reap those of them that are children. Never waits for one that may have been born since."""
+    """One round: kill these, reap those that are children. Never waits for one that may have been born since."""
     for pid in pids:
         processes.kill_quietly(pid)
     for pid in pids:

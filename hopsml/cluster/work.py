@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -55,12 +56,16 @@ class Work:
         self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
         self.key = (formation.run_id, formation.generation)
         self.tree = LocalTree(formation.run_url, folder, formation.storage_timeout_s, self._mirror_problem)
-        self.stopping = False
+        self._stopped = asyncio.Event()
         self.reported = False
         self._flush_s = formation.flush_s
         self._server: ForkClient | None = None
         self._worker = 0
-        self.began = asyncio.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker is to end, or never to begin."""
+        return self._stopped.is_set()
 
     @property
     def log(self) -> str:
@@ -89,17 +94,13 @@ class Work:
         resume = await self._fetch_checkpoint()
         assignment = await asyncio.to_thread(self._write_assignment, resume)
         log_path = self.tree.base / "logs" / self._log_name
-        read_end, write_end = os.pipe()
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            if self.stopping:
-                os.close(read_end)
+            if not await self._ready(server):
                 return
-            self._worker, _ = await server.launch(str(assignment), str(self.folder / "cwd"), write_end, log)
+            read_end = await self._start(server, assignment, log)
         finally:
-            os.close(write_end)
             os.close(log)
-        self.began.set()
         tail = asyncio.create_task(self._follow_log(log_path)) if self.launch.rank == 0 else None
         events = asyncio.create_task(self._read_events(read_end))
         try:
@@ -113,6 +114,32 @@ class Work:
                 if task is not None:
                     task.cancel()
             await asyncio.gather(*(task for task in (events, tail) if task), return_exceptions=True)
+
+    async def _ready(self, server: ForkClient) -> bool:
+        """Wait for the fork server's imports; False when the work is stopped before they are done."""
+        stopped = asyncio.create_task(self._stopped.wait())
+        either: list[asyncio.Future[Any]] = [server.ready, stopped]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        if self.stopping and not server.ready.done():
+            await server.close(0.0)  # it may hang in an import; the next run gets a new one
+        return not self.stopping
+
+    async def _start(self, server: ForkClient, assignment: Path, log: int) -> int:
+        """Launch the worker; returns the read end of its event pipe."""
+        read_end, write_end = os.pipe()
+        try:
+            self._worker, _ = await server.launch(str(assignment), str(self.folder / "cwd"), write_end, log)
+        except ConnectionError:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        if self.stopping:  # asked for while the launch was under way: nobody has signalled this worker
+            self._signal(signal.SIGKILL)
+        return read_end
 
     async def _fetch_checkpoint(self) -> str:
         if not self.formation.resume_url:
@@ -254,11 +281,16 @@ class Work:
 
     # ------------------------------------------------------------------------------------------------ its end
 
+    def refuse(self, cause: str) -> None:
+        """Fail before anything is started."""
+        self._stopped.set()
+        self._fail(cause)
+
     def stop(self, grace_s: float, flush_s: float) -> None:
         """SIGTERM now, SIGKILL of the whole group after the grace time. Idempotent."""
         if self.stopping:
             return
-        self.stopping = True
+        self._stopped.set()
         self._flush_s = min(self._flush_s, flush_s)
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
