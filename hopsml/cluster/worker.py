@@ -188,14 +188,8 @@ def _failure(error: BaseException) -> Event:
         cause = f"{type(error).__name__}: {error}".strip()
     text = utf8("".join(traceback.format_exception(error)))
     print(text, file=sys.stderr, flush=True)
-<<<<<<< HEAD
-    return Event(
-        "failed", time.time(), cause=utf8(cause[:4000]), traceback=text[-60_000:], secondary=_echoes_another(error)
-    )
-=======
     cause, text = utf8(cause[:4000]), text[-60_000:]
     return Event("failed", time.time(), cause=cause, traceback=text, secondary=_echoes_another(error))
->>>>>>> trouble
 
 
 def _echoes_another(error: BaseException) -> bool:
