@@ -11,13 +11,15 @@ def main() -> None:
     """Entry point; errors of ours are one sentence, without a traceback."""
     import typer
 
-    from hopsml.cli import logs, profiles, submit, tensorboard
+    from hopsml.cli import doctor, logs, profiles, rerun, runs, submit, tensorboard
 
     app = typer.Typer(
         no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
     )
-    for command in (logs.logs, profiles.profiles, submit.submit, tensorboard.tensorboard):
+    commands = (doctor.doctor, logs.logs, profiles.profiles, rerun.rerun, submit.submit, tensorboard.tensorboard)
+    for command in commands:
         app.command()(command)
+    app.add_typer(runs.app, name="runs")
     try:
         app()
     except HopsmlError as error:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 from hopsml import settings
-from hopsml.cluster import capture
+from hopsml.cluster import capture, gpus
 from hopsml.cluster.coordinator import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
@@ -22,16 +20,21 @@ from hopsml.experiment.result import as_json
 from hopsml.experiment.run import Run
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.storage.runs import find
+from hopsml.tracking import record, redact, seeds
+from hopsml.tracking.recording import Recording
 
-HOOKS = ("hopsml.training.prepare:prepare",)
+HOOKS = ("hopsml.tracking.worker_record:attach", "hopsml.training.prepare:prepare")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked call; ``size`` None means one worker for each executor."""
+    """A checked call; ``size`` None means one worker for each executor.
+
+    A rerun has no ``function`` of this process: ``captured`` holds the bytes that run ``rerun_of`` shipped.
+    """
 
     verb: str
-    function: Callable[..., Any]
+    function: Callable[..., Any] | None
     arguments: dict[str, Any]
     name: str
     description: str
@@ -50,26 +53,29 @@ class Plan:
     environment: dict[str, str]
     local_logdir: bool
     metric_key: str | None
+    captured: capture.Captured | None = None
+    rerun_of: RunDir | None = None
 
 
 def start(plan: Plan) -> Run:
     """Start the run; raises before anything is started where the plan cannot be carried out."""
     check_environment(os.environ, plan.honour_environment)
-    captured = capture.capture(plan.function, plan.arguments)
+    seed = seeds.choose(plan.environment, os.environ)
+    captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     store = settings.project_url()
     resume_url = find(plan.resume, store).url if plan.resume else ""
     application = applications.current(plan.profile, plan.keep_warm_s)
     size = _size(plan, application)
-    directory = claim(store, application.id, _record(plan, captured, application, size))
+    directory = claim(store, application.id, _record(plan, captured, application, size, seed))
     request = RunRequest(
         spec=GangSpec(run_id=directory.run_id, size=size, start_timeout_s=plan.start_timeout_s),
         payload=captured.payload,
         run_url=directory.url,
-        preload=captured.preload if plan.preload is None else plan.preload,
+        preload=_preload(plan, captured),
         roles=plan.roles,
         with_tf_config=plan.with_tf_config,
         resume_url=resume_url,
-        environment=_environment(plan, directory),
+        environment=_environment(plan, directory, seed),
         hooks=HOOKS,
         merge_scope=plan.merge_scope,
         scoped_allocator=plan.scoped_allocator,
@@ -86,11 +92,13 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
         application = applications.current(plan.profile, plan.keep_warm_s)
         state = application.coordinator.launch(request)
     coordinator, run_id = application.coordinator, request.spec.run_id
+    recording = Recording(directory, request.payload, more=_facts(application), code_of=plan.rerun_of).start()
     run = Run(
         state,
         directory,
         lambda reason: coordinator.cancel(run_id, reason),
         metric_key=plan.metric_key,
+        before_status=recording.join,
         merge_scope=plan.merge_scope,
         scoped_allocator=plan.scoped_allocator,
     )
@@ -113,36 +121,72 @@ def _size(plan: Plan, application: applications.Application) -> int:
     return size
 
 
-def _environment(plan: Plan, directory: RunDir) -> dict[str, str]:
+def _preload(plan: Plan, captured: capture.Captured) -> tuple[str, ...]:
+    return captured.preload if plan.preload is None else plan.preload
+
+
+def _environment(plan: Plan, directory: RunDir, seed: int) -> dict[str, str]:
     variables = {
         "ML_ID": directory.run_id,  # the predecessor's name for it
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
         **plan.environment,
+        seeds.VARIABLE: str(seed),
     }
     if plan.honour_environment:
         variables["HOPSML_HONOUR_ENVIRONMENT"] = "1"
     return variables
 
 
-def _record(plan: Plan, captured: capture.Captured, application: applications.Application, size: int) -> dict[str, Any]:
+def _record(
+    plan: Plan, captured: capture.Captured, application: applications.Application, size: int, seed: int
+) -> dict[str, Any]:
+    """``run.json``: what ``experiment.rerun`` needs to build the same plan again stands under ``options``."""
     return {
         "verb": plan.verb,
         "name": plan.name,
         "description": plan.description,
-        "function": getattr(plan.function, "__name__", repr(plan.function)),
+        "function": captured.name,
         "source": captured.source,
-        "code_sha256": captured.sha256,
-        "arguments": as_json(plan.arguments),
+        "code_sha256": captured.code_sha256,
+        "payload_sha256": captured.sha256,
+        "payload_bytes": len(captured.payload),
+        "arguments": redact.arguments(as_json(plan.arguments)),
         "workers": size,
         "merge_scope": plan.merge_scope,
         "scoped_allocator": plan.scoped_allocator,
         "resume": plan.resume,
+        "seed": seed,
+        "options": {
+            "evaluator": plan.roles.evaluator,
+            "with_tf_config": plan.with_tf_config,
+            "start_timeout_s": plan.start_timeout_s,
+            "keep_warm_s": plan.keep_warm_s,
+            "preload": list(_preload(plan, captured)),
+            "own_imports": list(captured.own_imports),
+            "honour_environment": plan.honour_environment,
+            "environment": redact.settings(plan.environment),
+            "local_logdir": plan.local_logdir,
+            "metric_key": plan.metric_key,
+        },
+        "rerun_of": plan.rerun_of.url if plan.rerun_of is not None else None,
+        "profile": plan.profile or os.environ.get("HOPSML_PROFILE"),
         "backend": application.backend.name,
         "application": application.id,
-        "started": time.time(),
         "user": settings.project_name(),
-        "python": platform.python_version(),
         "driver": platform.node(),
-        "command": sys.argv,
+        **record.of_driver(),
     }
+
+
+def _facts(application: applications.Application) -> dict[str, Callable[[], Any]]:
+    """What only the layers above know of the environment; computed while the run is under way."""
+    context = getattr(application.backend, "context", None)
+    facts: dict[str, Callable[[], Any]] = {"driver_gpus": lambda: [asdict(gpu) for gpu in gpus.host_gpus()]}
+    if context is not None:
+        facts["spark"] = lambda: {
+            "version": context.version,
+            "master": context.master,
+            "settings": redact.settings(dict(context.getConf().getAll())),
+        }
+    return facts

@@ -27,12 +27,16 @@ class Run:
         cancel: Callable[[str], None],
         *,
         metric_key: str | None = None,
+        before_status: Callable[[], None] = lambda: None,
         **facts: Any,
     ) -> None:
-        """``facts`` become attributes of the result."""
+        """``before_status`` waits for what else must lie in the run directory before its last file says that all is there;
+        ``facts`` become attributes of the result.
+        """
         self.state, self.directory = state, run_dir
         self.run_id, self.run_dir = state.run_id, run_dir.url
         self._cancel, self._metric_key, self._facts = cancel, metric_key, facts
+        self._before_status = before_status
         self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
         self._closer = threading.Thread(target=self._close, name=f"hopsml-run-{self.run_id}", daemon=True)
         self._closer.start()
@@ -138,6 +142,7 @@ class Run:
             except Exception as problem:  # noqa: BLE001 the value cannot be read back or recorded: there is no result
                 error = problem
         try:
+            self._before_status()
             self._write_status(error)
         except Exception as problem:  # noqa: BLE001
             error = error or problem

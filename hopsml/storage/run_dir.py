@@ -2,7 +2,10 @@
 
 <project>/Experiments/<appId>_<n>/
     run.json            what was asked; written first, exclusively: it claims the directory
-    code/               what was shipped
+    environment.json    with what: packages, settings, variables, hardware, git; written while the run is under way
+    worker.json         the same of the chief's interpreter and machine
+    inputs.jsonl        what the function noted as its inputs
+    code/               function.pickle: what was shipped; script.py or cells.py, git.diff
     events/             TensorBoard event files, shared by all ranks
     checkpoints/        step-000000120/ ..., complete or absent
     logs/               g0-rank0.log ...
@@ -70,9 +73,29 @@ class RunDir:
         return urls.join(self.url, "status.json")
 
     @property
+    def environment_json(self) -> str:
+        """With what the run was made, as the driver sees it."""
+        return urls.join(self.url, "environment.json")
+
+    @property
+    def worker_json(self) -> str:
+        """Interpreter, hardware and variables of the chief."""
+        return urls.join(self.url, "worker.json")
+
+    @property
+    def inputs(self) -> str:
+        """Inputs that the function noted, one JSON object a line."""
+        return urls.join(self.url, "inputs.jsonl")
+
+    @property
     def code(self) -> str:
-        """What was shipped to the workers."""
+        """What was shipped to the workers, and the code around it."""
         return urls.join(self.url, "code")
+
+    @property
+    def function(self) -> str:
+        """The pickled function with its arguments, exactly the bytes that the workers got."""
+        return urls.join(self.code, "function.pickle")
 
     @property
     def events(self) -> str:

@@ -1,0 +1,226 @@
+"""``hopsml runs ls|show|diff|logs|rm``: what has been run, on any store."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hopsml.cli.logs import logs
+
+if TYPE_CHECKING:
+    from hopsml.tracking.catalog import StoredRun
+    from hopsml.tracking.compare import Difference
+
+app = typer.Typer(no_args_is_help=True, help="What has been run: list, look at, compare, delete.")
+app.command()(logs)
+
+As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
+_COLUMNS = ("run", "name", "state", "workers", "started", "took", "metric")
+
+
+@app.command()
+def ls(
+    last: Annotated[int, typer.Option(help="how many, the youngest first; 0 for all")] = 20,
+    project: Annotated[str, typer.Option(help="URL of a project; $HOPSML_PROJECT_URL and its defaults else")] = "",
+    as_json: As_json = False,
+) -> None:
+    """List the runs of a project."""
+    from hopsml import settings
+    from hopsml.tracking import catalog
+
+    url = project or settings.project_url()
+    found = catalog.recent(url, last or None)
+    if as_json:
+        print(json.dumps([_row_as_json(run) for run in found], ensure_ascii=False))
+    elif not found:
+        print(f"no runs in {url}", file=sys.stderr)
+    else:
+        print("\n".join(table([_COLUMNS, *(_row(run) for run in found)])))
+
+
+@app.command()
+def show(run: str, as_json: As_json = False) -> None:
+    """Print everything that is recorded of a run; RUN is its URL, its path or its id."""
+    stored = _read(run)
+    if as_json:
+        print(json.dumps(_everything(stored), ensure_ascii=False))
+        return
+    for title, content in _sections(stored):
+        if content:
+            print(f"{title}\n{_indented(content)}\n")
+
+
+@app.command()
+def diff(left: str, right: str, as_json: As_json = False) -> None:
+    """Compare two runs: source, arguments, packages, settings, inputs, result."""
+    from hopsml.tracking import compare
+
+    one, other = _read(left), _read(right)
+    found, source = compare.differences(one, other), compare.source_diff(one, other)
+    if as_json:
+        rows = [{"section": d.section, "name": d.name, "left": d.left, "right": d.right} for d in found]
+        content = {"left": one.directory.url, "right": other.directory.url, "differences": rows, "source": source}
+        print(json.dumps(content, ensure_ascii=False))
+        return
+    if not found and not source:
+        print("nothing that was recorded differs")
+        return
+    print("\n".join(table([("", one.run_id, other.run_id), *map(difference_row, found)])))
+    if source:
+        print("\n" + source)
+
+
+@app.command()
+def rm(
+    runs: list[str],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    force: Annotated[bool, typer.Option(help="also a run that may still be going on")] = False,
+) -> None:
+    """Delete runs with all their files: checkpoints, events, logs, exports."""
+    from hopsml.errors import ArgumentError
+    from hopsml.storage.filesystem import for_url
+    from hopsml.tracking.catalog import RUNNING
+
+    found = [_read(run, brief=True) for run in dict.fromkeys(runs)]
+    for stored in found:
+        if stored.state == RUNNING and not force:
+            raise ArgumentError(
+                f"run {stored.run_id} has no status.json, and its last sign of life is {_duration(stored.quiet_s)} old: it "
+                "may still be going on. Cancel it first, or delete it with --force; nothing was deleted"
+            )
+    if not yes:
+        print("\n".join(table([_COLUMNS, *(_row(stored) for stored in found)])))
+        if not sys.stdin.isatty():
+            raise ArgumentError("nobody can be asked here: delete without asking with --yes; nothing was deleted")
+        typer.confirm(f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", abort=True)
+    for stored in found:
+        for_url(stored.directory.url).delete(stored.directory.url, recursive=True)
+        print(f"deleted {stored.directory.url}")
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Lines with aligned columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def difference_row(found: Difference) -> tuple[str, str, str]:
+    """What differs, and the two values."""
+    return f"{found.section}: {found.name}", short(found.left), short(found.right)
+
+
+def short(value: Any, width: int = 60) -> str:
+    """A value on one line; "-" for none."""
+    if value is None:
+        return "-"
+    text = " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _read(run: str, brief: bool = False) -> StoredRun:
+    from hopsml import settings
+    from hopsml.storage.runs import find
+    from hopsml.tracking import catalog
+
+    return catalog.read(find(run, settings.project_url()), brief=brief)
+
+
+def _row(run: StoredRun) -> tuple[str, ...]:
+    metric = run.main_metric
+    return (
+        run.run_id,
+        short(run.run.get("name") or "-", 30),
+        run.state,
+        str(run.run.get("workers", "-")),
+        _time(run.run.get("started")),
+        _duration(run.seconds),
+        f"{metric[0]}={metric[1]:.6g}" if metric and isinstance(metric[1], (int, float)) else "-",
+    )
+
+
+def _row_as_json(run: StoredRun) -> dict[str, Any]:
+    metric = run.main_metric
+    return {
+        "run_id": run.run_id,
+        "run_dir": run.directory.url,
+        "name": run.run.get("name"),
+        "state": run.state,
+        "workers": run.run.get("workers"),
+        "started": run.run.get("started"),
+        "seconds": run.seconds,
+        "metric": dict([metric]) if metric else {},
+        "rerun_of": run.run.get("rerun_of"),
+    }
+
+
+def _time(seconds: float | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _everything(run: StoredRun) -> dict[str, Any]:
+    return {
+        "run_dir": run.directory.url,
+        "state": run.state,
+        "run": run.run,
+        "status": run.status,
+        "outputs": run.outputs,
+        "environment": run.environment,
+        "worker": run.worker,
+        "inputs": run.inputs,
+    }
+
+
+def _sections(run: StoredRun) -> list[tuple[str, Any]]:
+    """What a person wants to know first, first; everything that was recorded is somewhere."""
+    record, around = dict(run.run), dict(run.environment)
+    source, packages = record.pop("source", ""), around.pop("packages", None) or {}
+    status = dict(run.status or {})
+    metric = run.main_metric
+    head = {
+        "run": run.run_id,
+        "directory": run.directory.url,
+        "state": run.state,
+        "name": record.get("name"),
+        "started": _time(record.get("started")),
+        "took": _duration(run.seconds),
+        **({metric[0]: metric[1]} if metric else {}),
+    }
+    inputs = [*(around.pop("inputs", None) or []), *run.inputs]
+    return [
+        ("run", head),
+        ("error", status.pop("error", "")),
+        ("result", run.outputs),
+        ("arguments", record.pop("arguments", None)),
+        ("inputs", {str(entry.get("url")): short(entry, 200) for entry in inputs}),
+        ("what was asked (run.json)", record),
+        ("how it ended (status.json)", status),
+        ("with what (environment.json)", around),
+        ("the chief's machine (worker.json)", run.worker),
+        ("packages", " ".join(f"{name}=={version}" for name, version in packages.items())),
+        ("source", source),
+    ]
+
+
+def _indented(content: Any) -> str:
+    if isinstance(content, dict):
+        width = max(len(str(name)) for name in content)
+        return "\n".join(_entry(str(name), value, width) for name, value in content.items())
+    return "\n".join(f"  {line}" for line in str(content).splitlines())
+
+
+def _entry(name: str, value: Any, width: int) -> str:
+    if isinstance(value, dict) and len(value) > 1:
+        return f"  {name}\n" + "\n".join(f"  {line}" for line in _indented(value).splitlines())
+    return f"  {name:{width}}  {short(value, 100_000)}"

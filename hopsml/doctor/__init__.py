@@ -1,0 +1,12 @@
+"""``hopsml doctor``: what this machine or cluster can do, and what to do about what it cannot.
+
+``facts.py`` and ``services.py`` look (thin, each look with a deadline), ``checks.py`` and ``cluster_checks.py`` judge (pure:
+facts in, a finding out), ``examination.py`` runs them side by side so that nothing that hangs can hang the doctor.
+"""
+
+from __future__ import annotations
+
+from hopsml.doctor.examination import Report, examine
+from hopsml.doctor.finding import Finding, Needs, Status
+
+__all__ = ["Finding", "Needs", "Report", "Status", "examine"]

@@ -1,0 +1,278 @@
+"""Judging what was seen of this machine. Pure: facts in, a finding out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from hopsml.cluster.gpus import HostGpu
+from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
+from hopsml.doctor.finding import Finding, Needs, Status, fail, ok, warn
+from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, parse_version, verdict
+
+MIB, GIB = 1 << 20, 1 << 30
+PYTHONS = ((3, 10), (3, 11), (3, 12))
+JAVA_TESTED, JAVA_WORKING = 17, (17, 21)
+TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
+PORTS_COMFORTABLE = 10
+
+
+def python(version: tuple[int, int, int]) -> Finding:
+    """This interpreter, the driver's."""
+    text = ".".join(map(str, version))
+    if version[:2] in PYTHONS:
+        return ok("python", text, version=text)
+    return fail("python", f"{text} is not supported", "use Python 3.10, 3.11 (tested) or 3.12", version=text)
+
+
+def java_version(output: str) -> int | None:
+    """The feature number in what ``java -version`` prints: 17 of "17.0.15", 8 of "1.8.0_402"."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', output)
+    if not found:
+        return None
+    return int(found.group(2) or 0) if found.group(1) == "1" else int(found.group(1))
+
+
+def java(facts: JavaFacts, needs: Needs) -> Finding:
+    """Spark 4 needs Java 17; without Spark no Java is needed."""
+    install = "install Java 17 (for instance openjdk-17-jre-headless) and let JAVA_HOME name it"
+    if not facts.path and not needs.spark:
+        return ok("java", f"none; profile {needs.profile} runs without Spark and needs none")
+    if not facts.path:
+        return fail("java", "there is no java on the path, and JAVA_HOME is not set", install)
+    version = java_version(facts.output)
+    where = f"{facts.path} (from {facts.source})"
+    missing = needs.missing(needs.spark)
+    if facts.problem or version is None:
+        why = facts.problem or f"its version cannot be read from {facts.output.strip()[:80]!r}"
+        return Finding("java", missing, f"{where} does not work: {why}", install)
+    if version < JAVA_TESTED:
+        return Finding(
+            "java", missing, f"Java {version} at {where} is too old for Spark 4", install, {"version": version}
+        )
+    if version not in JAVA_WORKING:
+        remedy = f"if Spark fails in a strange way, {install}"
+        return warn("java", f"Java {version} at {where}: Spark is not tested with it", remedy, version=version)
+    return ok("java", f"{version} at {where}", version=version)
+
+
+def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Finding:
+    """pyspark, the Hadoop client that it brings, and whatever else of Spark is there."""
+    install = "pip install 'hopsml[spark]'"
+    known = {"pyspark": facts.pyspark, "hadoop_client": facts.hadoop_client, "spark_home": facts.home}
+    if "pyspark-client" in packages and facts.pyspark:
+        return fail(
+            "spark",
+            f"pyspark {facts.pyspark} and pyspark-client {packages['pyspark-client']} overwrite each other's files",
+            "pip uninstall pyspark pyspark-client, then "
+            + install
+            + "; Airflow's Spark provider needs an environment of "
+            "its own",
+            **known,
+        )
+    if not facts.pyspark:
+        summary = f"pyspark is not installed; profile {needs.profile} {'needs it' if needs.spark else 'does without'}"
+        return fail("spark", summary, install, **known) if needs.spark else ok("spark", summary, **known)
+    if parse_version(facts.pyspark)[:1] != (4,):
+        return Finding("spark", needs.missing(needs.spark), f"pyspark {facts.pyspark} is not 4.x", install, known)
+    if facts.home and parse_version(facts.home_version)[:2] != parse_version(facts.pyspark)[:2]:
+        there = f"Spark {facts.home_version}" if facts.home_version else "no Spark"
+        return Finding(
+            "spark",
+            needs.missing(needs.spark),
+            f"SPARK_HOME={facts.home} holds {there}, but pyspark is {facts.pyspark}",
+            "unset SPARK_HOME, or install the pyspark of the same version: pip install "
+            f"'pyspark=={facts.home_version or facts.pyspark}'",
+            known,
+        )
+    client = f"Hadoop client {facts.hadoop_client}" if facts.hadoop_client else "without a Hadoop client"
+    return ok("spark", f"pyspark {facts.pyspark}, {client}", **known)
+
+
+def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
+    """TensorFlow and Keras: their versions, and combinations that are known not to work."""
+    names = (*TENSORFLOWS, "keras", "tf-keras", "torch", "jax")
+    known = {name: packages[name] for name in names if name in packages}
+    listed = ", ".join(f"{name} {version}" for name, version in known.items())
+    problems = [*_broken(known), *_bad_combinations(packages, environment)]
+    if problems:
+        worst = Status.FAIL if any(status is Status.FAIL for status, _, _ in problems) else Status.WARN
+        summary = f"{listed}: " if listed else ""
+        summary += "; ".join(problem for _, problem, _ in problems)
+        return Finding("frameworks", worst, summary, "; ".join(remedy for _, _, remedy in problems), dict(known))
+    if not known:
+        remedy = "pip install 'hopsml[tensorflow]' (or [tensorflow-cpu]); functions without a framework run as they are"
+        return warn("frameworks", "neither TensorFlow nor another framework is installed", remedy)
+    return ok("frameworks", listed, **known)
+
+
+def _broken(known: Mapping[str, str]) -> list[tuple[Status, str, str]]:
+    problems = []
+    for name in known:
+        versions = TENSORFLOW if name in TENSORFLOWS else KERAS if name == "keras" else None
+        if versions is None:
+            continue
+        working = ", ".join(".".join(map(str, number)) for number in versions.working)
+        pin = f"pip install '{name}=={working.split(', ')[-1]}.*'"
+        judged = verdict(versions, known[name])
+        if judged == "broken":
+            problems.append((Status.FAIL, f"{name} {known[name]} does not work: {versions.why_not_older}", pin))
+        elif judged == "unknown":
+            why = f"{name} {known[name]} has not been tried (known to work: {working})"
+            problems.append((Status.WARN, why, f"if training fails in a strange way, {pin}"))
+    return problems
+
+
+def _bad_combinations(packages: Mapping[str, str], environment: Mapping[str, str]) -> list[tuple[Status, str, str]]:
+    problems = []
+    both = [packages[name] for name in TENSORFLOWS if name in packages]
+    if len(both) == 2:
+        status = Status.FAIL if both[0] != both[1] else Status.WARN
+        remedy = "keep one: pip uninstall tensorflow tensorflow-cpu, then install the one that is wanted"
+        problems.append((status, "tensorflow and tensorflow-cpu overwrite each other's files", remedy))
+    legacy = environment.get("TF_USE_LEGACY_KERAS", "") in ("1", "true", "True")
+    if legacy and "tf-keras" not in packages:
+        remedy = "pip install tf-keras --no-deps, or unset the variable"
+        problems.append((Status.FAIL, "TF_USE_LEGACY_KERAS is set, but tf-keras is not installed", remedy))
+    if both and "tf-keras" in packages and parse_version(packages["tf-keras"])[:2] != parse_version(both[0])[:2]:
+        wanted = ".".join(map(str, parse_version(both[0])[:2]))
+        status = Status.FAIL if legacy else Status.WARN
+        why = f"tf-keras {packages['tf-keras']} belongs to another TensorFlow"
+        problems.append((status, why, f"pip install --no-deps 'tf-keras=={wanted}.*'"))
+    if "tensorflow-io" in packages and both:
+        why = f"tensorflow-io {packages['tensorflow-io']} no longer loads under this TensorFlow"
+        problems.append((Status.WARN, why, "pip uninstall tensorflow-io; hopsml reads and writes HDFS without it"))
+    return problems
+
+
+def gpus(found: Sequence[HostGpu], has_driver: bool, packages: Mapping[str, str]) -> Finding:
+    """The GPUs of this machine; executors may have others."""
+    facts = {"gpus": [{"index": gpu.index, "uuid": gpu.uuid, "processes": gpu.processes} for gpu in found]}
+    if not found and has_driver:
+        return warn(
+            "gpus",
+            "nvidia-smi is installed, but no GPU answers",
+            "run nvidia-smi: often a driver was updated without a restart, or a container was started without --gpus",
+        )
+    if not found:
+        return ok("gpus", "none on this machine; workers here get CPU slots", **facts)
+    if "tensorflow-cpu" in packages and "tensorflow" not in packages:
+        return warn(
+            "gpus",
+            f"{len(found)} on this machine, but tensorflow-cpu cannot use them",
+            "pip uninstall tensorflow-cpu, then pip install 'hopsml[tensorflow]'",
+            **facts,
+        )
+    busy = sum(1 for gpu in found if gpu.processes)
+    return ok("gpus", f"{len(found)} on this machine{f', {busy} in use' if busy else ''}", **facts)
+
+
+def limits(facts: LimitFacts, gpu_count: int = 0) -> Finding:
+    """Open files, processes, stack, shared memory."""
+    known = {
+        "open_files": facts.open_files,
+        "processes": facts.processes,
+        "stack_bytes": facts.stack_bytes,
+        "shm_bytes": facts.shm_bytes,
+    }
+    problems: list[tuple[str, str]] = []
+    if 0 <= facts.open_files < 4096:
+        problems.append((f"only {facts.open_files} open files", "ulimit -n 65536 (or nofile in limits.conf)"))
+    if 0 <= facts.processes < 4096:
+        why = f"only {facts.processes} processes and threads, and one worker needs over 100"
+        problems.append((why, "ulimit -u 65536 (or nproc in limits.conf)"))
+    if 0 <= facts.stack_bytes < 8 * MIB:
+        problems.append((f"a stack of only {facts.stack_bytes // 1024} KiB", "ulimit -s 8192"))
+    if gpu_count > 1 and facts.shm_bytes < GIB:
+        why = f"/dev/shm of only {facts.shm_bytes // MIB} MiB, through which NCCL passes data between {gpu_count} GPUs"
+        problems.append((why, "docker run --shm-size=8g, or mount -o remount,size=8g /dev/shm"))
+    if problems:
+        summary, remedy = ("; ".join(texts) for texts in zip(*problems, strict=True))
+        return warn("limits", summary, remedy, **known)
+    return ok("limits", f"{_count(facts.open_files)} files, {_count(facts.processes)} processes", **known)
+
+
+def scratch(facts: ScratchFacts) -> Finding:
+    """Space for what is not yet on shared storage: events, logs, checkpoints."""
+    known = {"folder": facts.folder, "free_bytes": facts.free_bytes}
+    remedy = f"free space in {facts.folder}, or let TMPDIR name a folder on a larger disk"
+    if facts.problem:
+        return fail("scratch", f"{facts.folder} cannot be written: {facts.problem}", remedy, **known)
+    free = f"{facts.free_bytes / GIB:.1f} GiB free in {facts.folder}"
+    if facts.free_bytes < GIB // 4 or facts.free_inodes == 0:
+        return fail("scratch", free + (", and no inode" if facts.free_inodes == 0 else ""), remedy, **known)
+    if facts.free_bytes < 5 * GIB:
+        return warn("scratch", f"{free}: checkpoints of a large model may not fit", remedy, **known)
+    return ok("scratch", free, **known)
+
+
+def ports(facts: PortFacts) -> Finding:
+    """Each agent holds one port, the coordinator one more."""
+    known = {"range": facts.text, "tried": facts.tried, "free": facts.free}
+    if facts.tried == 0:
+        remedy = "set it to two port numbers, for instance 40000-40100, or unset it"
+        return fail("ports", facts.problem, remedy, **known)
+    if facts.free == 0:
+        remedy = "end what holds the ports (ss -tlnp shows it), or let HOPSML_PORT_RANGE name free ones"
+        return fail("ports", f"none of {facts.tried} can be bound: {facts.problem}", remedy, **known)
+    if not facts.text:
+        return ok("ports", "of the kernel's choice; HOPSML_PORT_RANGE=low-high limits them for a firewall", **known)
+    if facts.free < PORTS_COMFORTABLE:
+        remedy = (
+            f"widen the range to {PORTS_COMFORTABLE} or more: each worker on a host needs one, and a new run another"
+        )
+        return warn("ports", f"only {facts.free} of {facts.tried} in {facts.text} are free", remedy, **known)
+    return ok("ports", f"{facts.free} of {facts.tried} in {facts.text} are free", **known)
+
+
+def addresses(facts: AddressFacts, needs: Needs) -> Finding:
+    """Executors must reach the driver at the address that it announces."""
+    known = {"hostname": facts.hostname, "local": list(facts.local), "announced": facts.announced, "from": facts.source}
+    real = [address for address in facts.local if not address.startswith("127.") and address != "::1"]
+    choose = (
+        "set SPARK_LOCAL_IP, or spark.driver.host in the profile, to the address that the executors' network reaches"
+    )
+    choose += f": {', '.join(real)}" if real else "; this machine has none besides loopback"
+    if not needs.spark:
+        return ok("addresses", "loopback: workers are processes of this machine", **known)
+    if facts.problem:
+        return fail("addresses", f"the driver's address is unknown: {facts.problem}", choose, **known)
+    told = f"the driver announces {facts.announced} (from {facts.source})"
+    if facts.announced.startswith("127.") and needs.distributed:
+        return warn("addresses", f"{told}: executors on other machines cannot reach it", choose, **known)
+    if not facts.announced.startswith("127.") and facts.announced not in facts.local:
+        return warn("addresses", f"{told}, which no interface of this machine has", choose, **known)
+    return ok("addresses", told, **known)
+
+
+def executors_python(facts: PythonFacts, driver: tuple[int, int, int], needs: Needs) -> Finding:
+    """Spark refuses executors whose Python has another minor version than the driver's."""
+    known = {"asked": facts.asked, "from": facts.source, "version": facts.version, "has_hopsml": facts.has_hopsml}
+    if not needs.spark:
+        return ok("executors' python", "this one: workers are processes of this machine", **known)
+    name = (
+        f"{facts.asked} ({facts.source})" if facts.source != "default" else f"{facts.asked} (PYSPARK_PYTHON is not set)"
+    )
+    wanted = ".".join(map(str, driver[:2]))
+    ship = f"let PYSPARK_PYTHON name a Python {wanted} that has hopsml on every node, or ship one with spark.archives"
+    if needs.distributed and facts.asked.startswith(("./", "../")):
+        return ok(
+            "executors' python", f"{name} is relative: shipped with the application, and not to be seen here", **known
+        )
+    if not needs.distributed and facts.source == "default":
+        return ok("executors' python", "this one: executors share this machine", **known)
+    if facts.problem or not facts.version:
+        status = Status.WARN if needs.distributed and os.path.isabs(facts.asked) else Status.FAIL
+        return Finding(
+            "executors' python", status, f"{name}: {facts.problem or 'does not say its version'}", ship, known
+        )
+    if parse_version(facts.version)[:2] != driver[:2]:
+        return fail("executors' python", f"{name} is {facts.version}, the driver's is {wanted}", ship, **known)
+    if not facts.has_hopsml:
+        return Finding("executors' python", needs.missing(True), f"{name} does not have hopsml", ship, known)
+    return ok("executors' python", f"{name}: {facts.version}, with hopsml", **known)
+
+
+def _count(limit: int) -> str:
+    return "unlimited" if limit < 0 else str(limit)

@@ -1,0 +1,256 @@
+"""Looking at this machine: versions, limits, ports, addresses. No judgement here; every process has a deadline."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from hopsml.cluster import network
+from hopsml.cluster.gpus import HostGpu, host_gpus
+
+PROCESS_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True)
+class JavaFacts:
+    """The java that Spark would start; ``path`` "" if there is none."""
+
+    path: str
+    source: str  # JAVA_HOME | PATH
+    output: str = ""  # of -version
+    problem: str = ""
+
+
+def java() -> JavaFacts:
+    """As Spark looks for it: $JAVA_HOME/bin/java if the variable is set, else the one on the path."""
+    home = os.environ.get("JAVA_HOME")
+    source = "JAVA_HOME" if home else "PATH"
+    path = str(Path(home, "bin", "java")) if home else shutil.which("java") or ""
+    if not path:
+        return JavaFacts("", source)
+    output, problem = run([path, "-version"])
+    return JavaFacts(path, source, output, problem)
+
+
+@dataclass(frozen=True)
+class SparkFacts:
+    """The installed pyspark, and a Spark that SPARK_HOME names."""
+
+    pyspark: str  # version, "" if it is not installed
+    hadoop_client: str  # of the jars that spark-submit would use
+    home: str  # SPARK_HOME
+    home_version: str  # of the Spark there
+
+
+def spark(packages: dict[str, str]) -> SparkFacts:
+    """From the installed packages, and the names of the jars; no JVM is started."""
+    home = os.environ.get("SPARK_HOME", "")
+    spec = find_spec("pyspark")
+    installed = str(Path(spec.origin).parent) if spec is not None and spec.origin is not None else ""
+    jars = Path(home or installed, "jars")
+    return SparkFacts(
+        pyspark=packages.get("pyspark", ""),
+        hadoop_client=_jar_version(jars, "hadoop-client-api"),
+        home=home,
+        home_version=_jar_version(Path(home, "jars"), "spark-core_*") if home else "",
+    )
+
+
+def _jar_version(folder: Path, name: str) -> str:
+    for jar in sorted(folder.glob(f"{name}-*.jar")) if folder.is_dir() else ():
+        found = re.search(r"-(\d[\w.]*?)\.jar$", jar.name)
+        if found:
+            return found.group(1)
+    return ""
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """GPUs that answer, and whether a driver is installed."""
+
+    gpus: tuple[HostGpu, ...]
+    has_driver: bool
+
+
+def gpus() -> GpuFacts:
+    """By NVML, else by nvidia-smi, which has a deadline of its own."""
+    return GpuFacts(host_gpus(), shutil.which("nvidia-smi") is not None)
+
+
+@dataclass(frozen=True)
+class PythonFacts:
+    """What an executor's Python says of itself; ``asked`` is how it was named."""
+
+    asked: str
+    source: str  # the variable, or "default"
+    version: str = ""
+    has_hopsml: bool = False
+    problem: str = ""
+
+
+def executors_python(configured: str) -> PythonFacts:
+    """The Python that ``spark.pyspark.python`` (given), else PYSPARK_PYTHON, else python3 starts on this machine."""
+    asked = configured or os.environ.get("PYSPARK_PYTHON", "")
+    source = "spark.pyspark.python" if configured else "PYSPARK_PYTHON" if asked else "default"
+    path = shutil.which(asked or "python3")
+    if path is None:
+        return PythonFacts(asked or "python3", source, problem="there is no such program on this machine")
+    code = (
+        "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], u.find_spec('hopsml') is not None)"
+    )
+    with tempfile.TemporaryDirectory(
+        prefix="hopsml-doctor-"
+    ) as elsewhere:  # the sources here must not count as installed
+        output, problem = run([path, "-c", code], cwd=elsewhere)
+    version, _, has_hopsml = output.strip().rpartition("\n")[2].partition(" ")
+    return PythonFacts(asked or "python3", source, version, has_hopsml == "True", problem)
+
+
+@dataclass(frozen=True)
+class LimitFacts:
+    """What the operating system allows this process; -1 stands for no limit."""
+
+    open_files: int
+    processes: int
+    stack_bytes: int
+    shm_bytes: int  # size of /dev/shm, 0 if there is none
+
+
+def limits() -> LimitFacts:
+    """Soft limits: those count, unless the process raises them itself."""
+    try:
+        shm = os.statvfs("/dev/shm")
+        shm_bytes = shm.f_frsize * shm.f_blocks
+    except OSError:
+        shm_bytes = 0
+    return LimitFacts(
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        processes=resource.getrlimit(resource.RLIMIT_NPROC)[0],
+        stack_bytes=resource.getrlimit(resource.RLIMIT_STACK)[0],
+        shm_bytes=shm_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class ScratchFacts:
+    """The folder in which agents keep their files until they are on shared storage."""
+
+    folder: str
+    free_bytes: int
+    free_inodes: int  # -1 where the file system has no such number
+    problem: str = ""
+
+
+def scratch() -> ScratchFacts:
+    """A file is written there and read back."""
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.NamedTemporaryFile(prefix="hopsml-doctor-") as file:
+            file.write(b"probe")
+            file.flush()
+        space = os.statvfs(folder)
+    except OSError as error:
+        return ScratchFacts(folder, 0, 0, error.strerror or str(error))
+    return ScratchFacts(folder, space.f_frsize * space.f_bavail, space.f_favail if space.f_files else -1)
+
+
+@dataclass(frozen=True)
+class PortFacts:
+    """How many ports of HOPSML_PORT_RANGE can be held; without a range whether any can be."""
+
+    text: str  # the variable
+    tried: int
+    free: int
+    problem: str = ""
+
+
+PORTS_TRIED = 200
+
+
+def ports() -> PortFacts:
+    """Binds each port of the range for a moment, at most ``PORTS_TRIED``; without a range one of the kernel's choice."""
+    text = os.environ.get("HOPSML_PORT_RANGE", "")
+    first, _, last = text.partition("-")
+    if text and not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
+        return PortFacts(text, 0, 0, f"HOPSML_PORT_RANGE={text!r} is not low-high, two port numbers")
+    candidates = range(int(first), int(last) + 1)[:PORTS_TRIED] if text else (0,)
+    outcomes = [_can_bind(port) for port in candidates]
+    problem = next((outcome for outcome in outcomes if outcome), "")
+    return PortFacts(text, len(outcomes), outcomes.count(""), problem)
+
+
+def _can_bind(port: int) -> str:
+    """Empty, or why not."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+@dataclass(frozen=True)
+class AddressFacts:
+    """Addresses of this machine, and the one that Spark's driver would tell its executors."""
+
+    hostname: str
+    local: tuple[str, ...]
+    announced: str
+    source: str  # spark.driver.host | SPARK_LOCAL_IP | the host's name
+    problem: str = ""
+
+
+def addresses(driver_host: str, local_ip: str) -> AddressFacts:
+    """For the profile's ``spark.driver.host`` and SPARK_LOCAL_IP, "" if not set.
+
+    As Spark does, a host's name that means loopback is passed over for the first real address.
+    """
+    hostname, local = socket.gethostname(), network.local_addresses()
+    for value, source in ((driver_host, "spark.driver.host"), (local_ip, "SPARK_LOCAL_IP")):
+        if value:
+            return AddressFacts(hostname, local, *_resolved(value, source))
+    announced, source, problem = _resolved(hostname, "the host's name")
+    if not problem and announced.startswith("127."):
+        real = [address for address in local if ":" not in address and not address.startswith("127.")]
+        announced = real[0] if real else announced
+    return AddressFacts(hostname, local, announced, source, problem)
+
+
+def _resolved(name: str, source: str) -> tuple[str, str, str]:
+    try:
+        return socket.gethostbyname(name), source, ""
+    except OSError as error:
+        return "", source, f"{name!r} cannot be resolved: {error.strerror or error}"
+
+
+def run(command: list[str], timeout_s: float = PROCESS_TIMEOUT_S, cwd: str | None = None) -> tuple[str, str]:
+    """``(output, problem)`` of a process; standard error is part of the output. It is killed at the deadline."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"it did not end within {timeout_s:g} s"
+    except OSError as error:
+        return "", error.strerror or str(error)
+    output = done.stdout.decode(errors="replace")
+    return output, "" if done.returncode == 0 else f"it ended with status {done.returncode}: {output.strip()[-200:]}"
+
+
+def python_version() -> tuple[int, int, int]:
+    """Of this interpreter, the driver's."""
+    return sys.version_info[:3]

@@ -1,0 +1,222 @@
+"""Looking at what lies beyond this machine: the project's store, HDFS, YARN, a Spark master. Every step has a deadline."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopsml import settings
+from hopsml.errors import HopsmlError, PathNotFound
+from hopsml.storage import filesystem, urls
+
+STEP_S = 5.0
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """A probe written, read and deleted where the project's runs would lie."""
+
+    url: str
+    probed: str = ""  # the nearest folder that exists
+    seconds: float = 0.0
+    skew_s: float | None = None  # the store's clock minus ours; None for a local disk
+    problem: str = ""
+    kind: str = ""  # class of the problem
+
+
+def store(url: str) -> StoreFacts:
+    """Nothing is left behind, and no folder of the project is made."""
+    system = filesystem.for_url(url, STEP_S)
+    folder = url
+    began = time.monotonic()
+    try:
+        folder = _nearest(url)
+        probe = urls.temporary_sibling(urls.join(folder, "probe"))
+        before = time.time()
+        try:
+            system.write_bytes(probe, b"hopsml doctor")
+            written, after = system.status(probe), time.time()
+            if system.read_bytes(probe) != b"hopsml doctor":
+                return StoreFacts(
+                    url, folder, problem="what was written came back as something else", kind="StorageError"
+                )
+        finally:
+            system.delete(probe)
+    except HopsmlError as error:
+        return StoreFacts(url, folder, time.monotonic() - began, None, str(error), type(error).__name__)
+    is_local = urls.split(url)[0] in ("", "file")
+    skew_s = None if is_local or not written.modified_s else skew(written.modified_s, before, after)
+    return StoreFacts(url, folder, time.monotonic() - began, skew_s)
+
+
+def skew(theirs_s: float, before_s: float, after_s: float) -> float:
+    """Their clock minus ours, for something that happened between two looks at ours; 0 within them."""
+    return theirs_s - min(max(theirs_s, before_s), after_s)
+
+
+def _nearest(url: str) -> str:
+    """The folder itself, or the nearest one above that exists."""
+    while True:
+        try:
+            filesystem.for_url(url, STEP_S).status(url)
+            return url
+        except PathNotFound:
+            above = urls.parent(url)
+            if above == url:
+                raise
+            url = above
+
+
+@dataclass(frozen=True)
+class HdfsFacts:
+    """``fs.defaultFS`` and whether its NameNode answers."""
+
+    conf_dir: str  # "" without a Hadoop configuration
+    default_fs: str
+    seconds: float = 0.0
+    total_bytes: int = 0
+    used_bytes: int = 0
+    problem: str = ""
+    kind: str = ""
+
+
+def hdfs() -> HdfsFacts:
+    """Asks the NameNode for its root; its web address for the size, which may be closed."""
+    conf_dir, default_fs = settings.hadoop_conf_dir(), settings.default_fs() or ""
+    if not default_fs:
+        return HdfsFacts(str(conf_dir or ""), default_fs)
+    system, root = filesystem.for_url(default_fs, STEP_S), default_fs + "/"
+    began = time.monotonic()
+    try:
+        system.status(root)
+    except HopsmlError as error:
+        seconds = time.monotonic() - began
+        return HdfsFacts(str(conf_dir), default_fs, seconds, problem=str(error), kind=type(error).__name__)
+    seconds = time.monotonic() - began
+    try:
+        size = system.capacity(root)
+    except HopsmlError:
+        return HdfsFacts(str(conf_dir), default_fs, seconds)
+    return HdfsFacts(str(conf_dir), default_fs, seconds, size.total, size.used)
+
+
+@dataclass(frozen=True)
+class YarnFacts:
+    """What the ResourceManager says of its cluster."""
+
+    addresses: tuple[str, ...]  # of its REST service; () where nothing is configured
+    answered: str = ""  # the address that did
+    version: str = ""
+    nodes: int = 0
+    memory_mb: int = 0  # of all nodes together
+    cores: int = 0
+    pending: int = 0  # applications that wait
+    skew_s: float | None = None
+    problem: str = ""
+    status: int = 0  # of HTTP, where it was an error
+
+
+def yarn() -> YarnFacts:
+    """Asks each ResourceManager that yarn-site.xml names, the first that answers counts."""
+    scheme, addresses = rm_addresses(yarn_settings())
+    problem, status = "", 0
+    for address in addresses:
+        base = f"{scheme}://{address}/ws/v1/cluster"
+        try:
+            info, skew_s = _get(f"{base}/info")
+            metrics = _get(f"{base}/metrics")[0]["clusterMetrics"]
+            return YarnFacts(
+                addresses,
+                address,
+                version=info["clusterInfo"].get("resourceManagerVersion", ""),
+                nodes=metrics["activeNodes"],
+                memory_mb=metrics["totalMB"],
+                cores=metrics["totalVirtualCores"],
+                pending=metrics["appsPending"],
+                skew_s=skew_s,
+            )
+        except urllib.error.HTTPError as error:
+            problem, status = f"{base}: HTTP {error.code} {error.reason}", error.code
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            reason = getattr(error, "reason", None) or error
+            problem, status = f"{base}: {reason}", 0
+    return YarnFacts(addresses, problem=problem, status=status)
+
+
+def yarn_settings() -> dict[str, str]:
+    """Key -> value of yarn-site.xml in the Hadoop configuration; empty without one. Raises ArgumentError."""
+    from hopsml.errors import ArgumentError
+
+    folder = settings.hadoop_conf_dir()
+    file = Path(folder, "yarn-site.xml") if folder is not None else None
+    if file is None or not file.is_file():
+        return {}
+    try:
+        root = ElementTree.parse(file).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        raise ArgumentError(f"{file}: not a readable Hadoop configuration ({error}); repair it") from error
+    entries = ((entry.findtext("name") or "", entry.findtext("value") or "") for entry in root.iter("property"))
+    return {name.strip(): value.strip() for name, value in entries if name}
+
+
+def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Scheme and ``host:port`` of each ResourceManager's web service, by the configuration; pure.
+
+    Nothing where it names no ResourceManager: the default, 0.0.0.0, is nobody's.
+    """
+    https = known.get("yarn.http.policy") == "HTTPS_ONLY"
+    key, port = ("webapp.https.address", 8090) if https else ("webapp.address", 8088)
+    ids = [part.strip() for part in known.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if part.strip()]
+    found = []
+    for suffix in [f".{node}" for node in ids] or [""]:
+        host = known.get(f"yarn.resourcemanager.hostname{suffix}", "")
+        address = known.get(f"yarn.resourcemanager.{key}{suffix}", "")
+        address = address.replace("${yarn.resourcemanager.hostname}", host)
+        if address.startswith("0.0.0.0:") and host:
+            address = host + address[len("0.0.0.0") :]
+        if address or host:
+            found.append(address or f"{host}:{port}")
+    return "https" if https else "http", tuple(found)
+
+
+def _get(address: str) -> tuple[dict[str, Any], float | None]:
+    """The answer's JSON, and the server's clock minus ours by its Date, which counts whole seconds."""
+    before = time.time()
+    request = urllib.request.Request(address, headers={"Accept": "application/json"})
+    with urllib.request.urlopen(request, timeout=STEP_S) as answer:
+        content, date = json.load(answer), answer.headers.get("Date")
+    if not date:
+        return content, None
+    theirs_s = email.utils.parsedate_to_datetime(date).timestamp()
+    return content, skew(theirs_s, before - 1.0, time.time())
+
+
+@dataclass(frozen=True)
+class MasterFacts:
+    """A standalone Spark master; ``problems`` has one line for each of its addresses that does not answer."""
+
+    master: str
+    answered: str = ""
+    problems: tuple[str, ...] = ()
+
+
+def spark_master(master: str) -> MasterFacts:
+    """Whether anything accepts connections at ``spark://host:port[,host:port]``."""
+    problems: list[str] = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=STEP_S):
+                return MasterFacts(master, address, tuple(problems))
+        except (OSError, ValueError) as error:
+            problems.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+    return MasterFacts(master, "", tuple(problems))

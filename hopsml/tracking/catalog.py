@@ -1,0 +1,168 @@
+"""Runs as they lie on a store: read back, listed, judged alive or not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopsml.errors import PathNotFound, StorageError
+from hopsml.storage import filesystem, urls
+from hopsml.storage.filesystem import FileStatus
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir
+from hopsml.tracking import machine
+
+SILENT_S = 3600.0  # without an end and without a new file for so long, a run is taken for lost
+PARALLEL_READS = 8
+
+RUNNING, LOST = "RUNNING", "LOST"  # of a run without status.json; others: FINISHED, FAILED, CANCELLED
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """Everything that was recorded of one run; what is not there is empty."""
+
+    directory: RunDir
+    run: dict[str, Any]
+    status: dict[str, Any] | None
+    outputs: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    worker: dict[str, Any] = field(default_factory=dict)
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    quiet_s: float = 0.0  # since the last sign of life in its directory
+
+    @property
+    def run_id(self) -> str:
+        """``<appId>_<n>``."""
+        return self.directory.run_id
+
+    @property
+    def state(self) -> str:
+        """FINISHED, FAILED or CANCELLED; without an end RUNNING or LOST."""
+        if self.status is not None:
+            return str(self.status.get("state", "FINISHED"))
+        return state_without_end(driver_lives(self.run.get("driver_process") or {}), self.quiet_s)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, or has been going on; None if nobody knows."""
+        if self.status is not None:
+            return self.status.get("seconds")
+        started = self.run.get("started")
+        return time.time() - started if started and self.state == RUNNING else None
+
+    @property
+    def main_metric(self) -> tuple[str, Any] | None:
+        """The one that ``metric_key`` names, else the first number that the function returned."""
+        key = (self.run.get("options") or {}).get("metric_key")
+        if key in self.outputs:
+            return key, self.outputs[key]
+        for name, value in self.outputs.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return name, value
+        return None
+
+
+def state_without_end(lives: bool | None, quiet_s: float) -> str:
+    """RUNNING or LOST, for a run without ``status.json``.
+
+    ``lives``: whether the driver does, None where only its own machine could tell; then ``SILENT_S`` decides.
+    """
+    if lives is None:
+        return RUNNING if quiet_s < SILENT_S else LOST
+    return RUNNING if lives else LOST
+
+
+def driver_lives(recorded: Mapping[str, Any]) -> bool | None:
+    """Whether the process that started a run is still there; None if it belongs to another machine or container."""
+    namespace = machine.pid_namespace()
+    if not namespace or recorded.get("pid_namespace") != namespace:
+        return None
+    started = machine.process_started(int(recorded.get("pid", -1)))
+    return started is not None and started == recorded.get("process_started")
+
+
+def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
+    """One run. PathNotFound if the directory is none; ``brief`` reads only what a table needs."""
+    run = directory.read_run()
+    status = directory.read_status()
+    quiet_s = 0.0
+    if status is None:
+        quiet_s = max(0.0, time.time() - last_change_s(directory))
+    return StoredRun(
+        directory=directory,
+        run=run,
+        status=status,
+        outputs=_optional(directory, directory.outputs_json),
+        environment={} if brief else _optional(directory, directory.environment_json),
+        worker={} if brief else _optional(directory, directory.worker_json),
+        inputs=[] if brief else _lines(directory.inputs),
+        quiet_s=quiet_s,
+    )
+
+
+def last_change_s(directory: RunDir) -> float:
+    """When something last changed in a run's directory, seconds since 1970; checkpoints and exports are not walked."""
+    latest = 0.0
+    for folder in (directory.url, directory.logs, directory.events):
+        try:
+            entries = filesystem.for_url(folder).list_dir(folder)
+        except PathNotFound:
+            continue
+        latest = max([latest, *(entry.modified_s for entry in entries)])
+    return latest
+
+
+def recent(project_url: str, count: int | None) -> list[StoredRun]:
+    """The runs of a project, youngest first; at most ``count``, None for all. Raises StorageError.
+
+    What is no run, or cannot be read as one, is left out.
+    """
+    experiments = urls.join(project_url, EXPERIMENTS)
+    try:
+        entries = [entry for entry in filesystem.for_url(experiments).list_dir(experiments) if entry.is_dir]
+    except PathNotFound:
+        return []
+    # A directory's time is that of its latest entry: good enough to choose by, the record's own is for the order.
+    entries.sort(key=lambda entry: entry.modified_s, reverse=True)
+    chosen = entries if count is None else entries[: 2 * count]
+    with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
+        found = [run for run in pool.map(_read_or_none, chosen) if run is not None]
+    found.sort(key=lambda run: float(run.run.get("started") or 0.0), reverse=True)
+    return found[:count]
+
+
+def _read_or_none(entry: FileStatus) -> StoredRun | None:
+    directory = RunDir(entry.url)
+    try:
+        return read(directory, brief=True)
+    except PathNotFound:
+        return None
+    except StorageError:
+        if filesystem.exists(directory.run_json):  # a record that is no JSON; anything else is the caller's to know
+            return None
+        raise
+
+
+def _optional(directory: RunDir, url: str) -> dict[str, Any]:
+    try:
+        return directory.read_json(url)
+    except PathNotFound:
+        return {}
+
+
+def _lines(url: str) -> list[dict[str, Any]]:
+    try:
+        content = filesystem.for_url(url).read_bytes(url)
+    except PathNotFound:
+        return []
+    found = []
+    for line in content.decode(errors="replace").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:  # the last one may be half written
+            continue
+    return found

@@ -1,0 +1,206 @@
+"""Two runs side by side: what differs in how they were made, and whether they came to the same result. Pure but for reading.
+
+The same result means: every value that the functions returned is equal, to the last bit of every number, and so is every
+file of the last checkpoint that holds weights. Paths within a run's own directory count as equal.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopsml.errors import PathNotFound
+from hopsml.storage import filesystem, urls
+from hopsml.storage.run_dir import RunDir, step_of
+from hopsml.tracking.catalog import StoredRun
+
+MISSING = None
+_NOTES = ("checkpoint.json", "manifest.json")  # hold an id and times of their own
+_SELF = "<this run>"
+_ESSENTIALS = (
+    "verb", "name", "function", "workers", "merge_scope", "scoped_allocator", "resume", "seed", "backend", "profile",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One entry that two runs do not share; None where a run does not have it."""
+
+    section: str
+    name: str
+    left: Any
+    right: Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether two results are the same; ``differing`` names what is not, ``compared`` what was looked at."""
+
+    same: bool
+    compared: tuple[str, ...] = ()
+    differing: tuple[Difference, ...] = ()
+    causes: tuple[Difference, ...] = field(default=(), compare=False)  # in how the runs were made
+
+
+def differences(left: StoredRun, right: StoredRun) -> list[Difference]:
+    """Everything of note that two runs do not share, by section."""
+    found: list[Difference] = []
+    for section, one, other in _sections(left, right):
+        found += [
+            Difference(section, name, one.get(name, MISSING), other.get(name, MISSING))
+            for name in sorted(one.keys() | other.keys())
+            if not equal(one.get(name, MISSING), other.get(name, MISSING))
+        ]
+    return found
+
+
+def source_diff(left: StoredRun, right: StoredRun) -> str:
+    """Unified diff of the two functions' sources; empty if they are equal."""
+    lines = difflib.unified_diff(
+        str(left.run.get("source", "")).splitlines(),
+        str(right.run.get("source", "")).splitlines(),
+        left.run_id,
+        right.run_id,
+        lineterm="",
+    )
+    return "\n".join(lines)
+
+
+def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ()) -> Verdict:
+    """Compare outputs and last checkpoints; ``ignore`` names outputs that may differ, such as a measured time."""
+    one, other = _results(left, ignore), _results(right, ignore)
+    differing = [
+        Difference("result", name, one.get(name, MISSING), other.get(name, MISSING))
+        for name in sorted(one.keys() | other.keys())
+        if name not in one or name not in other or not equal(one[name], other[name])
+    ]
+    if left.state != right.state:
+        differing.insert(0, Difference("result", "state", left.state, right.state))
+    causes = [found for found in differences(left, right) if found.section not in ("result", "machine")]
+    return Verdict(not differing, tuple(sorted(one.keys() & other.keys())), tuple(differing), tuple(causes))
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Equal to the bit as far as JSON holds it: NaN equals NaN, 1 is not 1.0 nor True, 0.0 is not -0.0."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return (math.isnan(one) and math.isnan(other)) or (
+            one == other and math.copysign(1, one) == math.copysign(1, other)
+        )
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)
+
+
+def last_checkpoint(directory: RunDir) -> dict[str, str]:
+    """Digest of each file of the last checkpoint, by ``step/name``; what only describes the checkpoint is left out."""
+    try:
+        entries = filesystem.for_url(directory.checkpoints).list_dir(directory.checkpoints)
+    except PathNotFound:
+        return {}
+    steps = [entry for entry in entries if entry.is_dir and step_of(entry.name) is not None]
+    if not steps:
+        return {}
+    newest = max(steps, key=lambda entry: step_of(entry.name) or 0)
+    digests = {}
+    for file in filesystem.walk(newest.url):
+        if not file.is_dir and file.name not in _NOTES:
+            digest = hashlib.sha256(filesystem.for_url(file.url).read_bytes(file.url)).hexdigest()
+            digests[urls.relative(file.url, directory.checkpoints)] = digest
+    return digests
+
+
+def _sections(left: StoredRun, right: StoredRun) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    def both(section: str, take: Any) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
+        return section, take(left) or {}, take(right) or {}
+
+    return [
+        both("run", _essentials),
+        both("arguments", lambda run: run.run.get("arguments")),
+        both("options", lambda run: run.run.get("options")),
+        both("code", _code),
+        both("inputs", _inputs),
+        both("packages", lambda run: run.environment.get("packages")),
+        both(
+            "python", lambda run: {**_of(run.environment, "python"), **_prefixed("worker", _of(run.worker, "python"))}
+        ),
+        both("spark", lambda run: _of(run.environment, "spark").get("settings")),
+        both("variables", lambda run: {**_of(run.environment, "environment"), **_of(run.worker, "environment")}),
+        both("machine", _machine),
+        both("result", lambda run: _outputs(run)),
+    ]
+
+
+def _of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return record.get(name) or {}
+
+
+def _prefixed(prefix: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}.{name}": value for name, value in record.items()}
+
+
+def _essentials(run: StoredRun) -> dict[str, Any]:
+    names = (
+        "verb",
+        "name",
+        "function",
+        "workers",
+        "merge_scope",
+        "scoped_allocator",
+        "resume",
+        "seed",
+        "backend",
+        "profile",
+    )
+    return {**{name: run.run.get(name) for name in names}, "state": run.state}
+
+
+def _code(run: StoredRun) -> dict[str, Any]:
+    code = _of(run.environment, "code")
+    git = code.get("git") or {}
+    return {
+        "function": run.run.get("code_sha256"),
+        "script": (code.get("script") or {}).get("sha256"),
+        "git commit": git.get("commit"),
+        "git diff": git.get("diff_sha256"),
+    }
+
+
+def _inputs(run: StoredRun) -> dict[str, Any]:
+    noted = [*(run.environment.get("inputs") or []), *run.inputs]
+    return {
+        str(entry.get("url")): entry.get("checksum") or entry.get("problem")
+        for entry in noted
+        if isinstance(entry, dict)
+    }
+
+
+def _machine(run: StoredRun) -> dict[str, Any]:
+    return {**_of(run.environment, "hardware"), **_prefixed("worker", _of(run.worker, "hardware"))}
+
+
+def _outputs(run: StoredRun) -> dict[str, Any]:
+    return {name: _neutral(value, run) for name, value in run.outputs.items() if name != "log"}
+
+
+def _results(run: StoredRun, ignore: Collection[str]) -> dict[str, Any]:
+    checkpoint = {f"checkpoint {name}": digest for name, digest in last_checkpoint(run.directory).items()}
+    return {name: value for name, value in {**_outputs(run), **checkpoint}.items() if name not in ignore}
+
+
+def _neutral(value: Any, run: StoredRun) -> Any:
+    """The value without the run's own address, which is another for each run."""
+    if isinstance(value, str):
+        return value.replace(run.directory.url, _SELF).replace(run.run_id, _SELF)
+    if isinstance(value, list):
+        return [_neutral(item, run) for item in value]
+    if isinstance(value, dict):
+        return {name: _neutral(item, run) for name, item in value.items()}
+    return value

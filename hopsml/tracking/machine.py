@@ -1,0 +1,133 @@
+"""Facts about this process and its machine: who, with what, on what. All from memory and /proc; a few milliseconds."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import re
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hopsml.tracking import redact
+
+_RELEVANT = (
+    "HOPSML_", "TF_", "TF2_", "XLA_", "KERAS_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NCCL_", "CUDA_", "NVIDIA_", "TORCH_",
+    "JAX_", "PYTHON", "LD_", "LC_",
+)  # fmt: skip
+_RELEVANT_NAMES = (
+    "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS",
+    "HADOOP_CONF_DIR", "HADOOP_HOME", "HADOOP_USER_NAME", "JAVA_HOME", "LANG", "TZ",
+)  # fmt: skip
+_ANOTHER_EACH_TIME = ("TF_CONFIG", "HOPSML_RUN_ID")
+_DISTRIBUTION = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)\.dist-info$")
+
+
+def who() -> dict[str, Any]:
+    """The person and the process: enough to find the driver while it lives, and to know later that it does not."""
+    pid = os.getpid()
+    return {
+        "login": _login(),
+        "host": socket.gethostname(),
+        "pid": pid,
+        "process_started": process_started(pid),
+        "pid_namespace": pid_namespace(),
+    }
+
+
+def process_started(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot: tells apart those that had one pid in turn. None if it is gone."""
+    try:
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+        return int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def pid_namespace() -> str:
+    """Names the set of processes in which a pid means something: this boot of this machine or container."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def hardware() -> dict[str, Any]:
+    """Cores that this process may use, memory in bytes, processor, operating system."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "processor": _processor(),
+        "system": platform.platform(),
+    }
+
+
+def python() -> dict[str, Any]:
+    """The interpreter, and whether the order of its sets of text is the same each time."""
+    return {
+        "version": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "executable": sys.executable,
+        "hash_seed": hash_seed(),
+    }
+
+
+def hash_seed() -> str:
+    """The ``PYTHONHASHSEED`` that this interpreter was started with; "random" where nobody knows it.
+
+    ``os.environ`` would not do: it may have been set since, which has no effect.
+    """
+    try:
+        started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return "0" if not sys.flags.hash_randomization else "random"
+    for entry in started_with:
+        if entry.startswith(b"PYTHONHASHSEED=") and not sys.flags.ignore_environment:
+            return entry.partition(b"=")[2].decode(errors="replace") or "random"
+    return "random"
+
+
+def environment() -> dict[str, str]:
+    """The variables that frameworks, Spark and hopsml listen to, without secrets."""
+    return redact.settings({name: value for name, value in os.environ.items() if _is_relevant(name)})
+
+
+def packages(folders: Iterable[str] | None = None) -> dict[str, str]:
+    """Installed distributions, name to version, by the names of their ``.dist-info`` folders on the import path.
+
+    The first one on the path counts, as for imports. Reading each one's metadata instead takes a hundred times as long.
+    """
+    found: dict[str, str] = {}
+    for folder in sys.path if folders is None else folders:
+        try:
+            entries = os.listdir(folder or ".")
+        except OSError:  # an archive, or a folder that is not there
+            continue
+        for entry in entries:
+            match = _DISTRIBUTION.match(entry)
+            if match:
+                found.setdefault(re.sub(r"[-_.]+", "-", match["name"]).lower(), match["version"])
+    return dict(sorted(found.items()))
+
+
+def _is_relevant(name: str) -> bool:
+    return name in _RELEVANT_NAMES or (name.startswith(_RELEVANT) and name not in _ANOTHER_EACH_TIME)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's uid without a name
+        return str(os.getuid())
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
