@@ -165,7 +165,9 @@ def _record(
             "preload": list(_preload(plan, captured)),
             "own_imports": list(captured.own_imports),
             "honour_environment": plan.honour_environment,
-            "environment": redact.settings(plan.environment),
+            "environment": redact.settings(
+                {name: value for name, value in plan.environment.items() if name != seeds.VARIABLE}
+            ),
             "local_logdir": plan.local_logdir,
             "metric_key": plan.metric_key,
         },

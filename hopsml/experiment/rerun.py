@@ -37,7 +37,7 @@ def rerun(run: Any, *, profile: str | None = None, progress: bool = True, ignore
     rerun if it failed.
     """
     original = find(run, settings.project_url())
-    result = submit(original, profile=profile, progress=progress).result()
+    result = submit(original.url, profile=profile, progress=progress).result()
     verdict = compare.same_result(catalog.read(original), catalog.read(RunDir(result.run_dir)), ignore)
     return Rerun(original, result, verdict)
 

@@ -20,6 +20,10 @@ from hopsml.tracking import redact
 
 LIMIT_BYTES = 1 << 20  # of one file of code, and of a diff
 GIT_TIMEOUT_S = 5.0  # for all that is asked of it together
+GIT_FRESH_S = 2.0
+
+_git_lock = threading.Lock()
+_git_known: dict[Path, tuple[float, tuple[dict[str, Any], bytes]]] = {}
 
 
 @dataclass
@@ -41,7 +45,7 @@ def collect() -> Code:
     if path is not None:
         _add_script(code, path)
     if path is not None or cells is not None:
-        repository, diff = git(folder)
+        repository, diff = _git_now(folder)
         if repository:
             code.facts["git"] = repository
         if diff:
@@ -72,6 +76,15 @@ def notebook_cells() -> list[str] | None:
 def notebook_path() -> str:
     """Where the notebook lies, as far as its front end tells; "" else."""
     return os.environ.get("JPY_SESSION_NAME", "")
+
+
+def _git_now(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """As ``git``, but not asked again within ``GIT_FRESH_S``: a search starts many runs at once."""
+    with _git_lock:
+        known = _git_known.get(folder)
+        if known is None or time.monotonic() - known[0] > GIT_FRESH_S:
+            known = _git_known[folder] = (time.monotonic(), git(folder))
+        return known[1]
 
 
 def git(folder: Path) -> tuple[dict[str, Any], bytes]:

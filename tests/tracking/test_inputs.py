@@ -1,0 +1,90 @@
+"""Inputs: what is noted of a file or folder, where it goes in a worker and on the driver."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hopsml import tracking
+from hopsml.tracking import inputs
+
+pytestmark = pytest.mark.fast
+
+
+@dataclass
+class Worker:
+    rank: int
+    events_dir: Path
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(inputs, "_write", None)
+    inputs.forget()
+    yield
+    inputs.forget()
+
+
+def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "train.csv"
+    file.write_bytes(b"1,2\n")
+    found = inputs.describe(str(file))
+    assert (found["bytes"], found["files"], found["checksum_of"]) == (4, 1, "content")
+    assert found["checksum"] == "sha256:" + hashlib.sha256(b"1,2\n").hexdigest()
+    assert inputs.describe(f"file://{file}")["checksum"] == found["checksum"]
+
+
+def test_a_folder_is_known_by_names_and_contents(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "part").mkdir(parents=True)
+    (folder / "part" / "a").write_bytes(b"a")
+    (folder / "b").write_bytes(b"bb")
+    before = inputs.describe(str(folder))
+    assert (before["bytes"], before["files"]) == (3, 2)
+    assert inputs.describe(f"{folder}/")["checksum"] == before["checksum"]
+    (folder / "b").rename(folder / "c")
+    renamed = inputs.describe(str(folder))
+    (folder / "c").write_bytes(b"cc")
+    assert len({before["checksum"], renamed["checksum"], inputs.describe(str(folder))["checksum"]}) == 3
+
+
+def test_large_inputs_are_known_by_size_and_time_and_say_so(tmp_path: Path) -> None:
+    file = tmp_path / "large"
+    file.write_bytes(b"12345")
+    found = inputs.describe(str(file), limit_bytes=4)
+    assert found["checksum_of"] == "names, sizes and times"
+    file.write_bytes(b"123456")
+    assert inputs.describe(str(file), limit_bytes=4)["checksum"] != found["checksum"]
+
+
+def test_on_the_driver_inputs_belong_to_the_runs_that_follow(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_text("x")
+    assert tracking.data(file) is file
+    tracking.data(str(file))
+    assert [entry["url"] for entry in inputs.declared()] == [str(file)]
+
+
+def test_in_a_worker_the_chief_notes_them_in_the_run_directory(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_text("x")
+    inputs.attach(Worker(1, tmp_path / "events"))
+    assert tracking.data(str(file)) == str(file)
+    assert not (tmp_path / "inputs.jsonl").exists()
+    inputs.attach(Worker(0, tmp_path / "events"))
+    tracking.data(str(file))
+    tracking.data(str(tmp_path / "missing"))
+    noted = [json.loads(line) for line in (tmp_path / "inputs.jsonl").read_text().splitlines()]
+    assert noted[0]["bytes"] == 1
+    assert "missing" in noted[1]["problem"]
+    assert not inputs.declared()
+
+
+def test_a_store_that_nothing_speaks_is_noted_not_raised() -> None:
+    assert tracking.data("nonsense://x/y") == "nonsense://x/y"
+    assert "nonsense" in inputs.declared()[0]["problem"]

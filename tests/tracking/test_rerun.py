@@ -1,0 +1,175 @@
+"""A recorded run once more: the same to the bit where it is seeded, told where it is not, refused where it cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import ArgumentError, WorkerFailed
+from hopsml.experiment import rerun
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog
+from tests.experiment.conftest import store
+from tests.tracking import jobs
+
+pytestmark = pytest.mark.fast
+__all__ = ["store"]
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 60.0
+
+
+def run_once(function: Callable[..., Any], **wishes: Any) -> experiment.Run:
+    run = experiment.submit(function, progress=False, **{"num_workers": 2, **wishes})
+    run.result(WAIT_S)
+    return run
+
+
+def folder_of(run: experiment.Run) -> Path:
+    return Path(run.run_dir.removeprefix("file://"))
+
+
+def change(run: experiment.Run, **entries: Any) -> None:
+    directory = RunDir(run.run_dir)
+    directory.write_run({**directory.read_run(), **entries})
+
+
+def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Path) -> None:
+    first = run_once(jobs.descend, args={"lr": 0.03}, name="descent", merge_scope="all", environment={"MODE": "x"})
+    again = rerun.rerun(first, progress=False)
+    assert again.verdict.same and set(again.verdict.compared) == {"loss", "weights"}
+    assert again.verdict.causes == (), "nothing may differ in how they were made"
+    assert first.result().metrics["weights"] == again.result.metrics["weights"]
+    one, other = catalog.read(RunDir(first.run_dir)), catalog.read(RunDir(again.result.run_dir))
+    assert other.run["rerun_of"] == first.run_dir
+    kept = ("verb", "name", "arguments", "workers", "merge_scope", "seed", "source", "code_sha256", "payload_sha256", "options")
+    assert {name: one.run[name] for name in kept} == {name: other.run[name] for name in kept}
+    # A rerun can be repeated itself.
+    assert rerun.rerun(again.result, progress=False).verdict.same
+
+
+def test_another_seed_comes_to_other_weights(store: Path) -> None:
+    results = [run_once(jobs.descend, num_workers=1).result().metrics["weights"] for _ in range(2)]
+    assert len(set(results)) == 2
+
+
+def test_an_unseeded_function_is_told(store: Path) -> None:
+    again = rerun.rerun(run_once(jobs.unseeded, num_workers=1), progress=False)
+    assert not again.verdict.same
+    assert [found.name for found in again.verdict.differing] == ["metric"]
+    ignoring = rerun.rerun(again.original.url, progress=False, ignore=["metric"])
+    assert ignoring.verdict.same
+
+
+def test_a_failed_run_can_be_repeated_and_fails_again(store: Path) -> None:
+    def fails() -> None:
+        raise ValueError("as before")
+
+    run = experiment.submit(fails, progress=False, num_workers=1)
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    with pytest.raises(WorkerFailed, match="as before"):
+        rerun.rerun(run.run_dir, progress=False)
+
+
+def test_the_function_is_the_one_of_then_though_its_file_has_changed(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "own_module.py").write_text("def train():\n    return 1\n")
+    code = (
+        "import own_module, hopsml\n"
+        "print(hopsml.experiment.submit(own_module.train, progress=False, num_workers=1).result().run_dir)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "own_module.py").write_text("def train():\n    return 2\n")
+    again = rerun.rerun(done.stdout.strip(), progress=False)
+    assert again.verdict.same and again.result.metrics["metric"] == 1
+    assert "return 1" in catalog.read(RunDir(again.result.run_dir)).run["source"]
+
+
+class TestRefused:
+    """Nothing is started, and the message says what to do."""
+
+    @pytest.fixture
+    def run(self, store: Path) -> experiment.Run:
+        return run_once(jobs.unseeded, num_workers=1, environment={"HOPSML_TEST_TOKEN": "geheim"})
+
+    @pytest.fixture(autouse=True)
+    def _nothing_is_started(self, run: experiment.Run, store: Path) -> Any:
+        yield
+        assert len(list((store / "Experiments").iterdir())) == 1
+
+    def test_a_payload_that_was_changed(self, run: experiment.Run) -> None:
+        (folder_of(run) / "code" / "function.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+        with pytest.raises(ArgumentError, match=r"function\.pickle is not what run .* recorded .*changed or damaged"):
+            rerun.build(run)
+
+    def test_a_payload_that_is_missing(self, run: experiment.Run) -> None:
+        (folder_of(run) / "code" / "function.pickle").unlink()
+        with pytest.raises(ArgumentError, match=r"there is no .*function\.pickle.*[Ss]tart its script again"):
+            rerun.build(run)
+
+    def test_another_minor_version_of_python(self, run: experiment.Run) -> None:
+        change(run, python="3.9.18")
+        with pytest.raises(ArgumentError, match=r"made with Python 3\.9\.18.*rerun it with a Python 3\.9"):
+            rerun.build(run)
+
+    def test_a_record_of_an_older_hopsml(self, run: experiment.Run) -> None:
+        change(run, options=None)
+        with pytest.raises(ArgumentError, match="older hopsml"):
+            rerun.build(run)
+
+    def test_a_secret_variable_that_is_not_set(self, run: experiment.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(ArgumentError, match="HOPSML_TEST_TOKEN.*secret and were not recorded"):
+            rerun.build(run)
+        monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
+        assert rerun.build(run).environment["HOPSML_TEST_TOKEN"] == "geheim"
+
+    def test_a_run_that_does_not_exist(self, run: experiment.Run) -> None:
+        with pytest.raises(ArgumentError, match="'app_99'"):
+            rerun.build("app_99")
+
+
+def hopsml(*arguments: str, store: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command line as a process of its own."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    return subprocess.run(
+        [sys.executable, "-c", "from hopsml.cli import main; main()", *arguments],
+        cwd=ROOT,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+
+def test_the_command_takes_over_the_hash_seed_and_says_the_same(store: Path) -> None:
+    code = (
+        "import hopsml; from tests.tracking import jobs\n"
+        "print(hopsml.experiment.submit(jobs.order_of_a_set, progress=False, num_workers=1).result().run_dir)"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    run_dir = done.stdout.strip()
+    again = hopsml("rerun", run_dir, "--json", store=store)
+    assert again.returncode == 0, again.stdout + again.stderr
+    verdict = json.loads(again.stdout)
+    assert verdict["same"] and verdict["original"] == run_dir and verdict["compared"] == ["metric"]
+
+
+def test_the_command_ends_with_status_3_where_the_result_differs(store: Path) -> None:
+    run = run_once(jobs.unseeded, num_workers=1)
+    again = hopsml("rerun", run.run_id, store=store)
+    assert again.returncode == 3, again.stdout + again.stderr
+    assert "the result differs" in again.stdout and "result: metric" in again.stdout
