@@ -43,7 +43,8 @@ def test_floats_are_equal_exactly_if_their_bits_are(one: float, other: float) ->
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(1, 1.0), (1, True), (0.0, -0.0), ([1], [1, 2]), ({"a": 1}, {"a": 1, "b": None}), ("1", 1), ([], {})]
+    ("one", "other"),
+    [(1, 1.0), (1, True), (0.0, -0.0), ([1], [1, 2]), ({"a": 1}, {"a": 1, "b": None}), ("1", 1), ([], {})],
 )
 def test_what_is_not_the_same_is_not_equal(one: Any, other: Any) -> None:
     assert not compare.equal(one, other)

@@ -61,7 +61,9 @@ def test_the_hash_seed_is_the_one_that_the_interpreter_was_started_with(given: s
         "import os; os.environ['PYTHONHASHSEED'] = '99'\n"  # too late: it has no effect
         "from hopsml.tracking import machine; print(machine.hash_seed())"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == expected
 
 

@@ -40,13 +40,20 @@ def test_arguments_keep_what_only_sounds_like_a_secret() -> None:
 
 
 def test_arguments_lose_their_secrets_at_any_depth() -> None:
-    given = {"api_key": "abc", "store": {"secret_access_key": "abc", "bucket": "b"}, "hf_token": "abc", "password": "abc"}
+    given = {
+        "api_key": "abc",
+        "store": {"secret_access_key": "abc", "bucket": "b"},
+        "hf_token": "abc",
+        "password": "abc",
+    }
     cleaned = redact.arguments(given)
     assert "abc" not in str(cleaned)
     assert cleaned["store"]["bucket"] == "b"
 
 
-@pytest.mark.parametrize("words", [["--token=abc"], ["--token", "abc"], ["--db-password", "abc"], ["s3://u:abc@host/x"]])
+@pytest.mark.parametrize(
+    "words", [["--token=abc"], ["--token", "abc"], ["--db-password", "abc"], ["s3://u:abc@host/x"]]
+)
 def test_command_lines_lose_their_secrets(words: list[str]) -> None:
     cleaned = redact.command(["train.py", *words, "--epochs", "3"])
     assert "abc" not in " ".join(cleaned)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hopsml.errors import ArgumentError, WorkerFailed
 from hopsml.experiment import rerun
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
-from tests.experiment.conftest import store
+from tests.experiment.conftest import local_application, store
 from tests.tracking import jobs
 
 pytestmark = pytest.mark.fast
@@ -37,8 +38,7 @@ def folder_of(run: experiment.Run) -> Path:
     return Path(run.run_dir.removeprefix("file://"))
 
 
-def change(run: experiment.Run, **entries: Any) -> None:
-    directory = RunDir(run.run_dir)
+def change(directory: RunDir, **entries: Any) -> None:
     directory.write_run({**directory.read_run(), **entries})
 
 
@@ -50,7 +50,18 @@ def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Pat
     assert first.result().metrics["weights"] == again.result.metrics["weights"]
     one, other = catalog.read(RunDir(first.run_dir)), catalog.read(RunDir(again.result.run_dir))
     assert other.run["rerun_of"] == first.run_dir
-    kept = ("verb", "name", "arguments", "workers", "merge_scope", "seed", "source", "code_sha256", "payload_sha256", "options")
+    kept = (
+        "verb",
+        "name",
+        "arguments",
+        "workers",
+        "merge_scope",
+        "seed",
+        "source",
+        "code_sha256",
+        "payload_sha256",
+        "options",
+    )
     assert {name: one.run[name] for name in kept} == {name: other.run[name] for name in kept}
     # A rerun can be repeated itself.
     assert rerun.rerun(again.result, progress=False).verdict.same
@@ -100,42 +111,48 @@ def test_the_function_is_the_one_of_then_though_its_file_has_changed(store: Path
 class TestRefused:
     """Nothing is started, and the message says what to do."""
 
+    @pytest.fixture(scope="class")
+    def recorded(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The directory of one run, made for all of them."""
+        with local_application(tmp_path_factory.mktemp("recorded")):
+            run = run_once(jobs.unseeded, num_workers=1, environment={"HOPSML_TEST_TOKEN": "geheim"})
+        return folder_of(run)
+
     @pytest.fixture
-    def run(self, store: Path) -> experiment.Run:
-        return run_once(jobs.unseeded, num_workers=1, environment={"HOPSML_TEST_TOKEN": "geheim"})
+    def run(self, recorded: Path, store: Path) -> Iterator[RunDir]:
+        """A copy of it in a project of the test's own; no other run may come of the test."""
+        copy = store / "Experiments" / recorded.name
+        shutil.copytree(recorded, copy)
+        yield RunDir(f"file://{copy}")
+        assert list((store / "Experiments").iterdir()) == [copy]
 
-    @pytest.fixture(autouse=True)
-    def _nothing_is_started(self, run: experiment.Run, store: Path) -> Any:
-        yield
-        assert len(list((store / "Experiments").iterdir())) == 1
-
-    def test_a_payload_that_was_changed(self, run: experiment.Run) -> None:
-        (folder_of(run) / "code" / "function.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    def test_a_payload_that_was_changed(self, run: RunDir) -> None:
+        Path(run.function.removeprefix("file://")).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
         with pytest.raises(ArgumentError, match=r"function\.pickle is not what run .* recorded .*changed or damaged"):
-            rerun.build(run)
+            rerun.build(run.url)
 
-    def test_a_payload_that_is_missing(self, run: experiment.Run) -> None:
-        (folder_of(run) / "code" / "function.pickle").unlink()
+    def test_a_payload_that_is_missing(self, run: RunDir) -> None:
+        Path(run.function.removeprefix("file://")).unlink()
         with pytest.raises(ArgumentError, match=r"there is no .*function\.pickle.*[Ss]tart its script again"):
-            rerun.build(run)
+            rerun.build(run.url)
 
-    def test_another_minor_version_of_python(self, run: experiment.Run) -> None:
+    def test_another_minor_version_of_python(self, run: RunDir) -> None:
         change(run, python="3.9.18")
         with pytest.raises(ArgumentError, match=r"made with Python 3\.9\.18.*rerun it with a Python 3\.9"):
-            rerun.build(run)
+            rerun.build(run.url)
 
-    def test_a_record_of_an_older_hopsml(self, run: experiment.Run) -> None:
+    def test_a_record_of_an_older_hopsml(self, run: RunDir) -> None:
         change(run, options=None)
         with pytest.raises(ArgumentError, match="older hopsml"):
-            rerun.build(run)
+            rerun.build(run.url)
 
-    def test_a_secret_variable_that_is_not_set(self, run: experiment.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_secret_variable_that_is_not_set(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match="HOPSML_TEST_TOKEN.*secret and were not recorded"):
-            rerun.build(run)
+            rerun.build(run.url)
         monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
-        assert rerun.build(run).environment["HOPSML_TEST_TOKEN"] == "geheim"
+        assert rerun.build(run.url).environment["HOPSML_TEST_TOKEN"] == "geheim"
 
-    def test_a_run_that_does_not_exist(self, run: experiment.Run) -> None:
+    def test_a_run_that_does_not_exist(self, run: RunDir) -> None:
         with pytest.raises(ArgumentError, match="'app_99'"):
             rerun.build("app_99")
 

@@ -1,0 +1,46 @@
+"""The command line in this process: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command left."""
+
+    status: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Ended]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    """``cli("runs", "ls", "--json")``; ``answer`` is what a person at a terminal types, None without one."""
+
+    def call(*arguments: str, answer: str | None = None) -> Ended:
+        from hopsml.cli import main
+
+        class Keyboard(io.StringIO):
+            def isatty(self) -> bool:
+                return answer is not None
+
+        monkeypatch.setattr(sys, "argv", ["hopsml", *arguments])
+        monkeypatch.setattr(sys, "stdin", Keyboard(answer or ""))
+        capfdbinary.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+            raise SystemExit(0)
+        captured = capfdbinary.readouterr()
+        code = ended.value.code
+        return Ended(code if isinstance(code, int) else int(bool(code)), captured.out.decode(), captured.err.decode())
+
+    return call

@@ -1,0 +1,179 @@
+"""Judgements on the cluster and the profile: every one alone, from facts to finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopsml import profiles
+from hopsml.doctor import cluster_checks, services
+from hopsml.doctor.finding import Finding, Needs, Status
+from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
+from hopsml.profiles import Profile
+
+pytestmark = pytest.mark.fast
+
+LOCAL = Needs()
+YARN = Needs(profile="yarn", spark=True, yarn=True, distributed=True, master="yarn")
+OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
+GIB = 1 << 30
+
+
+def says(finding: Finding, status: Status, *words: str) -> None:
+    assert finding.status is status, finding
+    for word in words:
+        assert word in f"{finding.summary} {finding.remedy}", (word, finding)
+
+
+def test_profile() -> None:
+    known = Profile("yarn", "yarn")
+    says(cluster_checks.profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
+    says(cluster_checks.profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "not there")
+    says(cluster_checks.profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
+
+
+def test_shipped_files_are_the_local_ones() -> None:
+    spark = {
+        "spark.yarn.dist.files": "/conf/a.py, hdfs://nn/b.py",
+        "spark.archives": "/envs/e.tar.gz#environment,local:/opt/e2.tar.gz",
+        "spark.executor.resource.gpu.discoveryScript": "./a.py",
+    }
+    assert cluster_checks.shipped_files(Profile("p", "yarn", spark=spark)) == ["/conf/a.py", "/envs/e.tar.gz"]
+    script = {"spark.executor.resource.gpu.discoveryScript": "/conf/gpus.py"}
+    assert cluster_checks.shipped_files(Profile("p", "local-cluster[1,1,512]", spark=script)) == ["/conf/gpus.py"]
+
+
+def test_what_the_projects_own_profiles_ship_is_there() -> None:
+    for name in profiles.names():
+        for path in cluster_checks.shipped_files(profiles.load(name)):
+            assert Path(path).exists(), (name, path)
+
+
+@pytest.mark.parametrize(
+    ("facts", "needs", "status", "words"),
+    [
+        (StoreFacts("hdfs://nn/P/p", "hdfs://nn/P/p", 0.1), YARN, OK, ["hdfs://nn/P/p", "0.10 s"]),
+        (StoreFacts("hdfs://nn/P/p", "hdfs://nn/P", 0.1), YARN, OK, ["not there yet", "hdfs://nn/P"]),
+        (StoreFacts("hdfs://nn/P/p", "hdfs://nn/P/p", 3.0), YARN, WARN, ["3.00 s", "load"]),
+        (StoreFacts("file:///x", "file:///x", 0.1), YARN, WARN, ["do not see this disk", "HOPSML_PROJECT_URL"]),
+        (StoreFacts("file:///x", "file:///x", 0.1), LOCAL, OK, []),
+        (
+            StoreFacts("hdfs://nn/x", problem="refused", kind="PermissionRefused"),
+            YARN,
+            FAIL,
+            ["refused", "right to write"],
+        ),
+        (StoreFacts("hdfs://nn/x", problem="safe", kind="SafeMode"), YARN, FAIL, ["dfsadmin -safemode"]),
+        (
+            StoreFacts("hdfs://nn/x", problem="no answer", kind="StorageTimeout"),
+            YARN,
+            FAIL,
+            ["no answer", "NameNode's log"],
+        ),
+        (StoreFacts("x://y", problem="unknown", kind="SomethingElse"), LOCAL, FAIL, ["HOPSML_PROJECT_URL"]),
+    ],
+)
+def test_store(facts: StoreFacts, needs: Needs, status: Status, words: list[str]) -> None:
+    says(cluster_checks.store(facts, needs), status, *words)
+
+
+@pytest.mark.parametrize(
+    ("facts", "needs", "status", "words"),
+    [
+        (HdfsFacts("", ""), LOCAL, OK, ["no Hadoop configuration"]),
+        (HdfsFacts("", ""), YARN, FAIL, ["HADOOP_CONF_DIR"]),
+        (HdfsFacts("/conf", ""), YARN, FAIL, ["/conf names no HDFS"]),
+        (
+            HdfsFacts("/conf", "hdfs://nn", 0.2, 100 * GIB, 40 * GIB),
+            YARN,
+            OK,
+            ["hdfs://nn", "0.20 s", "60.0 of 100.0 GiB"],
+        ),
+        (HdfsFacts("/conf", "hdfs://nn", 0.2), YARN, OK, []),
+        (HdfsFacts("/conf", "hdfs://nn", 0.2, 100 * GIB, 99 * GIB), YARN, WARN, ["1.0 of 100.0 GiB", "runs rm"]),
+        (
+            HdfsFacts("/conf", "hdfs://nn", problem="nobody", kind="StorageUnavailable"),
+            LOCAL,
+            FAIL,
+            ["nobody", "start it"],
+        ),
+    ],
+)
+def test_hdfs(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) -> None:
+    says(cluster_checks.hdfs(facts, needs), status, *words)
+
+
+@pytest.mark.parametrize(
+    ("facts", "needs", "status", "words"),
+    [
+        (YarnFacts(()), LOCAL, OK, ["not configured"]),
+        (YarnFacts(()), YARN, FAIL, ["yarn-site.xml"]),
+        (YarnFacts(("rm:8088",), "rm:8088", "3.5.0", 2, 4096, 8), YARN, OK, ["3.5.0", "2 nodes", "8 cores", "4.0 GiB"]),
+        (YarnFacts(("rm:8088",), "rm:8088", "3.5.0"), YARN, FAIL, ["0 nodes", "NodeManagers"]),
+        (
+            YarnFacts(("rm:8088",), "rm:8088", "3.5.0", 2, pending=3),
+            YARN,
+            WARN,
+            ["3 applications wait", "start_timeout"],
+        ),
+        (YarnFacts(("rm:8088",), problem="refused"), YARN, FAIL, ["refused", "yarn.resourcemanager.webapp.address"]),
+        (YarnFacts(("rm:8088",), problem="refused"), LOCAL, WARN, ["refused"]),
+        (YarnFacts(("rm:8088",), problem="HTTP 401", status=401), YARN, WARN, ["kinit"]),
+    ],
+)
+def test_yarn(facts: YarnFacts, needs: Needs, status: Status, words: list[str]) -> None:
+    says(cluster_checks.yarn(facts, needs), status, *words)
+
+
+def test_spark_master() -> None:
+    says(cluster_checks.spark_master(MasterFacts("spark://m:7077", "m:7077")), OK, "m:7077")
+    dead = MasterFacts("spark://m:7077", "", ("m:7077: Connection refused",))
+    says(cluster_checks.spark_master(dead), FAIL, "refused", "HOPSML_SPARK_MASTER")
+
+
+@pytest.mark.parametrize(
+    ("skews", "status", "words"),
+    [
+        ({}, OK, ["no service"]),
+        ({"the RM": 0.4, "the store": -3.0}, OK, ["within 3 s", "the RM, the store"]),
+        ({"the RM": 0.4, "the store": -30.0}, WARN, ["the store is 30 s behind", "chrony"]),
+        ({"the RM": 400.0, "the store": -30.0}, FAIL, ["the RM is 400 s ahead", "Kerberos"]),
+    ],
+)
+def test_clock(skews: dict[str, float], status: Status, words: list[str]) -> None:
+    says(cluster_checks.clock(1_800_000_000, skews), status, *words)
+
+
+def test_a_clock_that_was_never_set() -> None:
+    says(cluster_checks.clock(3600.0, {}), FAIL, "years behind")
+
+
+@pytest.mark.parametrize(("theirs", "skew"), [(95.0, -5.0), (100.0, 0.0), (101.0, 0.0), (102.0, 0.0), (110.0, 8.0)])
+def test_skew_of_something_between_two_looks(theirs: float, skew: float) -> None:
+    assert services.skew(theirs, 100.0, 102.0) == skew
+
+
+RM = "yarn.resourcemanager."
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, ("http", ())),
+        ({RM + "hostname": "rm1"}, ("http", ("rm1:8088",))),
+        (
+            {RM + "hostname": "rm1", RM + "webapp.address": "${yarn.resourcemanager.hostname}:9000"},
+            ("http", ("rm1:9000",)),
+        ),
+        ({RM + "hostname": "rm1", RM + "webapp.address": "0.0.0.0:9000"}, ("http", ("rm1:9000",))),
+        ({RM + "webapp.address": "rm2:1234"}, ("http", ("rm2:1234",))),
+        ({RM + "hostname": "rm1", "yarn.http.policy": "HTTPS_ONLY"}, ("https", ("rm1:8090",))),
+        (
+            {RM + "ha.rm-ids": "a, b", RM + "hostname.a": "rm1", RM + "webapp.address.b": "rm2:80"},
+            ("http", ("rm1:8088", "rm2:80")),
+        ),
+    ],
+)
+def test_where_the_resource_manager_is(known: dict[str, str], expected: tuple[str, tuple[str, ...]]) -> None:
+    assert services.rm_addresses(known) == expected
