@@ -69,7 +69,7 @@ def store(facts: StoreFacts, needs: Needs) -> Finding:
     where = "" if facts.probed == facts.url else f" (not there yet; {facts.probed} can be written)"
     told = f"{facts.url}{where}: written, read and deleted in {facts.seconds:.2f} s"
     if needs.distributed and urls.split(facts.url)[0] in ("", "file"):
-        remedy = "let HOPSML_PROJECT_URL name shared storage (hdfs://...); ignore this where the folder is mounted on every node"
+        remedy = "let HOPSML_PROJECT_URL name shared storage (hdfs://...), unless every node mounts this folder"
         return warn("project store", f"{told}; but executors on other machines do not see this disk", remedy, **known)
     if facts.seconds > SLOW_S:
         remedy = "look at the NameNode's and the DataNodes' load; training does not wait for the store, ends of runs do"

@@ -2,22 +2,24 @@
 
 ``data(url)`` notes an input and gives the URL back, so that it can stand where the URL stood. In a worker the chief writes
 it to the run's ``inputs.jsonl``; on the driver it belongs to every run that this process starts afterwards.
+
+Every worker imports this module before the user's function, so what only a call needs is imported by the call.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hopsml.errors import HopsmlError
-from hopsml.storage import filesystem, urls
-from hopsml.storage.filesystem import FileStatus
+
+if TYPE_CHECKING:
+    from hopsml.storage.filesystem import FileStatus
 
 LIMIT_BYTES = 256 << 20  # more than that is not read through for a checksum
 _CHUNK = 1 << 20
@@ -90,6 +92,8 @@ def attach(context: WorkerFacts) -> None:
 
 def describe(url: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
     """Size in bytes, number of files, latest change and checksum of a file or folder. Raises StorageError."""
+    from hopsml.storage import filesystem, urls
+
     status = filesystem.for_url(url).status(url)
     files = [status]
     if status.is_dir:
@@ -107,6 +111,8 @@ def describe(url: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
 
 
 def _of_content(url: str, status: FileStatus, files: list[FileStatus]) -> str:
+    import hashlib
+
     if not status.is_dir:
         return "sha256:" + _hash(url)
     total = hashlib.sha256()
@@ -116,6 +122,8 @@ def _of_content(url: str, status: FileStatus, files: list[FileStatus]) -> str:
 
 
 def _of_listing(url: str, status: FileStatus, files: list[FileStatus]) -> str:
+    import hashlib
+
     total = hashlib.sha256()
     for name, file in _by_name(url, files) if status.is_dir else [("", status)]:
         total.update(f"{name}\0{file.length}\0{file.modified_s}\n".encode())
@@ -123,10 +131,16 @@ def _of_listing(url: str, status: FileStatus, files: list[FileStatus]) -> str:
 
 
 def _by_name(url: str, files: list[FileStatus]) -> list[tuple[str, FileStatus]]:
+    from hopsml.storage import urls
+
     return sorted((urls.relative(file.url, url), file) for file in files)
 
 
 def _hash(url: str) -> str:
+    import hashlib
+
+    from hopsml.storage import filesystem
+
     total = hashlib.sha256()
     with filesystem.for_url(url).open_read(url) as file:
         while chunk := file.read(_CHUNK):

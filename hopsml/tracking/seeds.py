@@ -12,7 +12,6 @@ workers starts theirs with what was recorded.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 
 from hopsml.errors import ArgumentError
@@ -26,6 +25,8 @@ def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> int:
 
     Raises ArgumentError for a text that is no seed.
     """
+    import secrets
+
     text = given.get(VARIABLE) or environment.get(VARIABLE)
     return parse(text) if text else secrets.randbelow(LARGEST + 1)
 

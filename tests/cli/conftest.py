@@ -36,11 +36,12 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
         monkeypatch.setattr(sys, "argv", ["hopsml", *arguments])
         monkeypatch.setattr(sys, "stdin", Keyboard(answer or ""))
         capfdbinary.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        code: object = 0
+        try:
             main()
-            raise SystemExit(0)
+        except SystemExit as ended:
+            code = ended.code
         captured = capfdbinary.readouterr()
-        code = ended.value.code
         return Ended(code if isinstance(code, int) else int(bool(code)), captured.out.decode(), captured.err.decode())
 
     return call

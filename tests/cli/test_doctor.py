@@ -14,8 +14,10 @@ from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.fast
 
-NAMES = ["profile", "python", "java", "spark", "frameworks", "gpus", "limits", "scratch", "ports", "addresses", "project store",
-         "hdfs", "yarn", "clock"]  # fmt: skip
+NAMES = [
+    "profile", "python", "java", "spark", "frameworks", "gpus", "limits", "scratch", "ports", "addresses",
+    "project store", "hdfs", "yarn", "clock",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,6 @@ WAIT_S = 60.0
 
 
 def train(lr: float = 0.1, api_key: str = "") -> dict[str, Any]:
-    import sys
-
     tracking.data(__file__)
     return {"lr": lr, "seed": tracking.seed(), "numbers": [tracking.seed() + 1]}
 

@@ -13,8 +13,9 @@ pytestmark = pytest.mark.fast
 @pytest.mark.parametrize(
     "name",
     [
-        "spark.hadoop.fs.s3a.secret.key", "spark.ssl.keyPassword", "spark.authenticate.secret", "HF_TOKEN", "AWS_ACCESS_KEY_ID",
-        "spark.executorEnv.WANDB_API_KEY", "javax.passphrase", "GOOGLE_APPLICATION_CREDENTIALS", "mysql_passwd",
+        "spark.hadoop.fs.s3a.secret.key", "spark.ssl.keyPassword", "spark.authenticate.secret", "HF_TOKEN",
+        "AWS_ACCESS_KEY_ID", "spark.executorEnv.WANDB_API_KEY", "javax.passphrase", "GOOGLE_APPLICATION_CREDENTIALS",
+        "mysql_passwd",
     ],
 )  # fmt: skip
 def test_settings_that_are_named_like_secrets_are_not_written(name: str) -> None:

@@ -108,15 +108,16 @@ def test_the_function_is_the_one_of_then_though_its_file_has_changed(store: Path
     assert "return 1" in catalog.read(RunDir(again.result.run_dir)).run["source"]
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of one run, made for all tests of what is refused."""
+    with local_application(tmp_path_factory.mktemp("recorded")):
+        run = run_once(jobs.unseeded, num_workers=1, environment={"HOPSML_TEST_TOKEN": "geheim"})
+    return folder_of(run)
+
+
 class TestRefused:
     """Nothing is started, and the message says what to do."""
-
-    @pytest.fixture(scope="class")
-    def recorded(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The directory of one run, made for all of them."""
-        with local_application(tmp_path_factory.mktemp("recorded")):
-            run = run_once(jobs.unseeded, num_workers=1, environment={"HOPSML_TEST_TOKEN": "geheim"})
-        return folder_of(run)
 
     @pytest.fixture
     def run(self, recorded: Path, store: Path) -> Iterator[RunDir]:
@@ -147,7 +148,7 @@ class TestRefused:
             rerun.build(run.url)
 
     def test_a_secret_variable_that_is_not_set(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(ArgumentError, match="HOPSML_TEST_TOKEN.*secret and were not recorded"):
+        with pytest.raises(ArgumentError, match=r"HOPSML_TEST_TOKEN.*secret and were not recorded"):
             rerun.build(run.url)
         monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
         assert rerun.build(run.url).environment["HOPSML_TEST_TOKEN"] == "geheim"

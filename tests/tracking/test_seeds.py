@@ -24,7 +24,7 @@ def test_a_drawn_seed_is_another_each_time() -> None:
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "abc", str(2**32), "²", " 1"])
 def test_what_is_no_seed_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match="HOPSML_SEED=.*whole number from 0 to 4294967295"):
+    with pytest.raises(ArgumentError, match=r"HOPSML_SEED=.*whole number from 0 to 4294967295"):
         seeds.choose({"HOPSML_SEED": text}, {})
 
 
