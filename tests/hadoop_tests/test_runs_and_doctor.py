@@ -1,0 +1,77 @@
+"""``hopsml runs``, ``rerun`` and ``doctor`` against a real HDFS and YARN."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hopsml import experiment
+from hopsml.storage import filesystem
+from tests.cli.conftest import Cli, cli
+from tests.hadoop_tests.conftest import Hadoop
+from tests.tracking import jobs
+
+pytestmark = pytest.mark.hadoop
+__all__ = ["cli"]
+
+
+@pytest.fixture
+def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A project in HDFS, as a user of the cluster has it."""
+    url = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
+    monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.submit_env()["HADOOP_CONF_DIR"])
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("HOPSML_PROJECT_URL", url)
+    monkeypatch.setenv("HOPSML_PROFILE", "local")
+    yield url
+    experiment.shutdown()
+
+
+def test_runs_are_recorded_listed_repeated_and_deleted_in_hdfs(project: str, cli: Cli) -> None:
+    run = experiment.submit(jobs.descend, num_workers=2, progress=False, keep_warm=60)
+    run.result(60)
+    record = run.directory.read_json(run.directory.environment_json)
+    assert record["problems"] == [] and filesystem.exists(run.directory.function)
+    again = cli("rerun", run.run_id, "--json")
+    assert again.status == 0, again.err
+    assert json.loads(again.out)["compared"] == ["loss", "weights"]
+    rows = json.loads(cli("runs", "ls", "--json").out)
+    assert [row["state"] for row in rows] == ["FINISHED", "FINISHED"] and rows[0]["rerun_of"] == run.run_dir
+    assert json.loads(cli("runs", "diff", rows[0]["run_id"], run.run_dir, "--json").out)["differences"] == []
+    shown = json.loads(cli("runs", "show", run.run_id, "--json").out)
+    assert shown["worker"]["hardware"]["cores"], "written by the worker, brought there by the mirror"
+    assert cli("runs", "rm", run.run_id, "--yes").status == 0
+    assert not filesystem.exists(run.run_dir)
+    assert [row["run_id"] for row in json.loads(cli("runs", "ls", "--json").out)] == [rows[0]["run_id"]]
+
+
+def test_the_doctor_finds_the_cluster_well(project: str, cli: Cli) -> None:
+    ended = cli("doctor", "--profile", "yarn", "--json")
+    found = {check["name"]: check for check in json.loads(ended.out)["checks"]}
+    assert [name for name in ("project store", "hdfs", "yarn", "clock") if found[name]["status"] != "ok"] == [], (
+        ended.out
+    )
+    assert found["yarn"]["facts"]["nodes"] == 2
+    assert set(found["clock"]["facts"]["skew_s"]) == {"the project store", "the ResourceManager"}
+    assert not filesystem.exists(project), "nothing is left behind"
+
+
+def test_the_doctor_does_not_wait_for_a_frozen_namenode(project: str, hadoop: Hadoop, cli: Cli) -> None:
+    hadoop.kill("nn", signal.SIGSTOP)
+    began = time.monotonic()
+    ended = cli("doctor", "--profile", "yarn", "--json")
+    assert time.monotonic() - began < 35
+    found = {check["name"]: check for check in json.loads(ended.out)["checks"]}
+    assert ended.status == 1
+    assert (found["hdfs"]["status"], found["project store"]["status"], found["yarn"]["status"]) == (
+        "fail",
+        "fail",
+        "ok",
+    )
+    assert found["hdfs"]["remedy"] and os.environ["HADOOP_CONF_DIR"] in found["hdfs"]["facts"]["conf_dir"]
