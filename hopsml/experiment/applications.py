@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hopsml import profiles
@@ -39,6 +40,7 @@ class Application:
 
 _lock = threading.RLock()
 _applications: dict[str, Application] = {}
+_failed = False  # whether the program ends by an exception that nobody caught
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
 
@@ -116,15 +118,34 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")
     context = SparkContext.getOrCreate(conf)
+    _note_failures()
     atexit.register(_stop, context)
     return context
 
 
 def _stop(context: Any) -> None:
-    """A context of ours is stopped in order: left to the JVM's exit it logs a page of errors."""
+    """A context of ours is stopped in order: left to the JVM's exit it logs a page of errors.
+
+    After an exception that nobody caught the cluster manager is told so; YARN would list the application of a
+    driver in client mode as SUCCEEDED otherwise.
+    """
     shutdown()
-    if context._jsc is not None:
-        context.stop()
+    if context._jsc is None:
+        return
+    if _failed:
+        context._jsc.sc().stop(1)
+    context.stop()
+
+
+def _note_failures() -> None:
+    usual = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        global _failed
+        _failed = True
+        usual(kind, error, trace)
+
+    sys.excepthook = note
 
 
 def _prepare_environment(profile: profiles.Profile) -> None:
