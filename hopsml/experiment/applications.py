@@ -40,6 +40,9 @@ class Application:
 
 _lock = threading.RLock()
 _applications: dict[str, Application] = {}
+_own_contexts: list[Any] = []  # SparkContexts that this module has made
+_spark_folder = ""  # of their executors on this machine
+_noting = False
 _failed = False  # whether the program ends by an exception that nobody caught
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
@@ -119,7 +122,7 @@ def _create_context(profile: profiles.Profile | None) -> Any:
         conf.setAppName("hopsml")
     context = SparkContext.getOrCreate(conf)
     _note_failures()
-    atexit.register(_stop, context)
+    _own_contexts.append(context)
     return context
 
 
@@ -129,7 +132,6 @@ def _stop(context: Any) -> None:
     After an exception that nobody caught the cluster manager is told so; YARN would list the application of a
     driver in client mode as SUCCEEDED otherwise.
     """
-    shutdown()
     if context._jsc is None:
         return
     if _failed:
@@ -138,6 +140,10 @@ def _stop(context: Any) -> None:
 
 
 def _note_failures() -> None:
+    global _noting
+    if _noting:
+        return
+    _noting = True
     usual = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -158,9 +164,8 @@ def _prepare_environment(profile: profiles.Profile) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors share this disk, so this Python too
     if profile.master.startswith("local-cluster") and "SPARK_WORKER_DIR" not in os.environ:
         # Spark would put the executors' folders into its own installation.
-        folder = tempfile.mkdtemp(prefix="hopsml-spark-")
-        os.environ["SPARK_WORKER_DIR"] = folder
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        global _spark_folder
+        _spark_folder = os.environ["SPARK_WORKER_DIR"] = tempfile.mkdtemp(prefix="hopsml-spark-")
 
 
 def _port_range() -> tuple[int, int] | None:
@@ -176,13 +181,20 @@ def _port_range() -> tuple[int, int] | None:
 
 
 def shutdown() -> None:
-    """End all runs, give all agents back and close the coordinators of this process. Spark itself is left running."""
+    """End all runs, give all agents back, and stop what hopsml has started in this process.
+
+    A SparkContext of the user's own is left running; one that hopsml made, for want of another, is stopped.
+    """
     with _lock:
         for application in list(_applications.values()):
             application.coordinator.close()
             for run in list(application.runs):
                 run.join(timeout_s=30)  # its status.json is written by a thread that dies with the interpreter
         _applications.clear()
+        while _own_contexts:
+            _stop(_own_contexts.pop())
+        if _spark_folder:
+            shutil.rmtree(_spark_folder, ignore_errors=True)
     filesystem.close_all()
 
 
