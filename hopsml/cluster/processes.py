@@ -88,12 +88,13 @@ def kill_quietly(pid: int, number: int = signal.SIGKILL) -> None:
         pass
 
 
-def kill_group_quietly(pgid: int, number: int = signal.SIGKILL) -> None:
-    """Signal a process group that may be gone."""
+def kill_group_quietly(pgid: int, number: int = signal.SIGKILL) -> bool:
+    """Signal a process group that may be gone; False when there is none."""
     try:
         os.killpg(pgid, number)
     except (ProcessLookupError, PermissionError):
-        pass
+        return False
+    return True
 
 
 def describe_exit(status: int) -> str:
