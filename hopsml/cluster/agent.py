@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
@@ -78,7 +79,7 @@ def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addre
     try:
         return asyncio.run(agent.live(server))
     except Exception as error:  # noqa: BLE001 see above
-        return f"{type(error).__name__}: {error}"
+        return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -104,6 +105,7 @@ class Agent:
         self.gpu_addresses, self.folder = gpu_addresses, folder
         self.host = ""
         self.ended = ""
+        self.joined = False  # whether the coordinator has welcomed it
         self.lease_s = bootstrap.lease_s
         self.last_word = time.monotonic()
         self.formations: dict[tuple[str, int], Formation] = {}
@@ -220,7 +222,7 @@ class Agent:
     def _on_message(self, message: object) -> None:
         match message:
             case Welcome():
-                self.lease_s = message.lease_s
+                self.lease_s, self.joined = message.lease_s, True
             case Renew():
                 pass
             case Preload():
