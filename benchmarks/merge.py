@@ -2,9 +2,10 @@
 
     python benchmarks/merge.py [--rounds 15] [--steps 5] [--workers 2] [--json FILE]
 
-Three loads: 160 gradients of Inception v1's sizes (28 MB), 160 of 4 KB, and the training step of the digits network.
-Every way is traced first; then the ways take turns, a few steps each, round after round, so that other load on the machine
-meets all of them alike. Shown: the median over the rounds of the time of a step, and the middle half of the rounds.
+Three loads: 160 gradients of Inception v1's sizes (28 MB), 160 of 4 KB, and the training step of the digits
+network. Every way is traced first; then the ways take turns, a few steps each, round after round, so that
+other load on the machine meets all of them alike. Shown: the median over the rounds of the time of a step,
+and the middle half of the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Inception v1: kernels of the stem, then of the nine modules (inputs; 1x1; 3x3 behind its reduction; 5x5 likewise; pool).
+# Inception v1: kernels of the stem, then of the nine modules (inputs; 1x1; 3x3 behind its reduction; 5x5
+# likewise; pool).
 STEM = [(7, 7, 3, 64), (1, 1, 64, 64), (3, 3, 64, 192)]
 MODULES = [
     (192, 64, 96, 128, 16, 32, 32),
@@ -200,7 +202,9 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
 
 def main() -> None:
     """Measure and print; also the entry of a worker (``--result``)."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each way")
     parser.add_argument("--steps", type=int, default=5, help="steps in a turn")
     parser.add_argument("--workers", type=int, default=2)

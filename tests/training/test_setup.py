@@ -29,7 +29,8 @@ def test_versions_are_read_up_to_their_suffix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"), [("2.21.0", "works"), ("2.22.1", "unknown"), ("2.4.0", "broken"), ("1.15.5", "broken")]
+    ("version", "expected"),
+    [("2.21.0", "works"), ("2.22.1", "unknown"), ("2.4.0", "broken"), ("1.15.5", "broken")],
 )
 def test_verdict_on_tensorflow(version: str, expected: str) -> None:
     assert verdict(TENSORFLOW, version) == expected
@@ -109,7 +110,7 @@ def test_importing_hopsml_tensorflow_imports_no_framework() -> None:
 def test_waits_until_the_leader_listens() -> None:
     with socket.socket() as leader:
         leader.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % leader.getsockname()[1]
+        address = f"127.0.0.1:{leader.getsockname()[1]}"
         opened: list[float] = []
 
         def open_port() -> None:
@@ -127,13 +128,14 @@ def test_waits_until_the_leader_listens() -> None:
 def test_a_leader_that_never_listens_is_named() -> None:
     with socket.socket() as leader:
         leader.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % leader.getsockname()[1]
+        address = f"127.0.0.1:{leader.getsockname()[1]}"
         with pytest.raises(StartTimeout, match=f"{address} did not open within 0.1 s"):
             wait_for_port(address, timeout_s=0.1)
 
 
 @pytest.mark.parametrize(
-    ("address", "expected"), [("10.0.0.9:80", ("10.0.0.9", 80)), ("[::1]:8080", ("::1", 8080)), ("h:1", ("h", 1))]
+    ("address", "expected"),
+    [("10.0.0.9:80", ("10.0.0.9", 80)), ("[::1]:8080", ("::1", 8080)), ("h:1", ("h", 1))],
 )
 def test_addresses(address: str, expected: tuple[str, int]) -> None:
     assert split_address(address) == expected

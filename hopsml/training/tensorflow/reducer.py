@@ -59,18 +59,20 @@ def scope_of_run(context: WorkerContext | None) -> int | None:
 
 
 def allocator_of_run(context: WorkerContext | None) -> bool | None:
-    """False where the run has switched the scoped allocator off; None leaves the choice to ``set_merging``."""
+    """False where the run switched the scoped allocator off; None leaves the choice to ``set_merging``."""
     return None if context is None or context.scoped_allocator else False
 
 
 def set_merging(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> MergeSettings:
-    """Have ``strategy`` merge ``scope`` gradients a collective; None for ``scoped_allocator`` = where it is safe."""
+    """Merge ``scope`` gradients a collective; ``scoped_allocator=None`` uses it where it is safe."""
     extended = strategy.extended
     if scoped_allocator is None:
         hint = extended._communication_options.implementation.value
         scoped_allocator = not (extended._local_device_type == "GPU" and hint != "RING")
     GradientReducer(strategy, scope, scoped_allocator).install()
-    strategy.merge_settings = MergeSettings(scope or "all", "scoped_allocator" if scoped_allocator else "packs")
+    strategy.merge_settings = MergeSettings(
+        scope or "all", "scoped_allocator" if scoped_allocator else "packs"
+    )
     return strategy.merge_settings
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
 from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.context import WorkerContext, current
+from hopsml.training.tensorflow import groups
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.leader import DEFAULT_TIMEOUT_S, wait_for_port
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
@@ -23,7 +23,6 @@ DEFAULT_HEARTBEAT_TIMEOUT_S = 10.0
 _lock = threading.Lock()
 _prepared = False
 _hooked = False
-_latest_strategy: weakref.ref[Any] | None = None
 
 
 def install_import_hook(context: WorkerContext | None = None) -> None:
@@ -60,11 +59,6 @@ def prepare(context: WorkerContext | None = None) -> None:
     after_import("tf_keras.src.layers.normalization.batch_normalization", _repair_tf_keras)
 
 
-def latest_strategy() -> Any | None:
-    """The youngest MultiWorkerMirroredStrategy of this process that is still in use."""
-    return _latest_strategy() if _latest_strategy is not None else None
-
-
 def _check_keras(module: ModuleType) -> None:
     check_version(
         KERAS, str(getattr(module, "__version__", None) or sys.modules["keras.src.version"].__version__)
@@ -99,9 +93,8 @@ def _prepare_strategies() -> None:
         connect(self, cluster_resolver)
 
     def build_then_merge(self: Any, *args: Any, **kwargs: Any) -> None:
-        global _latest_strategy
         build(self, *args, **kwargs)
-        _latest_strategy = weakref.ref(self)
+        groups.remember(self)
         # A plain strategy has the run's merge settings as well.
         context = current()
         set_merging(self, scope_of_run(context), allocator_of_run(context))

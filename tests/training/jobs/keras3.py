@@ -147,7 +147,7 @@ def _collectives(strategy: Any) -> dict[str, int]:
 
 
 def _arrays(strategy: Any) -> dict[str, Any]:
-    """The share of one epoch that this worker gets of a shuffled array; no seed is set, each process has its own."""
+    """The share of one epoch that this worker gets of a shuffled array; no seed is set."""
     import numpy as np
     import tensorflow as tf
     from keras.src.backend.tensorflow.trainer import TFEpochIterator
@@ -214,4 +214,3 @@ def callbacks(epochs: int) -> dict[str, Any]:
     if current().is_chief:  # type: ignore[union-attr]
         model.save(shared / "model.keras")
     return {"epochs": seen, "weights": digest(model.get_weights()), "pid": os.getpid()}
-

@@ -1,4 +1,4 @@
-"""Jobs on the start and the end of a group: arguments, a late call, a leader that never comes, a peer that goes."""
+"""Jobs on a group's start and end: arguments, a late call, a leader that never comes, a peer that goes."""
 
 from __future__ import annotations
 
