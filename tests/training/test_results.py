@@ -73,7 +73,7 @@ def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoi
     assert second["sent"] == []
     assert [message["step"] for message in first["sent"]] == [1, 2, 3, 3, 4, 4]
     assert all(message["kind"] == "report" for message in first["sent"])
-    assert set(first["sent"][3]["metrics"]) == {"loss", "accuracy", "epoch"}
+    assert set(first["sent"][3]["metrics"]) == {"loss", "accuracy"}
     # Another run, its own directory empty, told to resume.
     third, fourth = run_group(
         "results:fit_with_callbacks",

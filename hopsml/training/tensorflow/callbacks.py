@@ -143,7 +143,7 @@ class ReportCallback(FitHooks):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Send the epoch's values, those of the validation among them."""
-        self._send({**(logs or {}), "epoch": epoch + 1})
+        self._send(logs)
 
     def _send(self, logs: Logs) -> None:
         self._next = time.monotonic() + self._interval_s

@@ -207,9 +207,7 @@ class Checkpointer:
 
 def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | None) -> Path:
     if given is None and context is None:
-        raise ArgumentError(
-            "Checkpointer() needs directory=... here: this process is not a worker of a run, which would have one"
-        )
+        raise ArgumentError("Checkpointer() needs directory=... here: this process is not a worker of a run")
     directory = Path(given) if given is not None else context.checkpoint_dir  # type: ignore[union-attr]
     if "://" in str(given or ""):
         raise ArgumentError(f"directory={given!r}: it must be a local path")

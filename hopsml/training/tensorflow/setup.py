@@ -50,8 +50,8 @@ def prepare(context: WorkerContext | None = None) -> None:
     with _lock:
         if _prepared:
             return
+        check_version(TENSORFLOW, tf.__version__)
         _prepared = True
-    check_version(TENSORFLOW, tf.__version__)
     _prepare_strategies()
     # Keras is loaded when first used, and which one (Keras 3 or tf_keras) is the user's choice.
     after_import("keras.src", _check_keras)
