@@ -202,9 +202,7 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
 
 def main() -> None:
     """Measure and print; also the entry of a worker (``--result``)."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="turns of each way")
     parser.add_argument("--steps", type=int, default=5, help="steps in a turn")
     parser.add_argument("--workers", type=int, default=2)

@@ -12,20 +12,27 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _MODULES = ("devices", "errors", "experiment", "hdfs", "tensorboard", "tensorflow", "util")
-_ATTRIBUTES = {"report": "hopsml.training.report"}
 
-__all__ = ["__version__", *_MODULES, *_ATTRIBUTES]
+__all__ = ["__version__", "devices", "errors", "experiment", "hdfs", "report", "tensorboard", "tensorflow", "util"]
 
 if TYPE_CHECKING:
-    from hopsml import devices, errors, experiment, hdfs, tensorboard, tensorflow, util
+    import hopsml.devices as devices
+    import hopsml.errors as errors
+    import hopsml.experiment as experiment
+    import hopsml.hdfs as hdfs
+    import hopsml.tensorboard as tensorboard
+    import hopsml.tensorflow as tensorflow
+    import hopsml.util as util
     from hopsml.training.report import report
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"hopsml.{name}")
-    if name in _ATTRIBUTES:
-        return getattr(importlib.import_module(_ATTRIBUTES[name]), name)
+    if name == "report":
+        from hopsml.training.report import report
+
+        return report
     raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
 
 

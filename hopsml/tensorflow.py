@@ -10,6 +10,7 @@ from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallb
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.export import export
 from hopsml.training.tensorflow.reducer import MergeSettings
+from hopsml.training.tensorflow.standard_callbacks import callbacks
 from hopsml.training.tensorflow.strategy import strategy
 
-__all__ = ["CheckpointCallback", "Checkpointer", "MergeSettings", "ReportCallback", "export", "strategy"]
+__all__ = ["CheckpointCallback", "Checkpointer", "MergeSettings", "ReportCallback", "callbacks", "export", "strategy"]

@@ -28,9 +28,10 @@ class WorkerContext:
     events_dir: Path  # shared by all ranks: TensorBoard event files
     checkpoint_dir: Path  # complete checkpoints: step-000000120/
     export_dir: Path
+    logdir: str = ""  # events_dir as text; where it is mirrored it holds the remote URL, which a Path would mangle
     leader: str = ""  # host:port of rank 0
     gpu_indices: tuple[int, ...] = ()  # devices of this worker in ring order
-    ring_order: str = ""  # collective_ring_order: the same indices as text, "" for the framework's default
+    ring_order: str = ""  # collective_ring_order in the numbering of CUDA_VISIBLE_DEVICES, "" with one device
     merge_scope: int | str = 32  # 1 = none, n = gradients a collective, "all"
     scoped_allocator: bool = True
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from

@@ -1,0 +1,1 @@
+"""File systems by URL, the run directory, checkpoints and the background mirror."""

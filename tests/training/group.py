@@ -88,9 +88,7 @@ class Group:
             while self.processes[rank].poll() is None:
                 failed = [process for process in self.processes if process.poll() not in (None, 0)]
                 if failed or time.monotonic() > deadline:
-                    raise GroupFailed(
-                        self._story("a worker failed" if failed else f"not done in {timeout_s:g} s")
-                    )
+                    raise GroupFailed(self._story("a worker failed" if failed else f"not done in {timeout_s:g} s"))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.processes[rank].wait(0.1)
         if any(process.returncode for process in self.processes):

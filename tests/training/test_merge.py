@@ -57,9 +57,7 @@ def test_every_tensor_is_in_one_group_of_its_type(dtypes: list[str], scope: int 
 @given(LISTS)
 def test_keys_within_a_list_differ(groups: list[tuple[str, list[list[int]]]]) -> None:
     firsts = InstanceKeys().of_list(groups)
-    taken = [
-        key + index for key, (_, shapes) in zip(firsts, groups, strict=True) for index in range(len(shapes))
-    ]
+    taken = [key + index for key, (_, shapes) in zip(firsts, groups, strict=True) for index in range(len(shapes))]
     assert len(set(taken)) == len(taken)
     assert all(0 < key < 2**31 for key in taken)
 

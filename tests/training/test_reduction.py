@@ -54,9 +54,7 @@ def test_mixed_types_sparse_constant_and_open_shapes(results: Results) -> None:
     mixed = [12.0] * 7
     among = [12.0, 15.0, 24.0, 15.0, 36.0]  # sparse: (2 + 3) rows of three ones
     constants = [0.0, 2.0, 6.0, 6.0, 6.0]
-    assert [result["odd"]["sums"] for result in results] == [
-        [*mixed, *among, *constants, 6.0, 12.0, 12.0]
-    ] * 2
+    assert [result["odd"]["sums"] for result in results] == [[*mixed, *among, *constants, 6.0, 12.0, 12.0]] * 2
 
 
 def test_a_retrace_on_one_rank_does_not_part_the_workers(results: Results) -> None:

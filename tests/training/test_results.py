@@ -55,9 +55,7 @@ def test_the_chief_sends_folders_of_any_size(saved: tuple[Path, list[dict[str, A
     assert [name for name, _ in first["sent_folder"]] == ["below/empty", "large"]
 
 
-def test_an_export_predicts_without_the_strategy(
-    saved: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_an_export_predicts_without_the_strategy(saved: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     folder, (first, second) = saved
     assert first["export"] == second["export"] == str(folder / "export" / "digits")
     assert os.listdir(folder / "export") == ["digits"]

@@ -95,9 +95,7 @@ def _average_after_call(layer_class: Any) -> None:
     def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         outputs = original(self, inputs, training=training, mask=mask)
         if training and self.trainable and not self.synchronized:
-            _note_update(
-                [getattr(self, name) for name in _STATISTICS if getattr(self, name, None) is not None]
-            )
+            _note_update([getattr(self, name) for name in _STATISTICS if getattr(self, name, None) is not None])
         return outputs
 
     layer_class.call = call

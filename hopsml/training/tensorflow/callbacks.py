@@ -151,6 +151,4 @@ class ReportCallback(FitHooks):
         if context is None or not context.is_chief:
             return
         metrics = {name: float(value) for name, value in (logs or {}).items()}
-        context.send(
-            {"kind": "report", "step": int(self.model.optimizer.iterations.numpy()), "metrics": metrics}
-        )
+        context.send({"kind": "report", "step": int(self.model.optimizer.iterations.numpy()), "metrics": metrics})

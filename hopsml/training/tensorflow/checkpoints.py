@@ -74,9 +74,7 @@ class Checkpointer:
     ``notes`` holds, after a restore, what was given to ``save`` beside the step.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str] | None = None, keep: int = 3, **trackables: Any
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None = None, keep: int = 3, **trackables: Any) -> None:
         """``directory``: default the run's checkpoint directory. ``keep``: how many of the newest stay.
 
         Raises ArgumentError where there is no directory (outside of a run, none given) or nothing to save.
@@ -87,9 +85,7 @@ class Checkpointer:
         self._directory = _directory(directory, self._context)
         self._keep = _positive(keep)
         if not trackables:
-            raise ArgumentError(
-                "Checkpointer() got nothing to save; name the objects: Checkpointer(model=model)"
-            )
+            raise ArgumentError("Checkpointer() got nothing to save; name the objects: Checkpointer(model=model)")
         self._trackables = trackables
         self._checkpoint = tf.train.Checkpoint(**trackables)
         self.notes: dict[str, Any] = {}
@@ -210,7 +206,9 @@ def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | No
         raise ArgumentError("Checkpointer() needs directory=... here: this process is not a worker of a run")
     directory = Path(given) if given is not None else context.checkpoint_dir  # type: ignore[union-attr]
     if "://" in str(given or ""):
-        raise ArgumentError(f"directory={given!r}: it must be a local path")
+        raise ArgumentError(
+            f"directory={given!r}: it must be a local path; the run's own is mirrored to shared storage"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
@@ -219,9 +217,7 @@ def _positive(keep: int) -> int:
     if isinstance(keep, bool) or not isinstance(keep, int):
         raise ArgumentTypeError(f"keep={keep!r}: it must be an int, not {type(keep).__name__}")
     if keep < 1:
-        raise ArgumentError(
-            f"keep={keep}: it must be 1 or more, or the checkpoint just saved would be removed"
-        )
+        raise ArgumentError(f"keep={keep}: it must be 1 or more, or the checkpoint just saved would be removed")
     return keep
 
 

@@ -50,9 +50,7 @@ def _sum(strategy: Any, values: Any, dtype: str) -> Any:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation.RING
     )
-    reduced = extended._host_cross_device_ops.reduce(
-        tf.distribute.ReduceOp.SUM, tensor, tensor, options=options
-    )
+    reduced = extended._host_cross_device_ops.reduce(tf.distribute.ReduceOp.SUM, tensor, tensor, options=options)
     return strategy.experimental_local_results(reduced)[0].numpy()
 
 

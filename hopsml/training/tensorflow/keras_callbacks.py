@@ -3,7 +3,7 @@
 All workers run the same callbacks with the same paths, and would write the same files at once. Every worker
 still runs them (reading a metric or saving may need all of them), but only the chief's files go where the
 user asked; the other workers write to a private folder that goes away with the process. tf_keras does this
-itself.
+itself. TensorBoard's event files are kept from every worker, those of the others in ``rank-<n>`` below the chief's.
 
 ``BackupAndRestore`` also reads: before training, the chief's backup is sent to the other workers, so that all
 of them resume at the same epoch with the same weights, whether they see the chief's disk or not.
@@ -33,7 +33,7 @@ def install() -> None:
     from keras.src.callbacks.tensorboard import TensorBoard
 
     _write_privately(ModelCheckpoint, "filepath")
-    _write_privately(TensorBoard, "log_dir")
+    _write_privately(TensorBoard, "log_dir", keep=True)
     _write_privately(CSVLogger, "filename")
     _write_privately(BackupAndRestore, "backup_dir")
     _share_backup(BackupAndRestore)
@@ -50,25 +50,29 @@ def private_folder() -> Path:
     return _scratch
 
 
-def _write_privately(callback_class: Any, attribute: str) -> None:
+def _write_privately(callback_class: Any, attribute: str, keep: bool = False) -> None:
     original = callback_class.set_model
 
     def set_model(self: Any, model: Any) -> None:
-        if not leads(model.distribute_strategy) and not getattr(self, "_hopsml_private", False):
+        strategy = model.distribute_strategy
+        if in_group(strategy) and not leads(strategy) and not getattr(self, "_hopsml_private", False):
             self._hopsml_private = True
-            _move(self, attribute, private_folder())
+            context = current()
+            asked = str(getattr(self, attribute)).rstrip("/")
+            if keep and context is not None:
+                _move(self, asked, f"{asked}/rank-{context.rank}")
+            else:
+                _move(self, asked, str(private_folder() / os.path.basename(os.path.normpath(asked))))
         original(self, model)
 
     callback_class.set_model = set_model
 
 
-def _move(callback: Any, attribute: str, folder: Path) -> None:
-    """Point every path of the callback that lies at or below the user's to ``folder``."""
-    asked = str(getattr(callback, attribute))
-    private = str(folder / os.path.basename(os.path.normpath(asked)))
+def _move(callback: Any, asked: str, target: str) -> None:
+    """Point every path of the callback that lies at or below the user's to ``target``."""
     for name, value in vars(callback).items():
-        if isinstance(value, str) and (value == asked or value.startswith(asked.rstrip("/") + "/")):
-            setattr(callback, name, private + value[len(asked.rstrip("/")) :])
+        if isinstance(value, str) and (value.rstrip("/") == asked or value.startswith(asked + "/")):
+            setattr(callback, name, target + value[len(asked) :])
 
 
 def _share_backup(callback_class: Any) -> None:

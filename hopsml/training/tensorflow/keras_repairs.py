@@ -75,9 +75,7 @@ def _repair_log_reduction(trainer: ModuleType) -> None:
         reduced = strategy.extended.batch_reduce_to(
             "SUM" if reduction == "sum" else "MEAN", [(value, value) for value in flat]
         )
-        return tree.pack_sequence_as(
-            values, [strategy.experimental_local_results(value)[0] for value in reduced]
-        )
+        return tree.pack_sequence_as(values, [strategy.experimental_local_results(value)[0] for value in reduced])
 
     trainer.reduce_per_replica = reduce_per_replica  # type: ignore[attr-defined]
 
@@ -112,9 +110,7 @@ def _repair_gradient_shapes(optimizer: Any) -> None:
     original = optimizer._all_reduce_sum_gradients
 
     def all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
-        return original(
-            self, [(_with_shape_of(grad, variable), variable) for grad, variable in grads_and_vars]
-        )
+        return original(self, [(_with_shape_of(grad, variable), variable) for grad, variable in grads_and_vars])
 
     optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
 

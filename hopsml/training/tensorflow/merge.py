@@ -31,9 +31,7 @@ def parse_merge_scope(value: int | str) -> int | None:
         if value == "all":
             return None
         if not value.isdigit():
-            raise ArgumentError(
-                f"merge_scope={value!r}: it must be 1 (no merging), a number of gradients, or 'all'"
-            )
+            raise ArgumentError(f"merge_scope={value!r}: it must be 1 (no merging), a number of gradients, or 'all'")
         value = int(value)
     if value < 1:
         raise ArgumentError(f"merge_scope={value}: it must be 1 (no merging) or more, or 'all'")
@@ -56,9 +54,7 @@ def plan_groups(dtypes: Sequence[str], scope: int | None) -> list[Group]:
     groups: list[Group] = []
     for dtype, positions in by_dtype.items():
         size = scope or len(positions)
-        groups.extend(
-            Group(tuple(positions[start : start + size]), dtype) for start in range(0, len(positions), size)
-        )
+        groups.extend(Group(tuple(positions[start : start + size]), dtype) for start in range(0, len(positions), size))
     # Whatever its type, the group whose members are ready first goes first.
     return sorted(groups, key=lambda group: -max(group.positions))
 
@@ -102,8 +98,7 @@ class InstanceKeys:
     def _overlaps(self, start: int, count: int) -> bool:
         """Whether keys are taken; ``signature[2:]`` are the shapes of the group that has them."""
         return any(
-            start < taken + len(signature[2:]) and taken < start + count
-            for signature, taken in self._first.items()
+            start < taken + len(signature[2:]) and taken < start + count for signature, taken in self._first.items()
         )
 
 

@@ -70,9 +70,7 @@ def set_merging(strategy: Any, scope: int | None, scoped_allocator: bool | None)
         hint = extended._communication_options.implementation.value
         scoped_allocator = not (extended._local_device_type == "GPU" and hint != "RING")
     GradientReducer(strategy, scope, scoped_allocator).install()
-    strategy.merge_settings = MergeSettings(
-        scope or "all", "scoped_allocator" if scoped_allocator else "packs"
-    )
+    strategy.merge_settings = MergeSettings(scope or "all", "scoped_allocator" if scoped_allocator else "packs")
     return strategy.merge_settings
 
 
@@ -131,9 +129,7 @@ class GradientReducer:
         )
 
 
-def _reduce_static(
-    launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any
-) -> list[list[Any]]:
+def _reduce_static(launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any) -> list[list[Any]]:
     """One static collective a tensor, one name scope a group; the scoped allocator merges by that scope."""
     import tensorflow as tf
     from tensorflow.python.ops import collective_ops
@@ -144,9 +140,7 @@ def _reduce_static(
         fence = _write_token(launcher, 1.0)
         with tf.control_dependencies([fence]):
             members = [_members(launcher, tensors, group) for group in groups]
-        keys = _KEYS.of_list(
-            [(inside[0].dtype.name, [tensor.shape for tensor in inside]) for inside in members]
-        )
+        keys = _KEYS.of_list([(inside[0].dtype.name, [tensor.shape for tensor in inside]) for inside in members])
         for number, (inside, key) in enumerate(zip(members, keys, strict=True)):
             with tf.name_scope(f"merged_{number}"), tf.control_dependencies([fence]):
                 reduced = [
@@ -198,9 +192,7 @@ def _write_token(launcher: Any, value: Any) -> Any:
     return tf.raw_ops.AssignVariableOp(resource=launcher._get_ordering_token(), value=value)
 
 
-def _reduce_packs(
-    launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any
-) -> list[list[Any]]:
+def _reduce_packs(launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any) -> list[list[Any]]:
     """One concat, one collective, one split for each group."""
     import tensorflow as tf
 

@@ -60,9 +60,7 @@ def prepare(context: WorkerContext | None = None) -> None:
 
 
 def _check_keras(module: ModuleType) -> None:
-    check_version(
-        KERAS, str(getattr(module, "__version__", None) or sys.modules["keras.src.version"].__version__)
-    )
+    check_version(KERAS, str(getattr(module, "__version__", None) or sys.modules["keras.src.version"].__version__))
 
 
 def _repair_keras(module: ModuleType) -> None:

@@ -89,9 +89,7 @@ def _train(strategy: Any, scope: int | None, scoped_allocator: bool) -> dict[str
     random = np.random.default_rng(7)
     with strategy.scope():
         weights = [
-            tf.Variable(
-                random.normal(0, 0.3, (6, 6)).astype("float32"), aggregation=tf.VariableAggregation.MEAN
-            )
+            tf.Variable(random.normal(0, 0.3, (6, 6)).astype("float32"), aggregation=tf.VariableAggregation.MEAN)
             for _ in range(8)
         ]
     data = np.random.default_rng(_rank(strategy)).normal(size=(20, 6)).astype("float32")
@@ -132,9 +130,7 @@ def _odd_lists(strategy: Any) -> dict[str, Any]:
             known = tf.identity(known)  # TensorFlow refuses to reduce a bare argument
             types = [tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int32, tf.float16, tf.float32]
             mixed = replica.all_reduce("SUM", [tf.cast(known, dtype) for dtype in types])
-            sparse = tf.IndexedSlices(
-                tf.ones((2 + rank, 3)), tf.range(2 + rank), dense_shape=tf.constant([5, 3])
-            )
+            sparse = tf.IndexedSlices(tf.ones((2 + rank, 3)), tf.range(2 + rank), dense_shape=tf.constant([5, 3]))
             among = replica.all_reduce("SUM", [known * 1.0, sparse, known * 2.0, sparse, known * 3.0])
             constants = replica.all_reduce("MEAN", [tf.zeros((3,)), tf.constant([2.0]), known, known, known])
             open_ended = replica.all_reduce("SUM", [tf.identity(unknown), known * 1.0])

@@ -1,0 +1,59 @@
+# Everything that is run by hand or by CI. `make help` lists it.
+
+PYTHON ?= python3.11
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+STAMP := .venv/.complete
+REQUIREMENTS := requirements/dev.txt requirements/uv.txt
+CHECKED := hopsml tools tests conf
+
+.PHONY: help setup lock lint test-fast test hadoop-up hadoop-down demo demo-yarn clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
+
+$(STAMP): $(REQUIREMENTS) setup.py
+	@$(PYTHON) tools/setup_environment.py $@ $^
+
+setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, and this project
+
+lock: $(STAMP)  ## pin requirements/dev.in anew as requirements/dev.txt
+	@$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	    --no-header --no-annotate --output-file .cache/dev.txt requirements/dev.in
+	@grep -hv '^#' requirements/no-deps.txt | cat .cache/dev.txt - > requirements/dev.txt
+	@git diff --stat -- requirements/dev.txt
+
+lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
+	@$(BIN)/ruff check --quiet $(CHECKED)
+	@$(BIN)/ruff format --check --quiet $(CHECKED)
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/mypy --no-error-summary --strict tools conf/discover_gpus.py
+	@$(BIN)/lint-imports --config pyproject.toml > .cache/lint-imports.log || { cat .cache/lint-imports.log; exit 1; }
+	@echo "lint: ruff, mypy and import-linter found nothing"
+
+test-fast: $(STAMP)  ## what needs neither Spark nor Hadoop nor TensorFlow; under a minute
+	@$(BIN)/python -m pytest -q -m fast
+
+test: $(STAMP) lint  ## everything: fast, tensorflow, spark, hadoop; in this order, in one pytest
+	@$(BIN)/python -m pytest -q --durations=15 --durations-min=5
+
+hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-down
+	@$(BIN)/python -m tools.hadoop start
+
+hadoop-down: $(STAMP)  ## end it and delete its files
+	@$(BIN)/python -m tools.hadoop stop --remove
+
+demo: $(STAMP)  ## train on two Spark executors on this machine
+	@$(BIN)/python -m tools.demo
+
+demo-yarn: $(STAMP)  ## the same by spark-submit on a real YARN with HDFS, which is started and stopped
+	@$(BIN)/python -m tools.demo_yarn
+
+clean:  ## end the local Hadoop, delete the environment and everything that was built or fetched
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.hadoop stop --now --remove; fi
+	@rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,12 @@
+"""``hopsml profiles``: where jobs can run."""
+
+from __future__ import annotations
+
+
+def profiles() -> None:
+    """List the profiles of conf/ with their masters."""
+    from hopsml import profiles as known
+
+    for name in known.names():
+        profile = known.load(name)
+        print(f"{name:16} {profile.master:28} {profile.description}")

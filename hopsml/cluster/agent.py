@@ -1,0 +1,325 @@
+"""The agent: the body of one ordinary Spark task (or of one local process), holding one slot for the coordinator.
+
+It starts its fork server first (the framework's import is the longest part of a launch), then connects, and from then
+on does what it is told: launch, stop, dismiss. It lives on a lease that the coordinator renews: when nothing has
+arrived for ``lease_s`` seconds, or the connection breaks, it ends its worker and itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import signal
+import socket
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hopsml.cluster import fork_client, processes
+from hopsml.cluster.protocol import (
+    MAX_TO_AGENT,
+    VERSION,
+    Dismiss,
+    Formation,
+    Heartbeat,
+    Hello,
+    Launch,
+    Message,
+    PortHeld,
+    Preload,
+    Renew,
+    ServerReady,
+    Stop,
+    Welcome,
+    decode_for_agent,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+    from hopsml.cluster.network import HeldPort
+    from hopsml.cluster.slot_gpus import SlotGpus
+    from hopsml.cluster.work import Work
+
+HEARTBEAT_S = 1.0
+CONNECT_TIMEOUT_S = 10.0
+
+
+class Bootstrap(msgspec.Struct, frozen=True):
+    """What an agent must know before it can connect; it travels in the Spark task's closure."""
+
+    ask: int
+    addresses: tuple[tuple[str, int], ...]  # of the coordinator, to be tried in this order
+    token: str
+    certificate: str  # PEM; the only one that is trusted
+    preload: tuple[str, ...]
+    lease_s: float
+    sys_path: tuple[str, ...]  # of the driver, where it shares the agents' disk
+    port_range: tuple[int, int] | None = None
+    gpus: int = 0  # to be claimed where Spark assigns none
+    host: str = ""  # address to bind and to announce; found by trying when empty
+
+
+def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = ()) -> str:
+    """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
+    processes.die_with_parent(os.getppid())
+    folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=_scratch()))
+    server = fork_client.start_process(bootstrap.preload)
+    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder)
+    try:
+        return asyncio.run(agent.live(server))
+    except Exception as error:  # noqa: BLE001 see above
+        return f"{type(error).__name__}: {error}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_prefix(pid: int) -> str:
+    """How the name of an agent's scratch folder begins, for whoever puts it away after an agent that was killed."""
+    return f"hopsml-agent-{pid}-"
+
+
+def _scratch() -> str | None:
+    """Spark's scratch folder, which Spark removes; else the system's."""
+    first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return first if first and os.path.isdir(first) else None
+
+
+class Agent:
+    """One slot; holds at most one worker at a time."""
+
+    def __init__(
+        self, bootstrap: Bootstrap, index: int, executor_id: str, gpu_addresses: tuple[str, ...], folder: Path
+    ) -> None:
+        self.bootstrap, self.index, self.executor_id = bootstrap, index, executor_id
+        self.gpu_addresses, self.folder = gpu_addresses, folder
+        self.host = ""
+        self.ended = ""
+        self.lease_s = bootstrap.lease_s
+        self.last_word = time.monotonic()
+        self.formations: dict[tuple[str, int], Formation] = {}
+        self.work: Work | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.server: fork_client.ForkClient
+        self.held: HeldPort
+        self.worker_port: HeldPort | None = None
+        self.gpus: SlotGpus
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def live(self, started: fork_client.Started) -> str:
+        """Until dismissed, cut off or out of lease."""
+        self.server = fork_client.ForkClient(self.bootstrap.preload, *started)
+        try:
+            async with await self._connect() as connection:
+                await self._serve(connection)
+        finally:
+            await self._end()
+        return self.ended or "connection closed"
+
+    async def _connect(self) -> ClientConnection:
+        from websockets.asyncio.client import connect
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # the certificate itself is pinned
+        context.load_verify_locations(cadata=self.bootstrap.certificate)
+        problems = []
+        for host, port in self.bootstrap.addresses:
+            url_host = f"[{host}]" if ":" in host else host
+            try:
+                return await connect(
+                    f"wss://{url_host}:{port}/",
+                    ssl=context,
+                    additional_headers={"Authorization": f"Bearer {self.bootstrap.token}"},
+                    compression=None,
+                    max_size=MAX_TO_AGENT,
+                    ping_interval=None,
+                    open_timeout=CONNECT_TIMEOUT_S,
+                    proxy=None,
+                )
+            except (OSError, TimeoutError) as error:
+                problems.append(f"{host}:{port}: {error}")
+        raise ConnectionError(f"no address of the coordinator answers: {'; '.join(problems)}")
+
+    async def _serve(self, connection: ClientConnection) -> None:
+        from hopsml.cluster import network, slot_gpus
+
+        self.host = self.bootstrap.host or connection.local_address[0]
+        self.held = network.hold_port(self.host, self.bootstrap.port_range)
+        self.gpus = await asyncio.to_thread(slot_gpus.take, self.gpu_addresses, self.bootstrap.gpus)
+        self.outbox.put_nowait(self._hello())
+        self._spawn(self._announce_server(self.server))
+        pumps = [
+            asyncio.create_task(self._send_all(connection)),
+            asyncio.create_task(self._receive_all(connection)),
+            asyncio.create_task(self._beat()),
+        ]
+        done, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for task in done:
+            if error := task.exception():
+                self.ended = self.ended or f"{type(error).__name__}: {error}"
+
+    def _hello(self) -> Hello:
+        return Hello(
+            version=VERSION,
+            ask=self.bootstrap.ask,
+            index=self.index,
+            host=self.host,
+            port=self.held.port,
+            hostname=socket.gethostname(),
+            executor_id=self.executor_id or f"{self.host}/{self.index}",
+            pid=os.getpid(),
+            python=platform.python_version(),
+            gpu_indices=self.gpus.indices,
+            gpu_bus_ids=self.gpus.bus_ids,
+            topology=self.gpus.topology,
+            slot=self.index,
+        )
+
+    async def _send_all(self, connection: ClientConnection) -> None:
+        while True:
+            await connection.send(encode(await self.outbox.get()))
+
+    async def _receive_all(self, connection: ClientConnection) -> None:
+        async for frame in connection:
+            self.last_word = time.monotonic()
+            self._on_message(decode_for_agent(frame if isinstance(frame, bytes) else frame.encode()))
+            if self.ended:
+                return
+
+    async def _beat(self) -> None:
+        while time.monotonic() - self.last_word < self.lease_s:
+            await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
+            self.outbox.put_nowait(Heartbeat())
+        self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
+
+    async def _end(self) -> None:
+        """Kill what is left at once: whoever waited for it is gone or does not want it."""
+        for task in self.tasks:
+            task.cancel()
+        await self.server.close()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.work is not None:
+            await self.work.tree.close(0.0)
+
+    # ------------------------------------------------------------------------------------------------ messages
+
+    def _on_message(self, message: object) -> None:
+        match message:
+            case Welcome():
+                self.lease_s = message.lease_s
+            case Renew():
+                pass
+            case Preload():
+                self._preload(message.modules)
+            case Formation():
+                self.formations = {(message.run_id, message.generation): message}
+            case Launch():
+                self._launch(message)
+            case Stop():
+                if self.work is not None and self.work.key == (message.run_id, message.generation):
+                    self.work.stop(message.grace_s, message.flush_s)
+            case Dismiss():
+                self.ended = f"dismissed: {message.reason}"
+
+    def _preload(self, modules: tuple[str, ...]) -> None:
+        """Replace the fork server by one that has imported these modules too; a broken one by one with only these."""
+        if self.work is not None or (set(modules) <= set(self.server.modules) and not self.server.broken):
+            return
+        kept = () if self.server.broken else self.server.modules
+        wanted = tuple(dict.fromkeys((*kept, *modules)))
+        old, self.server = self.server, fork_client.ForkClient(wanted, *fork_client.start_process(wanted))
+        self._spawn(old.close())
+        self._spawn(self._announce_server(self.server))
+
+    async def _announce_server(self, server: fork_client.ForkClient) -> None:
+        try:
+            ready = await server.ready
+        except ConnectionError:
+            return  # the launch meets it and says so
+        message = ServerReady(server.modules, ready.mode, ready.import_s, ready.problem)
+        self.outbox.put_nowait(message)
+
+    def _launch(self, launch: Launch) -> None:
+        from hopsml.cluster.gpus import environment_for
+        from hopsml.cluster.work import Work
+
+        formation = self.formations[(launch.run_id, launch.generation)]
+        if self.server.broken:
+            self.server = fork_client.ForkClient(self.server.modules, *fork_client.start_process(self.server.modules))
+        work = Work(
+            formation,
+            launch,
+            send=self.outbox.put_nowait,
+            folder=self.folder / f"{launch.run_id}-g{launch.generation}",
+            environment=environment_for(launch.gpu_indices),
+            sys_path=self.bootstrap.sys_path,
+        )
+        conflict = self._conflict(formation)
+        if conflict:
+            work.refuse(conflict)
+        self.work = work
+        self.worker_port, self.held = self.held, self._next_port()
+        self.outbox.put_nowait(PortHeld(self.held.port))
+        self._spawn(self._run(work))
+
+    def _conflict(self, formation: Formation) -> str:
+        """Whether this executor's environment holds what the user did not want replaced."""
+        from hopsml.cluster.layout import check_environment
+        from hopsml.errors import EnvironmentConflict
+
+        if formation.environment.get("HOPSML_HONOUR_ENVIRONMENT") == "1":
+            return ""
+        try:
+            check_environment(os.environ)
+        except EnvironmentConflict as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def _next_port(self) -> HeldPort:
+        from hopsml.cluster import network
+
+        return network.hold_port(self.host, self.bootstrap.port_range)
+
+    async def _run(self, work: Work) -> None:
+        try:
+            await work.run(self.server)
+        finally:
+            if self.worker_port is not None:
+                self.worker_port.close()
+            if self.work is work:
+                self.work = None
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+def main() -> None:
+    """A local agent: the bootstrap arrives on standard input, whose end is the driver's death."""
+    index = int(sys.argv[1])
+    size = int.from_bytes(sys.stdin.buffer.read(4), "big")
+    bootstrap = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=Bootstrap)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its agents
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders and processes are put away
+    reason = run_agent(bootstrap, index)
+    if not reason.startswith("dismissed"):
+        sys.exit(f"hopsml agent {index} ended: {reason}")
+
+
+if __name__ == "__main__":
+    main()

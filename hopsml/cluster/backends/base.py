@@ -1,0 +1,47 @@
+"""What a backend must offer: slots for agents. One contract suite (tests/cluster/test_backends.py) holds for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hopsml.cluster.agent import Bootstrap
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many agents there can be. ``limit`` is None where the cluster can grow; ``setting`` says what limits it."""
+
+    limit: int | None
+    setting: str
+    preferred: int  # workers when the user names no number: one an executor
+
+
+AskEnded = Callable[[int, str], None]  # ask, what went wrong ("" when its agents were simply dismissed)
+
+
+class Backend(Protocol):
+    """Starts agents. ``submit`` and ``others_wait`` run on a thread that may block; ``ended`` on any thread."""
+
+    name: str
+    restarts_agents: bool  # whether an agent that dies comes back by itself
+    gpus_per_agent: int  # to be claimed on the host; 0 where the cluster assigns them, or there are none
+
+    def capacity(self) -> Capacity:
+        """How many agents this cluster can give, now or later."""
+
+    def addresses(self) -> tuple[str, tuple[str, ...]]:
+        """The address that the coordinator binds, and those that agents shall try."""
+
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        """Ask for ``count`` agents and return at once; ``ended`` is called when none of them is left to come."""
+
+    def why_missing(self, ask: int) -> str:
+        """What is known about the agents of an ask that have not connected, in one sentence."""
+
+    def others_wait(self) -> bool:
+        """Whether other work of the application finds no free slot."""
+
+    def close(self) -> None:
+        """Give everything back; agents that still run are ended."""

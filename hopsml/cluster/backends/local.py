@@ -1,0 +1,117 @@
+"""Agents as subprocesses of the driver: no Spark, no JVM; for laptops, tests and machines with GPUs of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from hopsml.cluster import gpus
+from hopsml.cluster.agent import Bootstrap, folder_prefix
+from hopsml.cluster.backends.base import AskEnded, Capacity
+from hopsml.cluster.fork_client import own_sys_path
+
+GRACE_S = 5.0
+
+
+class LocalBackend:
+    """``slots`` agents on this machine."""
+
+    name = "local"
+    restarts_agents = False
+
+    def __init__(self, slots: int | None = None) -> None:
+        devices = len(gpus.host_gpus())
+        self.gpus_per_agent = 1 if devices else 0
+        self.slots = slots or devices or len(os.sched_getaffinity(0))
+        self._processes: dict[int, list[subprocess.Popen[bytes]]] = {}
+        self._watchers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def capacity(self) -> Capacity:
+        """As many as ``local_slots`` of the profile says; else one for each GPU, else one for each CPU core."""
+        return Capacity(self.slots, f"local_slots={self.slots}: the profile's, else GPUs, else CPU cores", self.slots)
+
+    def addresses(self) -> tuple[str, tuple[str, ...]]:
+        """Loopback: nobody outside this machine has business here."""
+        return "127.0.0.1", ("127.0.0.1",)
+
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        """Start ``count`` processes. A thread of each ask waits for them: they die with the one that started them."""
+        watcher = threading.Thread(
+            target=self._watch,
+            args=(bootstrap, count, ended),
+            name=f"hopsml-local-ask-{bootstrap.ask}",
+            daemon=True,
+        )
+        self._watchers.append(watcher)
+        watcher.start()
+
+    def _watch(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        try:
+            started = [self._start(bootstrap, index) for index in range(count)]
+        except OSError as error:
+            ended(bootstrap.ask, f"no agent process could be started: {error}")
+            return
+        with self._lock:
+            self._processes[bootstrap.ask] = started
+        statuses = [process.wait() for process in started]
+        for process in started:
+            for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):
+                shutil.rmtree(folder, ignore_errors=True)  # there only where the agent was killed
+        failed = [status for status in statuses if status not in (0, -signal.SIGKILL, -signal.SIGTERM)]
+        ended(bootstrap.ask, f"local agents ended with status {failed}" if failed else "")
+
+    @staticmethod
+    def _start(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hopsml.cluster.agent", str(index)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        data = msgspec.msgpack.encode(bootstrap)
+        assert process.stdin is not None
+        with process.stdin as pipe:
+            pipe.write(len(data).to_bytes(4, "big") + data)
+        return process
+
+    def why_missing(self, ask: int) -> str:
+        """Whether the processes live."""
+        with self._lock:
+            processes = self._processes.get(ask, [])
+        ended = [process.returncode for process in processes if process.poll() is not None]
+        if ended:
+            return f"{len(ended)} of {len(processes)} local agent processes ended (status {ended})"
+        return f"{len(processes)} local agent processes run but have not connected"
+
+    def others_wait(self) -> bool:
+        """Nobody shares these slots."""
+        return False
+
+    def close(self) -> None:
+        """End what still runs; the processes' own death signals end what is below them."""
+        with self._lock:
+            processes = [process for group in self._processes.values() for process in group]
+        deadline = time.monotonic() + GRACE_S  # those that were dismissed are putting away their folders
+        for process in processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGTERM)
+        for process in processes:
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for watcher in self._watchers:
+            watcher.join(5)

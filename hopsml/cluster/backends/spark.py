@@ -1,0 +1,235 @@
+"""Agents as ordinary Spark tasks: one job for each ask, one task for each agent.
+
+No barrier stage: Spark refuses those under dynamic allocation, and ends them whole at the first failed task. Ordinary
+tasks that are pending make Spark ask YARN for executors; a task whose executor died is run again and its agent joins.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.backends.base import AskEnded, Capacity
+
+REGISTRATION_WAIT_S = 15.0
+
+
+class SparkBackend:
+    """The executors of one SparkContext."""
+
+    name = "spark"
+    restarts_agents = True
+    gpus_per_agent = 0  # Spark assigns them
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self._conf = context.getConf()
+        self._jobs: dict[int, threading.Thread] = {}
+        self._group = f"hopsml-agents-{context.applicationId}"
+
+    # ------------------------------------------------------------------------------------------ what there is
+
+    def _int(self, key: str, default: int) -> int:
+        return int(self._conf.get(key, str(default)))
+
+    def capacity(self) -> Capacity:
+        """Executors times tasks an executor; unlimited where dynamic allocation has no maximum."""
+        per_executor, slot_setting = self._slots_per_executor()
+        if self._conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+            most = self._int("spark.dynamicAllocation.maxExecutors", 0)
+            if not most:
+                return Capacity(None, "spark.dynamicAllocation.maxExecutors is not set", max(1, self._executors()))
+            setting = f"spark.dynamicAllocation.maxExecutors={most}, {slot_setting}"
+            return Capacity(most * per_executor, setting, most)
+        executors, setting = self._fixed_executors()
+        return Capacity(executors * per_executor, f"{setting}, {slot_setting}", executors)
+
+    def _slots_per_executor(self) -> tuple[int, str]:
+        master = self.context.master
+        task_cpus = self._int("spark.task.cpus", 1)
+        if master.startswith("local-cluster["):
+            cores = int(master[len("local-cluster[") : -1].split(",")[1])
+        elif master.startswith("local"):
+            cores = self.context.defaultParallelism
+        else:
+            cores = self._int("spark.executor.cores", 1 if master == "yarn" else 0) or self.context.defaultParallelism
+        slots = max(1, cores // task_cpus)
+        gpus = self._int("spark.executor.resource.gpu.amount", 0)
+        if gpus and gpus < slots:
+            return gpus, f"spark.executor.resource.gpu.amount={gpus} (slots an executor)"
+        return slots, f"{slots} slots an executor (its cores {cores} over spark.task.cpus={task_cpus})"
+
+    def _fixed_executors(self) -> tuple[int, str]:
+        master = self.context.master
+        if master.startswith("local-cluster["):
+            count = int(master[len("local-cluster[") :].split(",")[0])
+            return count, f"master {master}: {count} executors"
+        if master.startswith("local"):
+            return 1, f"master {master}: one process"
+        if instances := self._int("spark.executor.instances", 0):
+            return instances, f"spark.executor.instances={instances}"
+        if master == "yarn":
+            return 2, "spark.executor.instances is not set: YARN gives 2"
+        if (most := self._int("spark.cores.max", 0)) and (cores := self._int("spark.executor.cores", 0)):
+            return most // cores, f"spark.cores.max={most} over spark.executor.cores={cores}"
+        self._await_executors(1)
+        return max(1, self._executors()), f"master {master}: the executors it has given"
+
+    def _executors(self) -> int:
+        """Executors that are registered now, without the driver."""
+        infos = self.context._jsc.sc().statusTracker().getExecutorInfos()
+        return len(infos) if self.context.master.startswith("local[") else max(0, len(infos) - 1)
+
+    def _await_executors(self, count: int) -> None:
+        """Executors that register late would find two agents on one of the early ones."""
+        if self.context.master.startswith("local") and not self.context.master.startswith("local-cluster"):
+            return
+        deadline = time.monotonic() + REGISTRATION_WAIT_S
+        while self._executors() < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def addresses(self) -> tuple[str, tuple[str, ...]]:
+        """Where Spark's own driver is reached, the coordinator is reached as well."""
+        host = self._conf.get("spark.driver.host", "127.0.0.1")
+        return self._conf.get("spark.driver.bindAddress", host), (host,)
+
+    # ------------------------------------------------------------------------------------------ agents
+
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        """One Spark job of ``count`` tasks, on a thread of its own."""
+        from pyspark import InheritableThread
+
+        job = InheritableThread(target=self._run_job, args=(bootstrap, count, ended))
+        job.daemon = True
+        job.name = f"hopsml-spark-ask-{bootstrap.ask}"
+        self._jobs[bootstrap.ask] = job
+        job.start()
+
+    def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        problem = ""
+        try:
+            dynamic = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+            if not dynamic:
+                self._await_executors(min(count, self._fixed_executors()[0]))
+            self.context.setJobGroup(self._group, f"hopsml: {count} agents", interruptOnCancel=True)
+            slots = self.context.parallelize(range(count), count)
+            profile = self._profile(dynamic)
+            if profile is not None:
+                slots = slots.withResources(profile)
+            slots.mapPartitionsWithIndex(_agent_body(bootstrap)).collect()
+        except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
+            problem = _cause(error)
+        ended(bootstrap.ask, problem)
+
+    def _profile(self, dynamic: bool) -> Any:
+        """Agents hold one GPU each where executors have any; the application's other tasks need none."""
+        gpus = self._int("spark.executor.resource.gpu.amount", 0)
+        if not gpus or float(self._conf.get("spark.task.resource.gpu.amount", "0")) > 0:
+            return None
+        from pyspark.resource import ExecutorResourceRequests, ResourceProfileBuilder, TaskResourceRequests
+
+        builder = ResourceProfileBuilder().require(TaskResourceRequests().cpus(1).resource("gpu", 1))
+        if dynamic:  # a task-only profile is refused under dynamic allocation
+            script = self._conf.get("spark.executor.resource.gpu.discoveryScript", "")
+            requests = ExecutorResourceRequests().cores(self._int("spark.executor.cores", 1))
+            builder = builder.require(requests.resource("gpu", gpus, script))
+        return builder.build
+
+    def why_missing(self, ask: int) -> str:
+        """What Spark is doing about the tasks."""
+        job = self._jobs.get(ask)
+        if job is not None and not job.is_alive():
+            return "the Spark job that holds the agents has ended"
+        executors = self._executors()
+        if executors == 0:
+            return (
+                "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
+            )
+        running = 0
+        tracker = self.context.statusTracker()
+        for job_id in tracker.getJobIdsForGroup(self._group):
+            info = tracker.getJobInfo(job_id)
+            for stage_id in info.stageIds if info else ():
+                stage = tracker.getStageInfo(stage_id)
+                running += stage.numActiveTasks if stage else 0
+        return (
+            f"Spark has {executors} executors and runs {running} agent tasks: executors for the others were not "
+            "granted, or an agent cannot reach the driver"
+        )
+
+    def others_wait(self) -> bool:
+        """Whether a stage that is not ours has tasks and none of them runs."""
+        tracker = self.context.statusTracker()
+        try:
+            ours = {
+                stage_id
+                for job_id in tracker.getJobIdsForGroup(self._group)
+                if (info := tracker.getJobInfo(job_id)) is not None
+                for stage_id in info.stageIds
+            }
+            for stage_id in tracker.getActiveStageIds():
+                stage = tracker.getStageInfo(stage_id) if stage_id not in ours else None
+                if stage is not None and stage.numActiveTasks == 0 and stage.numCompletedTasks < stage.numTasks:
+                    return True
+        except Exception:  # noqa: BLE001 Spark is stopping: the agents' job tells
+            return False
+        return False
+
+    def close(self) -> None:
+        """Cancel what is left of the agents' jobs."""
+        alive = [job for job in self._jobs.values() if job.is_alive()]
+        for job in alive:
+            job.join(5)
+        if any(job.is_alive() for job in alive):
+            try:
+                self.context.cancelJobGroup(self._group)
+            except Exception:  # noqa: BLE001 the JVM is gone, and the jobs with it
+                pass
+            for job in alive:
+                job.join(5)
+
+
+def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator[str]]:
+    import msgspec
+
+    data = msgspec.msgpack.encode(bootstrap)
+
+    def body(index: int, _: Iterator[int]) -> Iterator[str]:
+        import os
+        import socket
+
+        import msgspec
+        from pyspark import TaskContext
+
+        from hopsml.cluster.agent import Bootstrap, run_agent
+
+        task = TaskContext.get()
+        gpus = task.resources().get("gpu") if task else None
+        # Python workers of one executor are forked from one daemon.
+        executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
+        yield run_agent(
+            msgspec.msgpack.decode(data, type=Bootstrap),
+            index,
+            executor,
+            tuple(gpus.addresses) if gpus else (),
+        )
+
+    return body
+
+
+def _cause(error: Exception) -> str:
+    """The line that tells: the last of a Python traceback from an executor, else Spark's own first one."""
+    text = str(error).strip() or type(error).__name__
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"^[A-Za-z_.]*(Error|Exception): ", line) and "org.apache" not in line]
+    if python and python[-1].startswith("ModuleNotFoundError"):
+        return (
+            f"the executors' Python cannot start an agent: {python[-1]}; let PYSPARK_PYTHON name an environment that "
+            "has hopsml on every node, or ship one with spark.archives"
+        )
+    cause = python[-1] if python else next((line for line in lines if "aborted" in line), lines[0])
+    return f"the Spark job that holds the agents failed: {cause[:500]}"

@@ -1,0 +1,165 @@
+"""The agent's side of the fork server: start it, launch workers, signal them, learn how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, TypeVar
+
+from hopsml.cluster import fork_server, processes
+from hopsml.cluster.fork_server import Exited, Launched, LaunchWorker, Ready, SignalWorker
+
+_T = TypeVar("_T")
+_QUIET = {
+    "OPENBLAS_NUM_THREADS": "1",  # OpenBLAS starts threads on import, and a process with threads cannot fork safely
+    "TF_GRPC_REUSE_PORT": "1",  # TensorFlow may bind the port that the agent holds
+}
+
+
+MARK = "HOPSML_FORK_SERVER"
+
+
+def start_process(modules: tuple[str, ...]) -> Started:
+    """The server process and the agent's end of its socket. Call it from the thread that lives as long as the agent."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(own_sys_path())}
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment[MARK] = f"{os.getpid()}-{ours.fileno()}-{time.monotonic_ns()}"
+    module = "hopsml.cluster.fork_server"
+    command = [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *modules]
+    with theirs:
+        process = _Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+    process.mark = environment[MARK]
+    return process, ours
+
+
+class _Popen(subprocess.Popen[bytes]):
+    """The server's process, with the mark that everything below it carries."""
+
+    mark = ""
+
+
+def own_sys_path() -> list[str]:
+    """What this interpreter can import beyond its own installation: Spark adds shipped files to sys.path alone."""
+    entries = (entry or os.getcwd() for entry in sys.path)
+    return [entry for entry in entries if not entry.startswith((sys.prefix, sys.base_prefix))]
+
+
+Started = tuple[_Popen, socket.socket]
+
+
+class ForkClient:
+    """One warm server process; replaced whole when it dies or when other modules are wanted."""
+
+    def __init__(self, modules: tuple[str, ...], process: _Popen, connection: socket.socket) -> None:
+        self.modules = modules
+        self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._process = process
+        self._connection = connection
+        self._connection.setblocking(False)
+        self._launched: dict[int, asyncio.Future[int]] = {}
+        self._exited: dict[int, asyncio.Future[Exited]] = {}
+        self._last_id = 0
+        self._ended: set[int] = set()
+        self.broken = False
+        asyncio.get_running_loop().add_reader(connection.fileno(), self._receive)
+
+    def _receive(self) -> None:
+        try:
+            data = self._connection.recv(fork_server.MAX_DATAGRAM)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._break()
+            return
+        reply = fork_server.decode_reply.decode(data)
+        if isinstance(reply, Ready):
+            _resolve(self.ready, reply)
+        elif isinstance(reply, Launched):
+            _resolve(self._launched[reply.id], reply.pid)
+        else:
+            _resolve(self._exited[reply.id], reply)
+
+    def _break(self) -> None:
+        """The server died; so did its workers, by their death signal, but not what they had started."""
+        if self.broken:
+            return
+        self.broken = True
+        asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        self._end_marked()
+        error = ConnectionError(self._how_it_ended())
+        futures: list[asyncio.Future[Any]] = [self.ready, *self._launched.values(), *self._exited.values()]
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever waits sees it; nobody has to
+
+    def _how_it_ended(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # its socket is closed: it is at its very end
+        code = self._process.returncode
+        how = processes.describe_exit(-code) if code is not None and code < 0 else f"it ended with status {code}"
+        doing = "" if self.ready.done() else f" while importing {', '.join(self.modules) or 'nothing'}"
+        return f"the fork server{doing}: {how}"
+
+    async def launch(self, assignment: str, cwd: str, events: int, log: int) -> tuple[int, int]:
+        """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone."""
+        await self.ready
+        self._last_id += 1
+        identity = self._last_id
+        loop = asyncio.get_running_loop()
+        self._launched[identity] = loop.create_future()
+        self._exited[identity] = loop.create_future()
+        request = fork_server.encode(LaunchWorker(identity, assignment, cwd))
+        socket.send_fds(self._connection, [request], [events, log])
+        pid = await self._launched[identity]
+        return identity, pid
+
+    async def exited(self, identity: int) -> Exited:
+        """How the worker ended, once it and its whole group are gone."""
+        return await asyncio.shield(self._exited[identity])
+
+    def signal(self, identity: int, number: int) -> None:
+        """Signal the worker's process group."""
+        if not self.broken:
+            with contextlib.suppress(OSError):  # it is gone, and its workers with it: the reader is about to see that
+                self._connection.send(fork_server.encode(SignalWorker(identity, number)))
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """End the server and everything below it."""
+        if not self.broken:
+            asyncio.get_running_loop().remove_reader(self._connection.fileno())
+            self.broken = True
+        self._connection.close()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while self._process.poll() is None and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        if self._process.poll() is None:
+            self._end_marked()
+            self._process.wait()
+
+    def _end_marked(self) -> None:
+        while pids := [pid for pid in processes.carrying(MARK, self._process.mark) if pid not in self._ended]:
+            for pid in pids:
+                processes.kill_quietly(pid, signal.SIGKILL)
+                self._ended.add(pid)
+
+
+def _resolve(future: asyncio.Future[_T], value: _T) -> None:
+    if not future.done():
+        future.set_result(value)

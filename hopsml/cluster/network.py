@@ -1,0 +1,292 @@
+"""Ports that are held until a framework binds them, and addresses that others really reach. Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import itertools
+import os
+import random
+import selectors
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from hopsml.errors import ArgumentError, RunError
+
+DEFAULT_GRACE_S = 0.25  # how long a preferred address may be slower than another one that answered
+# Interfaces of containers and virtual machines: their addresses are the same on many hosts.
+_VIRTUAL_INTERFACES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "vnet")
+
+
+class HeldPort:
+    """A TCP port that nobody but a server of the same user that sets SO_REUSEPORT can bind.
+
+    The socket never listens: until such a server does, connections are refused. Close it when the server
+    listens, or let the process end. TensorFlow sets SO_REUSEPORT if TF_GRPC_REUSE_PORT=1 is in its
+    environment.
+    """
+
+    def __init__(self, held: socket.socket, mark: socket.socket) -> None:
+        self._sockets = (held, mark)
+        self.port: int = held.getsockname()[1]
+
+    def close(self) -> None:
+        """Lets the port go; may be called twice."""
+        for held in self._sockets:
+            held.close()
+
+    def __enter__(self) -> HeldPort:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> HeldPort:
+    """Holds a free port of ``host``, an address of this machine; "" means all of them, IPv4 and IPv6.
+
+    ``port_range`` (first, last; both included) is for firewalls; without it the kernel chooses. A port whose
+    connections have ended counts as free, although the kernel remembers them for 60 s.
+
+    Raises ArgumentError for a range that is none and a host that is not this machine, RunError if no port
+    is free.
+    """
+    family, address = _bindable(host)
+    first, last = port_range or (0, 0)
+    ports = _shuffled(first, last) if port_range else itertools.repeat(0, 100)
+    for port in ports:
+        held = _hold(family, address, port)
+        if held is not None:
+            return held
+    raise RunError(
+        f"no port from {first} to {last} is free on {host or socket.gethostname()}; widen the range, or end "
+        "what holds these ports (ss -tlnp shows who listens)"
+    )
+
+
+def _bindable(host: str) -> tuple[socket.AddressFamily, str]:
+    if not host:
+        return (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "0.0.0.0")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0]
+        _bind(family, str(address[0]), 0).close()
+    except OSError as error:
+        raise ArgumentError(
+            f"no port can be held on {host!r} ({error.strerror}): an address of this machine was expected, "
+            f"one of {', '.join(local_addresses())}"
+        ) from error
+    return family, str(address[0])
+
+
+def _hold(family: socket.AddressFamily, address: str, port: int) -> HeldPort | None:
+    """Holds that port, or one of the kernel's choice for 0; None if it is taken."""
+    with contextlib.ExitStack() as cleanup:
+        try:
+            if port:
+                mark = cleanup.enter_context(_mark(port))
+                held = cleanup.enter_context(_bind_or_inherit(family, address, port))
+            else:
+                held = cleanup.enter_context(_bind(family, address, 0))
+                mark = cleanup.enter_context(_mark(held.getsockname()[1]))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return None
+            raise
+        cleanup.pop_all()
+        return HeldPort(held, mark)
+
+
+def _mark(port: int) -> socket.socket:
+    """The sign, gone with its process, by which agents see each other's held ports.
+
+    A port that is bound and does not listen can be seen by nobody, and the kernel lets the sockets of one
+    user that all set SO_REUSEPORT share it.
+    """
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        mark.bind(f"\0hopsml-port-{port}")
+    except BaseException:
+        mark.close()
+        raise
+    return mark
+
+
+def _bind_or_inherit(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    """Where only ended connections remain, SO_REUSEPORT must be set before the bind, as it was on theirs."""
+    try:
+        return _bind(family, address, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or _is_listening(port):
+            raise
+        return _bind(family, address, port, shared=True)
+
+
+def _bind(family: socket.AddressFamily, address: str, port: int, shared: bool = False) -> socket.socket:
+    """Bound alone and opened to sharing afterwards, which Linux allows; or shared from the start."""
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
+        held.bind((address, port))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except BaseException:
+        held.close()
+        raise
+    return held
+
+
+def _is_listening(port: int) -> bool:
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", table).read_text().splitlines()[1:]
+        except FileNotFoundError:  # no IPv6 here
+            continue
+        for _, local, _, state, *_ in map(str.split, lines):
+            if state == "0A" and int(local.rpartition(":")[2], 16) == port:
+                return True
+    return False
+
+
+def _shuffled(first: int, last: int) -> Iterator[int]:
+    """From a random port on, so that a new generation seldom meets the old one's port."""
+    if not (1 <= first <= last <= 65535):
+        raise ArgumentError(f"port_range={(first, last)}: (first, last), 1 <= first <= last <= 65535, was expected")
+    count = last - first + 1
+    start = random.randrange(count)
+    return (first + (start + i) % count for i in range(count))
+
+
+# -- addresses
+
+
+def local_addresses() -> tuple[str, ...]:
+    """The addresses of this machine's interfaces that are up.
+
+    Real ones first, then those of containers' bridges, loopback last; IPv4 before IPv6; link-local ones are
+    left out, since they mean nothing without the interface's name.
+    """
+    import psutil
+
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    found: dict[str, tuple[bool, bool, int]] = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        for entry in addresses:
+            if name not in up or entry.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            address = ipaddress.ip_address(entry.address)
+            if not address.is_link_local:
+                virtual = name.startswith(_VIRTUAL_INTERFACES)
+                found.setdefault(str(address), (address.is_loopback, virtual, address.version))
+    return tuple(sorted(found, key=lambda text: found[text]))
+
+
+def address_towards(host: str, port: int = 9) -> str:
+    """The local address from which the kernel would send to ``host``; nothing is sent.
+
+    Raises RunError if the name is unknown or there is no route.
+    """
+    reasons = []
+    try:
+        targets = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise RunError(f"{host!r} is not known here ({error.strerror}); give an address or correct DNS") from error
+    for family, kind, protocol, _, target in targets:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.connect(target)
+                return str(probe.getsockname()[0])
+            except OSError as error:
+                reasons.append(f"{target[0]}: {error.strerror}")
+    raise RunError(f"there is no route to {host!r} ({'; '.join(reasons)})")
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """One connection on its way."""
+
+    address: str
+    socket: socket.socket | None
+    outcome: str = "no answer"  # "" once it is connected
+
+    def close(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+
+def reachable_address(
+    candidates: Sequence[str], port: int, timeout_s: float = 5.0, grace_s: float = DEFAULT_GRACE_S
+) -> str:
+    """The first of ``candidates`` at which something accepts TCP connections on ``port``.
+
+    All are tried at once. An earlier one may answer up to ``grace_s`` later than a later one and still
+    wins. Whether the peer is the right one must be checked by a token: another machine may have the same
+    private address.
+
+    Raises ArgumentError without candidates, RunError if none answers within ``timeout_s``, with each one's
+    reason.
+    """
+    if not candidates:
+        raise ArgumentError("no candidate address was given")
+    attempts = [_start(address, port) for address in dict.fromkeys(candidates)]
+    try:
+        chosen = _first_connected(attempts, timeout_s, grace_s)
+    finally:
+        for attempt in attempts:
+            attempt.close()
+    if chosen is None:
+        reasons = "; ".join(f"{attempt.address}: {attempt.outcome}" for attempt in attempts)
+        raise RunError(
+            f"no address answers at port {port} within {timeout_s:g} s ({reasons}); open the port in the "
+            "firewall, or give a port range that is open"
+        )
+    return chosen.address
+
+
+def _start(address: str, port: int) -> _Attempt:
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(address.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        connection = socket.socket(family, kind, protocol)
+    except OSError as error:
+        return _Attempt(address, None, error.strerror or str(error))
+    connection.setblocking(False)
+    code = connection.connect_ex(target)
+    if code in (0, errno.EINPROGRESS):
+        return _Attempt(address, connection)
+    connection.close()
+    return _Attempt(address, None, os.strerror(code))
+
+
+def _first_connected(attempts: Sequence[_Attempt], timeout_s: float, grace_s: float) -> _Attempt | None:
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        for attempt in attempts:
+            if attempt.socket is not None:
+                selector.register(attempt.socket, selectors.EVENT_WRITE, attempt)
+        best = len(attempts)  # position of the first that is connected
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not any(attempt.socket for attempt in attempts[:best]):
+                return attempts[best] if best < len(attempts) else None
+            for key, _ in selector.select(left_s):
+                attempt = key.data
+                selector.unregister(key.fileobj)
+                _finish(attempt)
+                position = attempts.index(attempt)
+                if not attempt.outcome and position < best:
+                    best, deadline = position, min(deadline, time.monotonic() + grace_s)
+
+
+def _finish(attempt: _Attempt) -> None:
+    assert attempt.socket is not None
+    code = attempt.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    attempt.outcome = os.strerror(code) if code else ""
+    attempt.close()

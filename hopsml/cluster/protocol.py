@@ -1,0 +1,226 @@
+"""What coordinator and agents say to each other: typed msgpack messages, one WebSocket frame each.
+
+The coordinator's messages carry a run and a generation wherever they are about a worker; so do the agents', and what
+belongs to an older generation is dropped. Nothing here is pickled: ``payload`` and ``result`` are opaque bytes that are
+unpickled by the worker and by the driver, after both sides have authenticated.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+VERSION = 1  # both sides must speak the same
+MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
+MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of all messages; the class name is the tag."""
+
+
+# ------------------------------------------------------------------------------------------ coordinator -> agent
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    """The agent is in. It ends itself when nothing arrives for ``lease_s`` seconds."""
+
+    agent_id: str
+    lease_s: float
+
+
+class Renew(Message, frozen=True, tag="renew"):
+    """The lease goes on."""
+
+
+class Preload(Message, frozen=True, tag="preload"):
+    """Have a fork server ready that has imported at least these modules."""
+
+    modules: tuple[str, ...]
+
+
+class Formation(Message, frozen=True, tag="formation"):
+    """What all members of one generation share; encoded once for all of them."""
+
+    run_id: str
+    generation: int
+    payload: bytes  # cloudpickle of (function, keyword arguments)
+    cluster_json: str  # TF_CONFIG's "cluster"; empty where no TF_CONFIG is wanted
+    leader: str  # host:port of rank 0
+    world_size: int
+    run_url: str
+    resume_url: str  # run directory to continue from, or empty
+    environment: dict[str, str]
+    hooks: tuple[str, ...]  # "module:function", called with the context before the user's function
+    merge_scope: int | str
+    scoped_allocator: bool
+    grace_s: float  # between SIGTERM and SIGKILL
+    flush_s: float  # how long the agent may take to bring the last files to shared storage
+    storage_timeout_s: float
+    local_logdir: bool = False
+
+
+class Launch(Message, frozen=True, tag="launch"):
+    """Start a worker for the formation that was sent before."""
+
+    run_id: str
+    generation: int
+    rank: int
+    local_rank: int
+    role: str
+    task_index: int
+    gpu_indices: tuple[int, ...]
+    ring_order: str
+    environment: dict[str, str]
+
+
+class Stop(Message, frozen=True, tag="stop"):
+    """End the worker: SIGTERM, the grace time, then SIGKILL of its whole process group."""
+
+    run_id: str
+    generation: int
+    grace_s: float
+    flush_s: float
+
+
+class Dismiss(Message, frozen=True, tag="dismiss"):
+    """The agent is not needed any more; its Spark task ends and Spark has the slot back."""
+
+    reason: str
+
+
+# ------------------------------------------------------------------------------------------ agent -> coordinator
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """The first message. ``ask`` and ``index`` say which of the asked-for slots this is, also after Spark's retry."""
+
+    version: int
+    ask: int
+    index: int
+    host: str
+    port: int
+    hostname: str
+    executor_id: str
+    pid: int
+    python: str
+    rack: str = ""
+    gpu_indices: tuple[int, ...] = ()
+    gpu_bus_ids: tuple[str, ...] = ()
+    topology: str = ""
+    slot: int = 0
+
+
+class PortHeld(Message, frozen=True, tag="port-held"):
+    """The port that the next generation may use; the agent holds it until the worker has bound it."""
+
+    port: int
+
+
+class ServerReady(Message, frozen=True, tag="server-ready"):
+    """The fork server has imported its modules. ``mode`` is "fork", or "spawn" where a fork would not be safe."""
+
+    modules: tuple[str, ...]
+    mode: str
+    import_s: float
+    problem: str = ""
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    """The agent lives."""
+
+
+class WorkerStarted(Message, frozen=True, tag="worker-started"):
+    """The worker is about to call the user's function."""
+
+    run_id: str
+    generation: int
+    pid: int
+
+
+class WorkerReport(Message, frozen=True, tag="worker-report"):
+    """Progress: a step and metrics, or any values that the user's function reports."""
+
+    run_id: str
+    generation: int
+    step: int | None
+    metrics: dict[str, float | int | str | bool | None]
+    time: float  # seconds since the epoch, on the worker's clock
+
+
+class WorkerFinished(Message, frozen=True, tag="worker-finished"):
+    """The user's function returned; ``result`` is the pickled value of the chief, empty for the other ranks."""
+
+    run_id: str
+    generation: int
+    result: bytes
+
+
+class WorkerFailed(Message, frozen=True, tag="worker-failed"):
+    """The worker is lost. ``secondary`` marks an error that only echoes another member's (a broken collective)."""
+
+    run_id: str
+    generation: int
+    cause: str
+    traceback: str
+    secondary: bool
+    log: str
+    log_tail: str
+
+
+class WorkerClosed(Message, frozen=True, tag="worker-closed"):
+    """Nothing of the worker is left: processes gone, files on shared storage; ``behind`` names what is not there."""
+
+    run_id: str
+    generation: int
+    behind: tuple[str, ...] = ()
+
+
+class LogLines(Message, frozen=True, tag="log-lines"):
+    """New output of the worker."""
+
+    run_id: str
+    generation: int
+    text: str
+
+
+class MirrorState(Message, frozen=True, tag="mirror-state"):
+    """Mirroring fell behind (with the reason) or caught up (empty)."""
+
+    run_id: str
+    generation: int
+    problem: str
+
+
+ToAgent = Welcome | Renew | Preload | Formation | Launch | Stop | Dismiss
+ToCoordinator = (
+    Hello
+    | PortHeld
+    | ServerReady
+    | Heartbeat
+    | WorkerStarted
+    | WorkerReport
+    | WorkerFinished
+    | WorkerFailed
+    | WorkerClosed
+    | LogLines
+    | MirrorState
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+_to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of one frame."""
+    return _encoder.encode(message)
+
+
+def decode_for_agent(frame: bytes) -> ToAgent:
+    """A message of the coordinator. Raises ``msgspec.MsgspecError`` for anything else."""
+    return _to_agent.decode(frame)
+
+
+def decode_for_coordinator(frame: bytes) -> ToCoordinator:
+    """A message of an agent. Raises ``msgspec.MsgspecError`` for anything else."""
+    return _to_coordinator.decode(frame)

@@ -1,0 +1,56 @@
+"""A certificate for one coordinator's life: made in memory, pinned by the agents, never written for others to read."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import ssl
+import tempfile
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A self-signed certificate (PEM) and the server context that uses it."""
+
+    certificate: str
+    context: ssl.SSLContext
+
+
+def make_identity(name: str = "hopsml-coordinator") -> Identity:
+    """A new key pair on P-256, valid for 30 days: longer than a run may last, shorter than a leak stays useful."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # clocks of a cluster differ
+        .not_valid_after(now + datetime.timedelta(days=30))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # The ssl module reads key material from files alone: one that only this user can read, gone right after.
+    with tempfile.NamedTemporaryFile(dir=_memory_folder()) as file:
+        file.write(secret + pem)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return Identity(pem.decode(), context)
+
+
+def _memory_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,0 +1,311 @@
+"""One worker's life on its agent: folders, launch, events, log, end, and the last files to shared storage."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml.cluster import processes
+from hopsml.cluster.fork_client import ForkClient
+from hopsml.cluster.fork_server import Exited
+from hopsml.cluster.local_tree import LocalTree
+from hopsml.cluster.protocol import (
+    Formation,
+    Launch,
+    LogLines,
+    Message,
+    MirrorState,
+    WorkerClosed,
+    WorkerFailed,
+    WorkerFinished,
+    WorkerReport,
+    WorkerStarted,
+)
+from hopsml.cluster.worker import Assignment, Event
+
+EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function returned
+TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
+LOG_POLL_S = 0.2
+LOG_CHUNK = 64_000
+_USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_event = msgspec.msgpack.Decoder(Event)
+
+
+class Work:
+    """Runs one assignment; ``send`` brings messages to the coordinator, in order."""
+
+    def __init__(
+        self,
+        formation: Formation,
+        launch: Launch,
+        *,
+        send: Callable[[Message], None],
+        folder: Path,
+        environment: Mapping[str, str],
+        sys_path: tuple[str, ...],
+    ) -> None:
+        self.formation, self.launch, self.send = formation, launch, send
+        self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
+        self.key = (formation.run_id, formation.generation)
+        self.tree = LocalTree(formation.run_url, folder, formation.storage_timeout_s, self._mirror_problem)
+        self._stopped = asyncio.Event()
+        self.reported = False
+        self._flush_s = formation.flush_s
+        self._server: ForkClient | None = None
+        self._worker = 0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker is to end, or never to begin."""
+        return self._stopped.is_set()
+
+    @property
+    def log(self) -> str:
+        """URL of the log, as the user will look for it."""
+        return self.tree.url(f"logs/{self._log_name}")
+
+    @property
+    def _log_name(self) -> str:
+        return f"g{self.formation.generation}-rank{self.launch.rank}.log"
+
+    # ------------------------------------------------------------------------------------------------ the life
+
+    async def run(self, server: ForkClient) -> None:
+        """Everything from the launch to the message that nothing is left."""
+        try:
+            await self._live(server)
+        except Exception as error:  # noqa: BLE001 any trouble of the agent's own is the run's to know
+            self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}")
+        behind = await self._close_tree()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.send(WorkerClosed(*self.key, behind=tuple(behind)))
+
+    async def _live(self, server: ForkClient) -> None:
+        self._server = server
+        await self.tree.open()
+        resume = await self._fetch_checkpoint()
+        assignment = await asyncio.to_thread(self._write_assignment, resume)
+        log_path = self.tree.base / "logs" / self._log_name
+        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            if not await self._ready(server):
+                return
+            read_end = await self._start(server, assignment, log)
+        finally:
+            os.close(log)
+        tail = asyncio.create_task(self._follow_log(log_path)) if self.launch.rank == 0 else None
+        events = asyncio.create_task(self._read_events(read_end))
+        try:
+            exited = await server.exited(self._worker)
+            await asyncio.wait({events}, timeout=1.0)
+            self._conclude(exited)
+        except ConnectionError as error:
+            self._fail(f"the process that starts workers on this host was killed: {error}")
+        finally:
+            for task in (events, tail):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(*(task for task in (events, tail) if task), return_exceptions=True)
+
+    async def _ready(self, server: ForkClient) -> bool:
+        """Wait for the fork server's imports; False when the work is stopped before they are done."""
+        stopped = asyncio.create_task(self._stopped.wait())
+        either: list[asyncio.Future[Any]] = [server.ready, stopped]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        if self.stopping and not server.ready.done():
+            await server.close(0.0)  # it may hang in an import; the next run gets a new one
+        return not self.stopping
+
+    async def _start(self, server: ForkClient, assignment: Path, log: int) -> int:
+        """Launch the worker; returns the read end of its event pipe."""
+        read_end, write_end = os.pipe()
+        try:
+            self._worker, _ = await server.launch(str(assignment), str(self.folder / "cwd"), write_end, log)
+        except ConnectionError:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        if self.stopping:  # asked for while the launch was under way: nobody has signalled this worker
+            self._signal(signal.SIGKILL)
+        return read_end
+
+    async def _fetch_checkpoint(self) -> str:
+        if not self.formation.resume_url:
+            return ""
+        return await asyncio.to_thread(self._fetch_latest)
+
+    def _fetch_latest(self) -> str:
+        """Folder with a copy of the newest complete checkpoint of the run to continue; empty when it has none."""
+        from hopsml.storage import checkpoints
+        from hopsml.storage.run_dir import RunDir, step_name
+
+        source = RunDir(self.formation.resume_url).checkpoints
+        step = checkpoints.latest_complete(source)
+        if step is None:
+            return ""
+        target = self.folder / "resume" / step_name(step)
+        checkpoints.fetch(source, step, target)
+        return str(target)
+
+    def _write_assignment(self, resume: str) -> Path:
+        formation, launch = self.formation, self.launch
+        (self.folder / "cwd").mkdir(parents=True, exist_ok=True)
+        payload = self.folder / "function.pickle"
+        payload.write_bytes(formation.payload)
+        environment = {**formation.environment, **self.environment, **launch.environment}
+        honoured = formation.environment.get("HOPSML_HONOUR_ENVIRONMENT") == "1"
+        if honoured:
+            environment = {
+                name: value for name, value in environment.items() if name not in _USERS or name not in os.environ
+            }
+        if formation.cluster_json and not (honoured and "TF_CONFIG" in os.environ):
+            task = f'{{"type": "{launch.role}", "index": {launch.task_index}}}'
+            environment["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
+        events = f"{self.tree.base_text.rstrip('/')}/events"
+        assignment = Assignment(
+            run_id=formation.run_id,
+            generation=formation.generation,
+            rank=launch.rank,
+            world_size=formation.world_size,
+            local_rank=launch.local_rank,
+            role=launch.role,
+            run_url=formation.run_url,
+            work_dir=str(self.folder / "cwd"),
+            events_dir=events,
+            checkpoint_dir=str(self.tree.base / "checkpoints"),
+            export_dir=str(self.tree.base / "export"),
+            payload=str(payload),
+            leader=formation.leader,
+            gpu_indices=launch.gpu_indices,
+            ring_order=launch.ring_order,
+            merge_scope=formation.merge_scope,
+            scoped_allocator=formation.scoped_allocator,
+            resume_checkpoint=resume,
+            environment=environment,
+            hooks=formation.hooks,
+            sys_path=self.sys_path,
+        )
+        path = self.folder / "assignment"
+        path.write_bytes(msgspec.msgpack.encode(assignment))
+        return path
+
+    # ------------------------------------------------------------------------------------------------ what it says
+
+    async def _read_events(self, descriptor: int) -> None:
+        reader = asyncio.StreamReader(limit=1 << 20)
+        pipe = os.fdopen(descriptor, "rb", buffering=0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                self._on_event(_event.decode(await reader.readexactly(size)))
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            transport.close()
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind == "started":
+            self.send(WorkerStarted(*self.key, pid=self._worker))
+        elif event.kind == "report":
+            self._record(event)
+            self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
+        elif event.kind == "finished":
+            self.reported = True
+            self.send(WorkerFinished(*self.key, result=event.result))
+            asyncio.get_running_loop().call_later(EXIT_GRACE_S, self._signal, signal.SIGKILL)
+        else:
+            self._fail(event.cause, event.traceback, event.secondary)
+            asyncio.get_running_loop().call_later(EXIT_GRACE_S, self._signal, signal.SIGKILL)
+
+    def _record(self, event: Event) -> None:
+        """The chief's reports, one JSON line each, beside its events."""
+        if self.launch.rank != 0:
+            return
+        row = {"time": event.time, "step": event.step, **event.metrics}
+        with open(self.tree.base / "metrics.jsonl", "ab") as file:
+            file.write(msgspec.json.encode(row) + b"\n")
+
+    def _conclude(self, exited: Exited) -> None:
+        if self.reported or self.stopping:
+            return
+        cause = processes.describe_exit(exited.status)
+        if os.WIFSIGNALED(exited.status):
+            cause += f" (its memory had peaked at {exited.max_rss_mb} MB)"
+        self._fail(cause)
+
+    def _fail(self, cause: str, traceback: str = "", secondary: bool = False) -> None:
+        if self.reported:
+            return
+        self.reported = True
+        tail = self._log_tail()
+        self.send(WorkerFailed(*self.key, cause, traceback, secondary, self.log, tail))
+
+    def _log_tail(self) -> str:
+        try:
+            with open(self.tree.base / "logs" / self._log_name, "rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - TAIL_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    async def _follow_log(self, path: Path) -> None:
+        """Send what the worker prints as it prints it; the last lines too, when cancelled at the end."""
+        position = 0
+        finished = False
+        while not finished:
+            try:
+                await asyncio.sleep(LOG_POLL_S)
+            except asyncio.CancelledError:
+                finished = True
+            with open(path, "rb") as log:
+                log.seek(position)
+                while chunk := log.read(LOG_CHUNK):
+                    position += len(chunk)
+                    self.send(LogLines(*self.key, text=chunk.decode(errors="replace")))
+
+    # ------------------------------------------------------------------------------------------------ its end
+
+    def refuse(self, cause: str) -> None:
+        """Fail before anything is started."""
+        self._stopped.set()
+        self._fail(cause)
+
+    def stop(self, grace_s: float, flush_s: float) -> None:
+        """SIGTERM now, SIGKILL of the whole group after the grace time. Idempotent."""
+        if self.stopping:
+            return
+        self._stopped.set()
+        self._flush_s = min(self._flush_s, flush_s)
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        asyncio.get_running_loop().call_later(grace_s, self._signal, signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._server is not None and self._worker:
+            self._server.signal(self._worker, number)
+
+    async def _close_tree(self) -> list[str]:
+        began = time.monotonic()
+        behind = await self.tree.close(self._flush_s)
+        if behind:
+            print(f"hopsml: {len(behind)} files not on shared storage after {time.monotonic() - began:.1f} s: {behind}")
+        return behind
+
+    def _mirror_problem(self, problem: str) -> None:
+        self.send(MirrorState(*self.key, problem=problem))

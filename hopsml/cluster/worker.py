@@ -1,0 +1,219 @@
+"""The process that runs the user's function: forked by the fork server, or ``python -m hopsml.cluster.worker``.
+
+It reads its assignment from a file, becomes rank k, calls the function and tells the agent what came of it through a
+pipe. Whatever it does not get to say (``os._exit``, a crash in native code, a kill) the fork server sees.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml.cluster.context import WorkerContext, set_current
+from hopsml.cluster.returned import pickle_result, plain, utf8
+
+_ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "DistBackendError")
+_ECHO_PHRASES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Socket closed",
+    "Collective ops is aborted",
+)
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """What the agent writes for the worker; fields as in WorkerContext, paths local."""
+
+    run_id: str
+    generation: int
+    rank: int
+    world_size: int
+    local_rank: int
+    role: str
+    run_url: str
+    work_dir: str
+    events_dir: str  # as text: it may hold a URL
+    checkpoint_dir: str
+    export_dir: str
+    payload: str  # path of the pickled (function, keyword arguments)
+    leader: str
+    gpu_indices: tuple[int, ...]
+    ring_order: str
+    merge_scope: int | str
+    scoped_allocator: bool
+    resume_checkpoint: str
+    environment: dict[str, str]
+    hooks: tuple[str, ...]
+    sys_path: tuple[str, ...]
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Worker -> agent, one frame in the pipe each (4 bytes of length, then msgpack)."""
+
+    kind: str  # started | report | finished | failed
+    time: float
+    step: int | None = None
+    metrics: dict[str, float | int | str | bool | None] = {}
+    result: bytes = b""
+    cause: str = ""
+    traceback: str = ""
+    secondary: bool = False
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class EventPipe:
+    """The write end; one frame is written whole, whatever thread it comes from."""
+
+    def __init__(self, descriptor: int) -> None:
+        import threading
+
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, event: Event) -> None:
+        """Blocks while the agent is behind; raises BrokenPipeError once it is gone."""
+        data = _encode(event)
+        frame = memoryview(len(data).to_bytes(4, "big") + data)
+        with self._lock:
+            while frame:
+                frame = frame[os.write(self._descriptor, frame) :]
+
+
+def run(assignment_path: str, descriptor: int) -> int:
+    """The worker's life; returns the exit status."""
+    faulthandler.enable(all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the driver, which ends the run
+    pipe = EventPipe(descriptor)
+    try:
+        assignment = msgspec.msgpack.decode(Path(assignment_path).read_bytes(), type=Assignment)
+        context = _prepare(assignment, pipe)
+        function, arguments = _restore(Path(assignment.payload))
+        pipe.send(Event("started", time.time()))
+        value = function(**arguments)
+        result = pickle_result(value, context) if context.is_chief else b""
+    except BaseException as error:  # noqa: BLE001 whatever the user's code raises is reported, not swallowed
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            pipe.send(Event("finished", time.time()))
+            return _leave(0)
+        pipe.send(_failure(error))
+        return _leave(1)
+    pipe.send(Event("finished", time.time(), result=result))
+    return _leave(0)
+
+
+def _leave(status: int) -> int:
+    """What the interpreter would do at its end, for a process that ends by os._exit."""
+    try:
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: BLE001 an exit function of the user's must not change the run's outcome
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    return status
+
+
+# ---------------------------------------------------------------------------------------------- before the function
+
+
+def _prepare(assignment: Assignment, pipe: EventPipe) -> WorkerContext:
+    os.environ.update(assignment.environment)
+    for entry in assignment.sys_path:
+        if entry not in sys.path:
+            sys.path.append(entry)
+    context = WorkerContext(
+        run_id=assignment.run_id,
+        generation=assignment.generation,
+        rank=assignment.rank,
+        world_size=assignment.world_size,
+        local_rank=assignment.local_rank,
+        role=assignment.role,
+        run_url=assignment.run_url,
+        work_dir=Path(assignment.work_dir),
+        events_dir=Path(assignment.events_dir),
+        checkpoint_dir=Path(assignment.checkpoint_dir),
+        export_dir=Path(assignment.export_dir),
+        logdir=assignment.events_dir,
+        leader=assignment.leader,
+        gpu_indices=assignment.gpu_indices,
+        ring_order=assignment.ring_order,
+        merge_scope=assignment.merge_scope,
+        scoped_allocator=assignment.scoped_allocator,
+        resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
+        send=lambda message: pipe.send(_report(message)),
+    )
+    set_current(context)
+    for hook in assignment.hooks:
+        module, _, name = hook.partition(":")
+        prepare: Callable[[WorkerContext], None] = getattr(importlib.import_module(module), name)
+        prepare(context)
+    return context
+
+
+def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
+    import cloudpickle
+
+    function, arguments = cloudpickle.loads(path.read_bytes())
+    return function, arguments
+
+
+def _report(message: dict[str, Any]) -> Event:
+    step = message.get("step")
+    metrics = {utf8(str(key)): plain(value) for key, value in message.get("metrics", {}).items()}
+    return Event("report", time.time(), step=None if step is None else int(step), metrics=metrics)
+
+
+# ---------------------------------------------------------------------------------------------- after the function
+
+
+def _failure(error: BaseException) -> Event:
+    if isinstance(error, SystemExit):
+        cause = f"called sys.exit({error.code!r})"
+    else:
+        cause = f"{type(error).__name__}: {error}".strip()
+    text = utf8("".join(traceback.format_exception(error)))
+    print(text, file=sys.stderr, flush=True)
+    cause, text = utf8(cause[:4000]), text[-60_000:]
+    return Event("failed", time.time(), cause=cause, traceback=text, secondary=_echoes_another(error))
+
+
+def _echoes_another(error: BaseException) -> bool:
+    """Whether the error is what a member sees when another member of a collective breaks."""
+    seen: BaseException | None = error
+    while seen is not None:
+        module = type(seen).__module__.partition(".")[0]
+        if module in ("tensorflow", "torch") and type(seen).__name__ in _ECHOES:
+            return True
+        if any(phrase in str(seen) for phrase in _ECHO_PHRASES):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def main() -> None:
+    """Entry point where a fork is not safe: a fresh interpreter."""
+    from hopsml.cluster import processes
+
+    assignment, descriptor, parent, cwd = sys.argv[1:]
+    processes.die_with_parent(int(parent))
+    os.chdir(cwd)
+    os._exit(run(assignment, int(descriptor)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Which cluster a verb runs on: one application (backend, coordinator) for each SparkContext, one for local slots."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from hopsml import profiles
+from hopsml.cluster.backends.base import Backend
+from hopsml.cluster.coordinator import Coordinator
+from hopsml.errors import CoordinatorLost
+from hopsml.storage import filesystem
+
+if TYPE_CHECKING:
+    from hopsml.experiment.run import Run
+
+LEASE_S = 10.0
+
+
+@dataclass
+class Application:
+    """Where runs go. ``id`` is Spark's application id, or one of our own without Spark."""
+
+    id: str
+    backend: Backend
+    coordinator: Coordinator
+    keep_warm_s: float
+    runs: weakref.WeakSet[Run] = field(default_factory=weakref.WeakSet)
+
+
+_lock = threading.RLock()
+_applications: dict[str, Application] = {}
+_own_contexts: list[Any] = []  # SparkContexts that this module has made
+_spark_folder = ""  # of their executors on this machine
+_noting = False
+_failed = False  # whether the program ends by an exception that nobody caught
+_local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
+
+
+def current(profile_name: str | None = None, keep_warm_s: float = 10.0) -> Application:
+    """The application of this process, started when there is none.
+
+    A SparkContext that exists is used, whatever the profile says: a notebook or a spark-submit job has one already.
+    """
+    with _lock:
+        context = _active_context()
+        profile = None
+        if context is None and not _under_spark_submit():
+            profile = profiles.load(profile_name)
+        if context is None and (profile is None or profile.uses_spark):
+            context = _create_context(profile)
+        key = context.applicationId if context is not None else _local_id
+        known = _applications.get(key)
+        if known is not None and known.coordinator.is_alive:
+            known.coordinator.pool.keep_warm_s = keep_warm_s
+            return known
+        if known is not None:
+            known.coordinator.close()
+        application = _open(key, context, profile, keep_warm_s)
+        _applications[key] = application
+        return application
+
+
+def _open(key: str, context: Any, profile: profiles.Profile | None, keep_warm_s: float) -> Application:
+    backend: Backend
+    if context is not None:
+        from hopsml.cluster.backends.spark import SparkBackend
+
+        backend = SparkBackend(context)
+        shared_disk = context.master.startswith("local")
+    else:
+        from hopsml.cluster.backends.local import LocalBackend
+
+        backend = LocalBackend(profile.local_slots if profile else None)
+        shared_disk = True
+    coordinator = Coordinator(
+        backend,
+        keep_warm_s=keep_warm_s,
+        lease_s=LEASE_S,
+        port_range=_port_range(),
+        sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
+    )
+    try:
+        coordinator.start()
+    except OSError as error:
+        raise CoordinatorLost(f"the coordinator could not open its port: {error}") from error
+    return Application(key, backend, coordinator, keep_warm_s)
+
+
+def _active_context() -> Any:
+    module = sys.modules.get("pyspark")
+    context = module.SparkContext._active_spark_context if module is not None else None
+    return context if context is not None and context._jsc is not None else None
+
+
+def _under_spark_submit() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _create_context(profile: profiles.Profile | None) -> Any:
+    """A bare SparkContext: agents need no SQL session, and without one the start is two seconds shorter."""
+    from pyspark import SparkConf, SparkContext
+
+    if profile is not None:
+        _prepare_environment(profile)
+    conf = SparkConf()
+    if profile is not None:
+        conf.setMaster(profile.master)
+        for key, value in profile.spark.items():
+            conf.set(key, value)
+    if not conf.contains("spark.app.name"):
+        conf.setAppName("hopsml")
+    context = SparkContext.getOrCreate(conf)
+    _note_failures()
+    _own_contexts.append(context)
+    return context
+
+
+def _stop(context: Any) -> None:
+    """A context of ours is stopped in order: left to the JVM's exit it logs a page of errors.
+
+    After an exception that nobody caught the cluster manager is told so; YARN would list the application of a
+    driver in client mode as SUCCEEDED otherwise.
+    """
+    if context._jsc is None:
+        return
+    if _failed:
+        context._jsc.sc().stop(1)
+    context.stop()
+
+
+def _note_failures() -> None:
+    global _noting
+    if _noting:
+        return
+    _noting = True
+    usual = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        global _failed
+        _failed = True
+        usual(kind, error, trace)
+
+    sys.excepthook = note
+
+
+def _prepare_environment(profile: profiles.Profile) -> None:
+    """Variables that the JVM reads when it starts; what the user has set stands."""
+    for key, value in profile.environment.items():
+        os.environ.setdefault(key, value)
+    if profile.store:
+        os.environ.setdefault("HOPSML_PROJECT_URL", profile.store)
+    if profile.master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors share this disk, so this Python too
+    if profile.master.startswith("local-cluster") and "SPARK_WORKER_DIR" not in os.environ:
+        # Spark would put the executors' folders into its own installation.
+        global _spark_folder
+        _spark_folder = os.environ["SPARK_WORKER_DIR"] = tempfile.mkdtemp(prefix="hopsml-spark-")
+
+
+def _port_range() -> tuple[int, int] | None:
+    text = os.environ.get("HOPSML_PORT_RANGE", "")
+    if not text:
+        return None
+    from hopsml.errors import ArgumentError
+
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdigit() and last.isdigit() and int(first) <= int(last)):
+        raise ArgumentError(f"HOPSML_PORT_RANGE={text!r} must be two port numbers, low-high, for instance 40000-40100")
+    return int(first), int(last)
+
+
+def shutdown() -> None:
+    """End all runs, give all agents back, and stop what hopsml has started in this process.
+
+    A SparkContext of the user's own is left running; one that hopsml made, for want of another, is stopped.
+    """
+    with _lock:
+        for application in list(_applications.values()):
+            application.coordinator.close()
+            for run in list(application.runs):
+                run.join(timeout_s=30)  # its status.json is written by a thread that dies with the interpreter
+        _applications.clear()
+        while _own_contexts:
+            _stop(_own_contexts.pop())
+        if _spark_folder:
+            shutil.rmtree(_spark_folder, ignore_errors=True)
+    filesystem.close_all()
+
+
+atexit.register(shutdown)

@@ -1,0 +1,166 @@
+"""Checks of what a user passes to a verb, before anything is started; old spellings are accepted here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+
+
+def is_spark_session(value: Any) -> bool:
+    """Whether this is the SparkSession that code for the predecessor's first releases passes as first argument."""
+    return type(value).__module__.startswith("pyspark.") and type(value).__name__ in (
+        "SparkSession",
+        "SparkContext",
+    )
+
+
+def training_function(
+    positional: tuple[Any, ...], named: dict[str, Any], verb: str
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function and the positional arguments behind it; ``train_fn=`` and the old ``map_fun=`` leave ``named``."""
+    if positional and is_spark_session(positional[0]):
+        positional = positional[1:]
+    for spelling in ("train_fn", "map_fun"):
+        if spelling in named:
+            return _callable(named.pop(spelling), verb), positional
+    if not positional:
+        raise ArgumentTypeError(f"{verb}() needs the training function as its first argument")
+    return _callable(positional[0], verb), positional[1:]
+
+
+def _callable(value: Any, verb: str) -> Callable[..., Any]:
+    if not callable(value):
+        raise ArgumentTypeError(
+            f"{verb}(): the training function is {value!r:.80} of type {type(value).__name__}; pass the function "
+            "itself, not its result: collective_all_reduce(train), without parentheses behind train"
+        )
+    if inspect.iscoroutinefunction(value):
+        raise ArgumentTypeError(
+            f"{verb}(): {value.__name__} is a coroutine; the training function must be an ordinary one"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def whole_number(name: str, value: Any, at_least: int = 1) -> int:
+    """An int that is no bool, not below ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(
+            f"{name}={value!r} is a {type(value).__name__}; it must be a whole number, at least {at_least}"
+        )
+    if value < at_least:
+        raise ArgumentError(f"{name}={value} is too small; it must be at least {at_least}")
+    return value
+
+
+def seconds(name: str, value: Any, above: float = 0.0) -> float:
+    """A duration in seconds, more than ``above``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number of seconds")
+    if not value > above:
+        raise ArgumentError(f"{name}={value!r} is too small; it must be more than {above:g} seconds")
+    return float(value)
+
+
+def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> int | None:
+    """The number of workers; None for as many as the cluster has. A group has a fixed size: min and max must agree."""
+    smallest = None if min_workers is None else whole_number("min_workers", min_workers)
+    largest = None if max_workers is None else whole_number("max_workers", max_workers)
+    if smallest is not None and largest is not None and smallest > largest:
+        raise ArgumentError(f"min_workers={smallest} is more than max_workers={largest}; it must not be")
+    if num_workers is not None:
+        count = whole_number("num_workers", num_workers)
+        for name, bound in (("min_workers", smallest), ("max_workers", largest)):
+            if bound is not None and bound != count:
+                raise ArgumentError(f"num_workers={count} and {name}={bound} disagree; give one of them")
+        return count
+    if smallest != largest:
+        raise ArgumentError(
+            f"min_workers={smallest} and max_workers={largest} ask for a group whose size changes, which this release "
+            "cannot form; give num_workers= for a fixed size"
+        )
+    return smallest
+
+
+def merge_scope(value: Any) -> int | str:
+    """1 for no merging, n for n gradients a collective, "all" for one."""
+    if value == "all":
+        return "all"
+    if isinstance(value, str):
+        raise ArgumentError(f"merge_scope={value!r} is not known; it must be a whole number from 1, or 'all'")
+    return whole_number("merge_scope", value)
+
+
+def text(name: str, value: Any) -> str:
+    """A str."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be text")
+    return value
+
+
+def modules(name: str, value: Any) -> tuple[str, ...]:
+    """Names of modules; a single str would be taken for the list of its letters."""
+    if isinstance(value, (list, tuple)) and all(isinstance(module, str) for module in value):
+        return tuple(value)
+    raise ArgumentTypeError(f"{name}={value!r:.80} must be a list of module names, for instance ['numpy']")
+
+
+def variables(name: str, value: Any) -> dict[str, str]:
+    """Environment variables as the operating system takes them."""
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a dict of variables")
+    for variable, content in value.items():
+        if not isinstance(variable, str) or not isinstance(content, str):
+            raise ArgumentTypeError(f"{name}[{variable!r:.80}]={content!r:.80}: name and value must both be str")
+        if not variable or "=" in variable or "\0" in variable + content:
+            raise ArgumentError(
+                f"{name}[{variable!r:.80}]: a variable's name must not be empty or hold '=', and neither may hold NUL"
+            )
+    return dict(value)
+
+
+def check_evaluator(size: int) -> None:
+    """The last of at least three workers becomes the evaluator."""
+    if size < 3:
+        raise ArgumentError(
+            f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
+        )
+
+
+def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | None, verb: str) -> dict[str, Any]:
+    """``args`` as keyword arguments of the function; unknown and missing names are errors."""
+    if args is None:
+        args = {}
+    if not isinstance(args, Mapping):
+        raise ArgumentTypeError(
+            f"{verb}(): args={args!r:.80} is a {type(args).__name__}; it must be a dict of arguments by name"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return dict(args)
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        given = ", ".join(sorted(map(str, args))) or "no arguments"
+        raise ArgumentTypeError(f"{verb}(): {name}{signature} cannot be called with {given}: {error}") from error
+    return dict(args)
+
+
+def refuse_unknown(verb: str, named: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Whatever is left in ``named`` is a mistake."""
+    for name in named:
+        raise ArgumentTypeError(f"{verb}() has no argument '{name}'; it has: {', '.join(known)}")
+
+
+def refuse_twice(verb: str, name: str) -> None:
+    """An argument that came by position and by name."""
+    raise ArgumentTypeError(f"{verb}() got '{name}' twice: by position and by name")
+
+
+def refuse_surplus(verb: str, got: int, known: int) -> None:
+    """More positional arguments than there are names for."""
+    raise ArgumentTypeError(f"{verb}() takes at most {known} arguments behind the training function, got {got}")

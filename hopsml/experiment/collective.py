@@ -1,0 +1,118 @@
+"""``collective_all_reduce``: one group of workers, synchronous data-parallel training; and ``submit``, its handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hopsml.cluster.layout import Roles
+from hopsml.experiment import arguments, plan
+from hopsml.experiment.result import Result
+from hopsml.experiment.run import Run
+
+
+@dataclass
+class Options:
+    """The keyword arguments of ``collective_all_reduce`` and ``submit``, with the predecessor's among them."""
+
+    name: str = "no-name"
+    local_logdir: bool = False
+    versioned_resources: list[str] | None = None
+    description: str | None = None
+    evaluator: bool = False
+    metric_key: str | None = None
+    args: Mapping[str, Any] | None = None
+    num_workers: int | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
+    merge_scope: int | str = 32
+    scoped_allocator: bool = True
+    resume: str | None = None
+    start_timeout: float = 120.0
+    keep_warm: float = 10.0
+    preload: tuple[str, ...] | list[str] | None = None
+    honour_environment: bool = False
+    profile: str | None = None
+    progress: bool = True
+    environment: Mapping[str, str] | None = None
+
+
+def collective_all_reduce(*positional: Any, **named: Any) -> Result:
+    """Train synchronously on ``num_workers`` executors; blocks until the end and returns a ``Result``.
+
+    ``collective_all_reduce(train_fn, name="no-name", local_logdir=False, ...)``; every worker calls
+    ``train_fn(**args)`` in a fresh process with ``TF_CONFIG`` set, unchanged on 1 or on 100 executors.
+
+    Args:
+        train_fn: the training function; everything that it needs is imported inside, or captured.
+        name, description: for people who look for the run later.
+        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
+        args: keyword arguments of the function.
+        num_workers: how many; by default one for each executor.
+        merge_scope: gradients in one collective: 1 = no merging, 32, "all".
+        scoped_allocator: whether merging is done by TensorFlow's scoped allocator.
+        resume: URL or id of a run of the same model, to continue from its last complete checkpoint.
+        start_timeout: seconds until every worker must have begun the function.
+        keep_warm: seconds for which idle agents are kept for the next run.
+        preload: modules that the workers find imported; found out from the function by default.
+        honour_environment: keep a TF_CONFIG or CUDA_VISIBLE_DEVICES that is set already, instead of refusing it.
+        profile: name of a file in conf/; used when there is no Spark application yet.
+        progress: print what goes on to standard error.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
+        RunError: the run failed; the message names the rank, its host, its traceback and its log.
+        StorageError: the run directory cannot be written; names the path.
+    """
+    return submit(*positional, **named).result()
+
+
+def submit(*positional: Any, **named: Any) -> Run:
+    """As ``collective_all_reduce``, but returns at once with a handle: ``result(timeout)``, ``cancel()``, ..."""
+    return plan.start(build(positional, named, "collective_all_reduce"))
+
+
+def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan.Plan:
+    """Check a call completely and say what it would do; nothing is started."""
+    function, options = parse(positional, named, verb)
+    size = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
+    if options.evaluator and size is not None:
+        arguments.check_evaluator(size)
+    return plan.Plan(
+        verb=verb,
+        function=function,
+        arguments=arguments.keyword_arguments(function, options.args, verb),
+        name=arguments.text("name", options.name),
+        description=options.description or "",
+        size=size,
+        roles=Roles(evaluator=options.evaluator),
+        with_tf_config=True,
+        merge_scope=arguments.merge_scope(options.merge_scope),
+        scoped_allocator=bool(options.scoped_allocator),
+        resume=options.resume,
+        start_timeout_s=arguments.seconds("start_timeout", options.start_timeout),
+        keep_warm_s=arguments.seconds("keep_warm", options.keep_warm, above=-1.0),
+        preload=None if options.preload is None else arguments.modules("preload", options.preload),
+        honour_environment=bool(options.honour_environment),
+        profile=options.profile,
+        progress=bool(options.progress),
+        environment=arguments.variables("environment", options.environment or {}),
+        local_logdir=bool(options.local_logdir),
+        metric_key=options.metric_key,
+    )
+
+
+def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tuple[Callable[..., Any], Options]:
+    """The function and the options of a call in the new or the old spelling."""
+    named = dict(named)
+    function, rest = arguments.training_function(positional, named, verb)
+    known = tuple(option.name for option in fields(Options))
+    for name, value in zip(known, rest, strict=False):
+        if name in named:
+            arguments.refuse_twice(verb, name)
+        named[name] = value
+    if len(rest) > len(known):
+        arguments.refuse_surplus(verb, len(rest), len(known))
+    arguments.refuse_unknown(verb, {name: named[name] for name in named if name not in known}, known)
+    return function, Options(**named)

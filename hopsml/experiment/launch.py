@@ -1,0 +1,99 @@
+"""``launch``: one worker for each combination of arguments, each a run of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.experiment import applications, arguments, collective, plan
+from hopsml.experiment.result import Result
+from hopsml.experiment.run import Run
+
+_OWN = {
+    "args": "args_dict holds a list of values for each parameter",
+    "num_workers": "each combination runs on one worker; collective_all_reduce() trains on several",
+    "min_workers": "each combination runs on one worker",
+    "max_workers": "each combination runs on one worker",
+}
+
+
+def launch(*positional: Any, **named: Any) -> Result:
+    """Run ``train_fn`` on one executor for each combination in ``args_dict``; blocks until all have ended.
+
+    ``launch(train_fn, args_dict=None, name="no-name", local_logdir=False, ...)``. The lists of ``args_dict`` are
+    zipped: ``{"a": [1, 2], "b": [5, 3]}`` runs (1, 5) and (2, 3). Without it the function runs once, without arguments.
+    Other keyword arguments as in ``collective_all_reduce``.
+
+    Returns:
+        ``(logdir, metrics)`` of the run; for several combinations ``(directory of them all, None)``, with the single
+        results in ``.runs``.
+
+    Raises:
+        ArgumentError: (ValueError) for lists of unequal length; otherwise as ``collective_all_reduce``.
+    """
+    named = dict(named)
+    function, rest = arguments.training_function(positional, named, "launch")
+    table = named.pop("args_dict", None)
+    for name, instead in _OWN.items():
+        if name in named:
+            raise ArgumentTypeError(f"launch() has no argument '{name}': {instead}")
+    if rest and table is not None:
+        arguments.refuse_twice("launch", "args_dict")
+    if rest:
+        table, rest = rest[0], rest[1:]
+    combinations = zipped(table)
+    plans = [_plan(function, rest, named, combination) for combination in combinations]
+    if len(plans) == 1:
+        return plan.start(plans[0]).result()
+    return _all(plans)
+
+
+def _plan(function: Any, rest: tuple[Any, ...], named: dict[str, Any], combination: dict[str, Any]) -> plan.Plan:
+    named = {**named, "args": combination, "num_workers": 1}
+    single = collective.build((function, *rest), named, "launch")
+    return dataclasses.replace(single, with_tf_config=False)
+
+
+def zipped(table: Any) -> list[dict[str, Any]]:
+    """The combinations of an ``args_dict``; one empty one for None."""
+    if table is None:
+        return [{}]
+    if not isinstance(table, dict):
+        raise ArgumentTypeError(f"args_dict={table!r:.80} is a {type(table).__name__}; it must be a dict of lists")
+    for name, values in table.items():
+        if not isinstance(values, (list, tuple)):
+            raise ArgumentTypeError(
+                f"args_dict['{name}']={values!r:.80} must be a list: one value for each combination"
+            )
+    lengths = {name: len(values) for name, values in table.items()}
+    if len(set(lengths.values())) > 1:
+        raise ArgumentError(
+            f"the lists of args_dict have different lengths, {lengths}; they are zipped and must be equal"
+        )
+    count = next(iter(lengths.values()), 1)
+    if count == 0:
+        raise ArgumentError("the lists of args_dict are empty; each needs a value for each combination")
+    return [{name: values[index] for name, values in table.items()} for index in range(count)]
+
+
+def _all(plans: list[plan.Plan]) -> Result:
+    """As many at a time as there are slots, in order."""
+    capacity = applications.current(plans[0].profile, plans[0].keep_warm_s).backend.capacity()
+    width = capacity.limit or capacity.preferred
+    running: list[Run] = []
+    results: list[Result] = []
+    try:
+        for index, single in enumerate(plans):
+            if index >= width:
+                results.append(running[index - width].result())
+            running.append(plan.start(single))
+        results += [run.result() for run in running[len(results) :]]
+    except BaseException:
+        for run in running:
+            run.cancel("another combination of the same launch failed or was interrupted")
+        for run in running:
+            run.exception()
+        raise
+    parent = results[0].run_dir.rsplit("/", 1)[0]
+    return Result(parent, None, runs=results, state="FINISHED", value=None, run_dir=parent, run_id="")

@@ -1,0 +1,86 @@
+"""What a run leaves: a value for the program, files for everybody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopsml.cluster.returned import utf8
+from hopsml.errors import ArgumentError
+
+
+class Result(tuple[str, Any]):
+    """Outcome of a finished run; unpacks as the predecessor's pair: ``logdir, metrics = result``.
+
+    Attributes: ``metrics`` (dict: what the chief's function returned, with the log's path), ``value`` (exactly what it
+    returned), ``logdir`` (URL of the TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``.
+    """
+
+    metrics: dict[str, Any]  # empty for several combinations, whose pair's second element is None
+    runs: list[Result]  # of several combinations
+    value: Any
+    logdir: str
+    run_dir: str
+    run_id: str
+    state: str
+    workers: list[dict[str, Any]]
+    ring_order: list[str]
+    seconds: float
+    steps_per_second: float
+    merge_scope: int | str
+    scoped_allocator: bool
+
+    def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
+        """Facts are the other attributes."""
+        self = super().__new__(cls, (logdir, metrics))
+        self.logdir, self.metrics = logdir, metrics or {}
+        for name, value in facts.items():
+            setattr(self, name, value)
+        return self
+
+    def summary(self) -> str:
+        """What a person wants to know at the end; see ``hopsml.experiment.summary``."""
+        from hopsml.experiment import summary
+
+        return summary.text(self)
+
+    def json(self, **more: Any) -> str:
+        """One line for scripts: metrics, workers, run directory, state, and whatever is added."""
+        from hopsml.experiment import summary
+
+        return summary.json_line(self, **more)
+
+    def __repr__(self) -> str:
+        return (
+            f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
+        )
+
+
+def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
+    """The returned value as the dict that is recorded: a number becomes ``metric``, nothing ``metric: None``."""
+    fields = value if isinstance(value, dict) else {"metric": _number(value)}
+    recorded = {str(key): item for key, item in fields.items()}
+    if metric_key is not None and metric_key not in recorded:
+        raise ArgumentError(
+            f"metric_key='{metric_key}' is not among what the training function returned: {', '.join(recorded)}"
+        )
+    recorded["log"] = log
+    return recorded
+
+
+def _number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
+
+
+def as_json(value: Any) -> Any:
+    """The same for a JSON file: numpy numbers and arrays as Python's, anything else as text."""
+    if isinstance(value, dict):
+        return {utf8(str(key)): as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if isinstance(value, str):
+        return utf8(value)
+    if isinstance(value, (bool, int, float, type(None))):
+        return value
+    if hasattr(value, "tolist"):
+        return as_json(value.tolist())
+    return utf8(str(value))

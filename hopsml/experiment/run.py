@@ -1,0 +1,179 @@
+"""The handle of one run: behaves like a ``concurrent.futures.Future``, and knows logs, status and members."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from hopsml.cluster.run_state import Observer, RunState
+from hopsml.errors import PathNotFound, RunCancelled
+from hopsml.experiment.result import Result, as_json, outputs
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import RunDir
+
+
+class Run:
+    """A run that was started. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        state: RunState,
+        run_dir: RunDir,
+        cancel: Callable[[str], None],
+        *,
+        metric_key: str | None = None,
+        **facts: Any,
+    ) -> None:
+        """``facts`` become attributes of the result."""
+        self.state, self.directory = state, run_dir
+        self.run_id, self.run_dir = state.run_id, run_dir.url
+        self._cancel, self._metric_key, self._facts = cancel, metric_key, facts
+        self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
+        self._closer = threading.Thread(target=self._close, name=f"hopsml-run-{self.run_id}", daemon=True)
+        self._closer.start()
+
+    def __repr__(self) -> str:
+        return f"Run({self.run_id!r}, {self.state.phase.value!r}, run_dir={self.run_dir!r})"
+
+    # ------------------------------------------------------------------------------------------ future
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the end, at most ``timeout`` seconds. Raises what ended the run, or TimeoutError.
+
+        Ctrl-C, or the interrupt of a notebook's cell, cancels the run before it goes on as KeyboardInterrupt.
+        """
+        try:
+            return self._future.result(timeout)
+        except KeyboardInterrupt:
+            self.cancel("interrupted by the user")
+            self._closer.join(30)
+            raise
+        except concurrent.futures.CancelledError:
+            raise RunCancelled(f"run {self.run_id} was cancelled", self.run_dir) from None
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error that ended the run, None after success."""
+        return self._future.exception(timeout)
+
+    def done(self) -> bool:
+        """Whether the run is over and its files are complete."""
+        return self._future.done()
+
+    def running(self) -> bool:
+        """Whether it is not over yet."""
+        return not self._future.done()
+
+    def cancel(self, reason: str = "cancelled by the user") -> bool:
+        """End the run; its workers are gone within seconds. False when it was over already."""
+        if self._future.done():
+            return False
+        self._cancel(reason)
+        return True
+
+    def add_done_callback(self, function: Callable[[concurrent.futures.Future[Result]], None]) -> None:
+        """Call ``function`` with the future at the end, or at once when the run is over."""
+        self._future.add_done_callback(function)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the run's files are complete, at most ``timeout_s`` seconds; raises nothing."""
+        self._closer.join(timeout_s)
+
+    # ------------------------------------------------------------------------------------------ looking in
+
+    def status(self) -> dict[str, Any]:
+        """Phase, seconds since the start, and each member's host, slot, state, step and metrics."""
+        return {
+            "run_id": self.run_id,
+            "phase": self.state.phase.value,
+            "seconds": round(time.time() - self.state.began, 3),
+            "members": [
+                {
+                    "rank": view.rank,
+                    "host": view.host,
+                    "executor": view.executor_id,
+                    "gpu_indices": list(view.gpu_indices),
+                    "state": view.state,
+                    "step": view.step,
+                    "metrics": dict(view.metrics),
+                }
+                for _, view in sorted(self.state.members.items())
+            ],
+            "run_dir": self.run_dir,
+        }
+
+    def logs(self, rank: int = 0) -> str:
+        """What this rank has printed so far; for ranks other than 0 what has reached the run directory.
+
+        Empty for a rank that has printed nothing, or that has not begun. Raises StorageError.
+        """
+        live = self.state.log(rank)
+        if live:
+            return live
+        log = self.directory.log(0, rank)
+        try:
+            return for_url(log).read_bytes(log).decode(errors="replace")
+        except PathNotFound:
+            return ""
+
+    def observe(self, observer: Observer) -> None:
+        """Call ``observer`` with every change; see ``hopsml.cluster.run_state.Change``."""
+        self.state.observe(observer)
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def _close(self) -> None:
+        """After the group is gone: the run's last files, then the future."""
+        self.state.wait()
+        error, result = self.state.error, None
+        # Whatever goes wrong here must reach who waits for the result: nobody else would ever end that wait.
+        if error is None:
+            try:
+                result = self._result()
+                self.directory.write_json(self.directory.outputs_json, as_json(result.metrics))
+            except Exception as problem:  # noqa: BLE001 the value cannot be read back or recorded: there is no result
+                error = problem
+        try:
+            self._write_status(error)
+        except Exception as problem:  # noqa: BLE001
+            error = error or problem
+        if error is not None:
+            self._future.set_exception(error)
+        elif result is not None:
+            self._future.set_result(result)
+
+    def _result(self) -> Result:
+        value = cloudpickle.loads(self.state.result) if self.state.result else None
+        metrics = outputs(value, self.directory.log(0, 0), self._metric_key)
+        layout = self.state.layout
+        return Result(
+            self.directory.events,
+            metrics,
+            value=value,
+            run_dir=self.run_dir,
+            run_id=self.run_id,
+            state="FINISHED",
+            workers=self.status()["members"],
+            ring_order=[f"{p.role}:{p.task_index}" for p in layout.placements] if layout else [],
+            seconds=round(time.time() - self.state.began, 3),
+            steps_per_second=self.state.steps_per_second(),
+            **self._facts,
+        )
+
+    def _write_status(self, error: BaseException | None) -> None:
+        state = "FINISHED" if error is None else "CANCELLED" if isinstance(error, RunCancelled) else "FAILED"
+        self.directory.write_status(
+            {
+                "run_id": self.run_id,
+                "state": state,
+                "ended": time.time(),
+                "seconds": round(time.time() - self.state.began, 3),
+                "error": as_json(str(error)) if error is not None else "",
+                "workers": as_json(self.status()["members"]),
+                "not_on_shared_storage": {str(rank): list(paths) for rank, paths in self.state.behind.items()},
+            }
+        )

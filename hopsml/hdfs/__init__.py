@@ -1,0 +1,98 @@
+"""Files of the project under the predecessor's names: ``hdfs.ls``, ``hdfs.copy_to_local``, ``hdfs.dump`` ...
+
+A path may be relative to the project (``"Resources/x"``), absolute (``/Projects/p/x``), or a URL of any
+store. Where the project lies on the local disk, everything works there. Inside a worker a path below
+``tensorboard.logdir()`` stands for the remote directory that it mirrors.
+"""
+
+from __future__ import annotations
+
+from hopsml.hdfs.copies import (
+    copy_from_project,
+    copy_to_hdfs,
+    copy_to_local,
+    cp,
+    move,
+    rename,
+)
+from hopsml.hdfs.facts import (
+    access,
+    capacity,
+    chmod,
+    chown,
+    close,
+    stat,
+)
+from hopsml.hdfs.files import (
+    dump,
+    get,
+    get_fs,
+    load,
+    open_file,
+)
+from hopsml.hdfs.names import (
+    abs_path,
+    get_plain_path,
+    project_id,
+    project_name,
+    project_path,
+    project_user,
+)
+from hopsml.hdfs.others import (
+    add_module,
+    get_webhdfs_host,
+    get_webhdfs_port,
+    is_tls_enabled,
+    log,
+)
+from hopsml.hdfs.trees import (
+    delete,
+    exists,
+    glob,
+    isdir,
+    isfile,
+    ls,
+    lsl,
+    mkdir,
+    rmr,
+)
+
+__all__ = [
+    "abs_path",
+    "access",
+    "add_module",
+    "capacity",
+    "chmod",
+    "chown",
+    "close",
+    "copy_from_project",
+    "copy_to_hdfs",
+    "copy_to_local",
+    "cp",
+    "delete",
+    "dump",
+    "exists",
+    "get",
+    "get_fs",
+    "get_plain_path",
+    "get_webhdfs_host",
+    "get_webhdfs_port",
+    "glob",
+    "is_tls_enabled",
+    "isdir",
+    "isfile",
+    "load",
+    "log",
+    "ls",
+    "lsl",
+    "mkdir",
+    "move",
+    "open_file",
+    "project_id",
+    "project_name",
+    "project_path",
+    "project_user",
+    "rename",
+    "rmr",
+    "stat",
+]

@@ -1,0 +1,101 @@
+"""Copies between this machine and the project, and within the project."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hopsml.errors import PathExists, PathNotFound
+from hopsml.hdfs.names import AnyPath, into, to_local, to_url
+from hopsml.storage import filesystem, tree, urls
+from hopsml.storage.filesystem import FileStatus, for_url
+
+
+def copy_to_hdfs(
+    local_path: AnyPath, relative_hdfs_path: AnyPath, overwrite: bool = False, project: str | None = None
+) -> None:
+    """Copy a local file or directory INTO a directory of the project.
+
+    Without ``overwrite`` an existing target raises PathExists (an IOError); with it, it is replaced.
+    """
+    local = to_local(local_path)
+    if not os.path.exists(local):
+        raise PathNotFound(f"cannot copy {local}: there is no such local file or directory", local)
+    target = urls.join(to_url(relative_hdfs_path, project), os.path.basename(local))
+    _make_room(target, overwrite)
+    if os.path.isdir(local):
+        tree.upload_tree(local, target)
+    else:
+        for_url(target).upload(local, target)
+
+
+def copy_to_local(
+    hdfs_path: AnyPath, local_path: AnyPath = "", overwrite: bool = False, project: str | None = None
+) -> str:
+    """Copy a file or directory into a local directory; returns the full path of the copy.
+
+    What is there already is kept if it is as long (a file) or holds the same names (a directory); otherwise
+    it is PathExists, unless ``overwrite`` replaces it. The local directory must exist.
+    """
+    url, folder = to_url(hdfs_path, project), to_local(local_path)
+    if not os.path.isdir(folder):
+        raise PathNotFound(f"cannot copy to {folder}: there is no such local directory", folder)
+    found = for_url(url).status(url)
+    target = os.path.join(folder, found.name)
+    if os.path.lexists(target):
+        if not overwrite and _agrees(found, target):
+            return target
+        _make_room(target, overwrite)
+    if found.is_dir:
+        fresh = urls.temporary_sibling(target)
+        try:
+            tree.download_tree(url, fresh)
+            os.rename(fresh, target)
+        finally:
+            for_url(fresh).delete(fresh, recursive=True)
+    else:
+        for_url(url).download(url, target)
+    return target
+
+
+def copy_from_project(
+    hdfs_path: AnyPath, local_path: AnyPath = "", overwrite: bool = False, project: str | None = None
+) -> str:
+    """The oldest name of ``copy_to_local``."""
+    return copy_to_local(hdfs_path, local_path, overwrite, project)
+
+
+def cp(src_hdfs_path: AnyPath, dest_hdfs_path: AnyPath, overwrite: bool = False) -> None:
+    """Copy a file or directory; INTO the target if that is a directory."""
+    source, target = to_url(src_hdfs_path), into(to_url(dest_hdfs_path), to_url(src_hdfs_path))
+    for_url(source).status(source)  # before anything is removed
+    _make_room(target, overwrite)
+    tree.copy_tree(source, target)
+
+
+def move(src: AnyPath, dest: AnyPath) -> None:
+    """Rename a file or directory; INTO the target if that is a directory."""
+    source, target = to_url(src), into(to_url(dest), to_url(src))
+    tree.move(source, target)
+
+
+def rename(src: AnyPath, dest: AnyPath) -> None:
+    """As ``move``."""
+    move(src, dest)
+
+
+def _make_room(url: str, overwrite: bool) -> None:
+    if not filesystem.exists(url):
+        return
+    if not overwrite:
+        raise PathExists(f"{url} exists already; pass overwrite=True or choose another name", url)
+    for_url(url).delete(url, recursive=True)
+
+
+def _agrees(found: FileStatus, target: str) -> bool:
+    if found.is_dir != os.path.isdir(target):
+        return False
+    if not found.is_dir:
+        return os.path.getsize(target) == found.length
+    there = {urls.relative(entry.url, found.url) for entry in filesystem.walk(found.url)}
+    return there == {entry.relative_to(target).as_posix() for entry in Path(target).rglob("*")}

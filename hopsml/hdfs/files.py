@@ -1,0 +1,98 @@
+"""The bytes of files: whole, as file objects, and by a handle."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.hdfs import trees
+from hopsml.hdfs.names import AnyPath, to_url
+from hopsml.storage import filesystem
+from hopsml.storage.filesystem import FileSystem, for_url
+from hopsml.storage.streams import spooled_writer
+
+
+def dump(data: str | bytes, hdfs_path: AnyPath) -> None:
+    """Write text (UTF-8) or bytes as a file; an existing one is replaced, in one step."""
+    if not isinstance(data, (str, bytes, bytearray, memoryview)):
+        raise ArgumentTypeError(f"dump() writes str or bytes, not {type(data).__name__}; encode it first")
+    url = to_url(hdfs_path)
+    for_url(url).write_bytes(url, data.encode() if isinstance(data, str) else bytes(data))
+
+
+def load(hdfs_path: AnyPath) -> bytes:
+    """The whole file, as bytes."""
+    url = to_url(hdfs_path)
+    return for_url(url).read_bytes(url)
+
+
+def open_file(hdfs_path: AnyPath, project: str | None = None, flags: str = "rw", buff_size: int = 0) -> Any:
+    """A file object. ``flags``: ``r``, ``w`` or ``a``, binary unless followed by ``t``.
+
+    ``rw`` (the default) reads a file that exists and writes one that does not. What is written appears at
+    close.
+    """
+    url = to_url(hdfs_path, project)
+    system = for_url(url)
+    if flags == "rw":
+        flags = "r" if filesystem.exists(url) else "w"
+    kind, rest = flags[:1], flags[1:]
+    if kind not in ("r", "w", "a") or rest not in ("", "b", "t"):
+        raise ArgumentError(f"flags={flags!r}: 'r', 'w' or 'a', then nothing, 'b' or 't'; or 'rw'")
+    if kind == "r":
+        file: BinaryIO = system.open_read(url)
+    elif kind == "w":
+        file = system.open_write(url)
+    else:
+        file = _appender(system, url)
+    if rest == "t":
+        return io.TextIOWrapper(file, encoding="utf-8")
+    return file
+
+
+def _appender(system: FileSystem, url: str) -> BinaryIO:
+    """A writer whose content is added to the end of a file at close."""
+    return spooled_writer(lambda spooled: system.append_bytes(url, Path(spooled).read_bytes()))
+
+
+class Handle:
+    """What ``get()`` and ``get_fs()`` return: a few methods of pydoop's handle."""
+
+    def open_file(self, path: AnyPath, flags: str = "r", **_: Any) -> Any:
+        """As ``hdfs.open_file``."""
+        return open_file(path, flags=flags)
+
+    def exists(self, path: AnyPath) -> bool:
+        """As ``hdfs.exists``."""
+        return trees.exists(path)
+
+    def delete(self, path: AnyPath, recursive: bool = True) -> bool:
+        """As ``hdfs.delete``; False if there was nothing."""
+        url = to_url(path)
+        return for_url(url).delete(url, recursive)
+
+    def create_directory(self, path: AnyPath) -> bool:
+        """As ``hdfs.mkdir``."""
+        trees.mkdir(path)
+        return True
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def get() -> Handle:
+    """A handle on the project's store."""
+    return Handle()
+
+
+def get_fs() -> Handle:
+    """A handle on the project's store."""
+    return Handle()

@@ -1,0 +1,98 @@
+"""Names: what a path of the user's stands for, and what the project is called."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from hopsml import settings
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
+from hopsml.storage import urls
+from hopsml.storage.filesystem import FileStatus, for_url
+
+AnyPath = str | bytes | os.PathLike[str]
+
+
+def project_name() -> str:
+    """The project's name."""
+    return settings.project_name()
+
+
+def project_user(project: str | None = None) -> str:
+    """``<project>__<user>``."""
+    user = settings.user_name()
+    if project is None and "__" in user:
+        return user
+    return f"{project or project_name()}__{user.rpartition('__')[2]}"
+
+
+def project_id() -> int:
+    """A number that only Hopsworks gives out: ArgumentError."""
+    raise ArgumentError("project_id() is a number of Hopsworks; use project_name()")
+
+
+def project_path(project: str | None = None, exclude_nn_addr: bool = False) -> str:
+    """Root of the project with a slash at the end; ``exclude_nn_addr`` leaves scheme and host out."""
+    url = settings.project_url(project) + "/"
+    return urls.split(url)[2] if exclude_nn_addr else url
+
+
+def abs_path(hdfs_path: AnyPath) -> str:
+    """The full URL; PathNotFound (an IOError) if there is nothing."""
+    url = to_url(hdfs_path)
+    for_url(url).status(url)
+    return url
+
+
+def get_plain_path(hdfs_path: AnyPath) -> str:
+    """The path without scheme and host: ``/Projects/p/x``."""
+    text = to_text(hdfs_path)
+    return urls.split(urls.remote_of(text) or text)[2]
+
+
+def to_url(path: AnyPath, project: str | None = None) -> str:
+    """The URL that a path of the user's stands for."""
+    text = to_text(path)
+    remote = urls.remote_of(text)
+    if remote:
+        return remote
+    if urls.split(text)[0]:
+        try:
+            for_url(text)
+        except ArgumentError as error:
+            raise StorageError(str(error), text) from error  # existing code expects an IOError
+        return text
+    root = settings.project_url(project)
+    if not text.startswith("/"):
+        return urls.join(root, posixpath.normpath(text)) if text.strip("./") else root
+    is_local = urls.split(root)[0] in ("", "file")
+    # On a local project /Projects/p/x, as existing code has it, lies in the project; other paths are the
+    # machine's own.
+    head = f"/Projects/{project or project_name()}"
+    if is_local and (text == head or text.startswith(head + "/")):
+        return root + text[len(head) :]
+    return urls.base(root) + text
+
+
+def to_text(path: AnyPath) -> str:
+    """A path given as text, bytes or an object, as text."""
+    return os.fsdecode(path)
+
+
+def to_local(path: AnyPath) -> str:
+    """A path of this machine; relative ones count from the working directory."""
+    return os.path.abspath(urls.split(to_text(path))[2])
+
+
+def into(target: str, source: str) -> str:
+    """The target, or the source's name in it if it is a directory."""
+    found = status_or_none(target)
+    return urls.join(target, urls.name(source)) if found and found.is_dir else target
+
+
+def status_or_none(url: str) -> FileStatus | None:
+    """What is known of a path, or None."""
+    try:
+        return for_url(url).status(url)
+    except PathNotFound:
+        return None

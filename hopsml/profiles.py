@@ -1,0 +1,114 @@
+"""Profiles: where a job runs, as YAML in ``conf/``; the same script moves between them by the profile's name alone.
+
+    extends: yarn                        # another profile, whose values stand where this one has none
+    master: local-cluster[2,2,1024]      # or "none": agents are subprocesses, there is no Spark
+    deploy_mode: client                  # client | cluster; what spark-submit is told
+    store: ""                            # project URL; empty: HDFS where it is configured, else ./.hopsml
+    spark: {spark.executor.memory: 1g}   # Spark's own settings, as they are; {conf} is the folder of this file
+    environment: {}                      # variables for the driver
+
+Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and the
+package's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hopsml.errors import ArgumentError
+
+_KEYS = ("extends", "master", "deploy_mode", "store", "spark", "environment", "local_slots", "description")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profile; ``spark`` holds settings as text."""
+
+    name: str
+    master: str
+    deploy_mode: str = "client"
+    store: str = ""
+    spark: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    local_slots: int | None = None
+    description: str = ""
+
+    @property
+    def uses_spark(self) -> bool:
+        """Whether agents are Spark tasks."""
+        return self.master != "none"
+
+
+def folders() -> list[Path]:
+    """Where profiles are looked for, first match wins."""
+    package = Path(__file__).resolve().parent
+    named = os.environ.get("HOPSML_CONF_DIR")
+    return [Path(named)] if named else [Path.cwd() / "conf", package / "conf", package.parent / "conf"]
+
+
+def names() -> list[str]:
+    """The profiles that there are."""
+    return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
+
+
+def load(name: str | None = None) -> Profile:
+    """The profile of this name, else of $HOPSML_PROFILE, else "local". Raises ArgumentError for an unknown one."""
+    wanted = name or os.environ.get("HOPSML_PROFILE") or "local"
+    for folder in folders():
+        path = folder / f"{wanted}.yaml"
+        if path.is_file():
+            profile = parse(wanted, path.read_text(encoding="utf-8"), str(path))
+            master = os.environ.get("HOPSML_SPARK_MASTER")
+            return dataclasses.replace(profile, master=master) if master and profile.uses_spark else profile
+    raise ArgumentError(
+        f"profile '{wanted}' is not known; there are: {', '.join(names()) or 'none'} (in {folders()[0]})"
+    )
+
+
+def parse(name: str, text: str, source: str) -> Profile:
+    """A profile from its YAML; ``source`` is for the error messages."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ArgumentError(f"{source} is not valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ArgumentError(f"{source} must hold keys and values, not a {type(content).__name__}")
+    for key in content:
+        if key not in _KEYS:
+            raise ArgumentError(f"{source}: unknown key '{key}'; a profile has: {', '.join(_KEYS)}")
+    base = load(content["extends"]) if "extends" in content else None
+    if base is not None:
+        content = _below(base, content)
+    if not isinstance(content.get("master"), str):
+        raise ArgumentError(f"{source}: 'master' is missing; for instance local-cluster[2,2,1024], yarn, or none")
+    return Profile(
+        name=name,
+        master=content["master"],
+        deploy_mode=str(content.get("deploy_mode", "client")),
+        store=str(content.get("store") or ""),
+        spark={
+            str(key): _text(value).replace("{conf}", os.path.dirname(source))
+            for key, value in (content.get("spark") or {}).items()
+        },
+        environment={str(key): _text(value) for key, value in (content.get("environment") or {}).items()},
+        local_slots=content.get("local_slots"),
+        description=str(content.get("description", "")),
+    )
+
+
+def _below(base: Profile, content: dict[str, Any]) -> dict[str, Any]:
+    """The content with the base's values where it has none; settings are merged one by one."""
+    merged = {**dataclasses.asdict(base), **content}
+    for table in ("spark", "environment"):
+        merged[table] = {**getattr(base, table), **(content.get(table) or {})}
+    return {key: value for key, value in merged.items() if key not in ("name", "extends")}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

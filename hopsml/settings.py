@@ -1,0 +1,126 @@
+"""Where things lie and how long to wait: the environment and Hadoop's client configuration, read when asked.
+
+A changed environment or file counts at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import getpass
+import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from pathlib import Path
+
+from hopsml.errors import ArgumentError
+
+DEFAULT_STORAGE_TIMEOUT_S = 30.0
+_CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")  # later ones win
+
+
+def storage_timeout_s() -> float:
+    """Deadline of one storage step (one remote call, or one chunk of a transfer), in seconds.
+
+    From ``HOPSML_STORAGE_TIMEOUT_S``, else 30.
+    """
+    text = os.environ.get("HOPSML_STORAGE_TIMEOUT_S", "")
+    if not text:
+        return DEFAULT_STORAGE_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise ArgumentError(
+            f"HOPSML_STORAGE_TIMEOUT_S={text!r}: it must be a number of seconds above 0; unset it for "
+            f"the default of {DEFAULT_STORAGE_TIMEOUT_S:g} s"
+        )
+    return seconds
+
+
+def hadoop_conf_dir() -> Path | None:
+    """Hadoop's client configuration: ``HADOOP_CONF_DIR``, else what Spark ships into a YARN container, else
+    None.
+    """
+    named = os.environ.get("HADOOP_CONF_DIR")
+    if named:
+        return Path(named).absolute()
+    for base in (os.environ.get("PWD"), os.getcwd()):  # a container's Python has PWD, not HADOOP_CONF_DIR
+        shipped = Path(base or ".").absolute() / "__spark_conf__" / "__hadoop_conf__"
+        if shipped.is_dir():
+            return shipped
+    home = os.environ.get("HADOOP_HOME")
+    usual = Path(home, "etc", "hadoop") if home else None
+    return usual.absolute() if usual and usual.is_dir() else None
+
+
+def hadoop_settings() -> Mapping[str, str]:
+    """Key -> value of the client configuration's files; empty without one."""
+    folder = hadoop_conf_dir()
+    settings: dict[str, str] = {}
+    for name in _CONF_FILES if folder else ():
+        file = Path(str(folder), name)
+        with contextlib.suppress(FileNotFoundError):
+            facts = file.stat()
+            settings.update(_read_conf(file, facts.st_mtime_ns, facts.st_size))
+    return settings
+
+
+@functools.lru_cache(maxsize=16)
+def _read_conf(file: Path, modified_ns: int, length: int) -> dict[str, str]:
+    """Time and length are part of the key: a changed file is read again."""
+    try:
+        root = ElementTree.parse(file).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        raise ArgumentError(
+            f"{file}: not a readable Hadoop configuration ({error}); repair it, or let HADOOP_CONF_DIR name another"
+        ) from error
+    found = {}
+    for entry in root.iter("property"):
+        key, value = entry.findtext("name"), entry.findtext("value")
+        if key and value is not None:
+            found[key.strip()] = value.strip()
+    return found
+
+
+def default_fs() -> str | None:
+    """``fs.defaultFS`` without a slash at the end (``hdfs://ns1``); None without a configuration."""
+    value = hadoop_settings().get("fs.defaultFS", "")
+    return value.rstrip("/") if value and not value.startswith("file:") else None
+
+
+def user_name() -> str:
+    """The user that files belong to: ``HADOOP_USER_NAME``, else the login user."""
+    named = os.environ.get("HADOOP_USER_NAME")
+    if named:
+        return named
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's uid without a name
+        return str(os.getuid())
+
+
+def project_name() -> str:
+    """The project: ``HOPSML_PROJECT``, else the user's name (``<project>__<user>`` names both)."""
+    return os.environ.get("HOPSML_PROJECT") or user_name().partition("__")[0]
+
+
+def project_url(project: str | None = None) -> str:
+    """Root of a project's files, without a slash at the end.
+
+    ``HOPSML_PROJECT_URL`` if set; else ``<fs.defaultFS>/Projects/<project>`` where a Hadoop configuration
+    names an HDFS; else the folder ``.hopsml`` of the working directory. Another ``project`` lies beside this
+    one.
+    """
+    own = os.environ.get("HOPSML_PROJECT_URL", "").rstrip("/")
+    name = project or project_name()
+    if own.startswith("hdfs:///") and default_fs():
+        own = f"{default_fs()}{own[len('hdfs://') :]}"  # the NameNode's name stands in every path that is told
+    if own:
+        return own if name == project_name() else f"{own.rpartition('/')[0]}/{name}"
+    base = default_fs()
+    if base and base.partition(":")[0] in ("hdfs", "viewfs"):
+        return f"{base}/Projects/{name}"
+    local = Path.cwd() / ".hopsml"
+    return f"file://{local if name == project_name() else local.parent / name}"

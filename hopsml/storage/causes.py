@@ -1,0 +1,160 @@
+"""From what a storage client says to one of our errors: pure functions over type names and texts.
+
+Clients of HDFS carry the cause in the name of a Java class somewhere in the text, so that is what is matched.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from hopsml.errors import (
+    PathExists,
+    PathNotFound,
+    PermissionRefused,
+    QuotaExceeded,
+    SafeMode,
+    StorageError,
+    StorageTimeout,
+    StorageUnavailable,
+)
+
+# (pattern, error, what it means and what to do); the first match wins
+_CAUSES: list[tuple[str, type[StorageError], str]] = [
+    (
+        r"SafeModeException|is in safe mode",
+        SafeMode,
+        "the NameNode is in safe mode; try again later, or see `hdfs dfsadmin -safemode get`",
+    ),
+    (
+        r"DSQuotaExceeded",
+        QuotaExceeded,
+        "the space quota is used up (whole blocks times replication count); delete files or raise it with "
+        "`hdfs dfsadmin -setSpaceQuota`",
+    ),
+    (
+        r"NSQuotaExceeded|QuotaByStorageType|QuotaExceeded",
+        QuotaExceeded,
+        "the quota is used up; delete files or raise it with `hdfs dfsadmin -setQuota`",
+    ),
+    (
+        r"InvalidToken|Token has expired|token .* (expired|can't be found)",
+        PermissionRefused,
+        "the delegation token is expired or unknown; a fresh one must be handed to this process "
+        "(HADOOP_TOKEN_FILE_LOCATION)",
+    ),
+    (
+        r"GSS_S_|GSSAPIError|Authentication failure|SaslException|SASL",
+        PermissionRefused,
+        "no valid Kerberos ticket or token; run `kinit`, or set HADOOP_TOKEN_FILE_LOCATION",
+    ),
+    (
+        r"AccessControlException|Permission denied|AccessDenied|EPERM|EACCES",
+        PermissionRefused,
+        "this user lacks the permission; ask the owner for it, or write elsewhere (HOPSML_PROJECT_URL)",
+    ),
+    (
+        r"StandbyException|state standby",
+        StorageUnavailable,
+        "only a standby NameNode answered; a failover is under way or none is active",
+    ),
+    (
+        r"AlreadyBeingCreated|current lease holder|RecoveryInProgress",
+        StorageUnavailable,
+        "another writer holds this file open; write it again under a new name, or wait until its lease ends",
+    ),
+    (r"FileAlreadyExists|AlreadyExists|already exists|File exists", PathExists, "it exists already"),
+    (
+        r"not empty|non empty|NotEmptyDirectory|ENOTEMPTY",
+        PathExists,
+        "the directory is not empty; delete it recursively or choose another name",
+    ),
+    (
+        r"could only be written to 0|no (live )?datanodes?|All DataNodes failed|BlockMissing"
+        r"|NoLocationsRemaining|Excluded datanodes",
+        StorageUnavailable,
+        "no DataNode could serve it; see `hdfs dfsadmin -report`",
+    ),
+    (
+        r"No NameNode hosts found|No fs\.defaultFS|UrlParseError|Name or service not known|failed to lookup"
+        r"|NameResolutionError|getaddrinfo|UnknownHost",
+        StorageUnavailable,
+        "the address is unknown; correct the URL, or let HADOOP_CONF_DIR name the cluster's configuration",
+    ),
+    (
+        r"[Cc]onnection refused|ConnectionError|Connection reset|Connection aborted|RPC listener disconnected"
+        r"|disconnected|Broken pipe|IncompleteRead|RemoteDisconnected|No data received|ConnectionRefused"
+        r"|RetriableException|unexpected end of file|early eof|timed? ?out",
+        StorageUnavailable,
+        "nobody answers there, or the connection broke; see that the service runs and is reachable",
+    ),
+    (
+        r"FileNotFound|No such file|does not exist|not found|NotFoundError|NoSuchKey|Path is not a file"
+        r"|is not a directory",
+        PathNotFound,
+        "there is no such file or directory",
+    ),
+]
+_BY_TYPE: dict[str, str] = {  # what an exception's type alone says
+    "FileNotFoundError": "FileNotFound",
+    "FileExistsError": "FileAlreadyExists",
+    "PermissionError": "AccessControlException",
+    "ConnectionRefusedError": "Connection refused",
+    "ReadTimeout": "timed out",
+    "ConnectTimeout": "timed out",
+    "ReadTimeoutError": "timed out",
+}
+_ERRNO_TYPES: dict[int, type[StorageError]] = {
+    errno.ENOENT: PathNotFound,
+    errno.ENOTDIR: PathNotFound,
+    errno.EISDIR: PathExists,
+    errno.EEXIST: PathExists,
+    errno.ENOTEMPTY: PathExists,
+    errno.EACCES: PermissionRefused,
+    errno.EPERM: PermissionRefused,
+    errno.EROFS: PermissionRefused,
+    errno.ENOSPC: QuotaExceeded,
+    errno.EDQUOT: QuotaExceeded,
+    errno.ETIMEDOUT: StorageTimeout,
+}
+_REMEDIES: dict[type[StorageError], str] = {
+    PermissionRefused: "this user lacks the permission; ask the owner for it, or write elsewhere",
+    QuotaExceeded: "the disk or the quota is full; delete files or choose another disk",
+    PathExists: "choose another name, or allow overwriting",
+}
+
+
+def from_text(action: str, path: str, type_name: str, text: str) -> StorageError:
+    """The error for a failed remote ``action`` (``"write"``) on ``path``, told by the client's type name and
+    text.
+    """
+    first_line = _first_line(text)
+    if type_name == "NotADirectoryError":
+        return PathNotFound(f"cannot {action} {path}: it is not a directory", path)
+    hinted = f"{_BY_TYPE.get(type_name, '')} {type_name} {text}"
+    if type_name in ("FileExistsError", "FileNotFoundError"):  # certain; the text may quote other classes
+        lease = re.search(r"current lease holder|AlreadyBeingCreated", text)
+        hinted = text if lease else _BY_TYPE[type_name]
+    for pattern, kind, meaning in _CAUSES:
+        if re.search(pattern, hinted):
+            return kind(f"cannot {action} {path}: {meaning} ({first_line})", path)
+    return StorageError(f"cannot {action} {path}: {type_name}: {first_line}", path)
+
+
+def from_os_error(action: str, path: str, error: OSError) -> StorageError:
+    """The error for a failed local call, told by its errno."""
+    kind = _ERRNO_TYPES.get(error.errno or 0, StorageError)
+    remedy = "delete it recursively" if error.errno == errno.ENOTEMPTY else _REMEDIES.get(kind)
+    reason = error.strerror or str(error) or type(error).__name__
+    return kind(f"cannot {action} {path}: {reason}" + (f"; {remedy}" if remedy else ""), path)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether trying again later can help without anybody's doing."""
+    return isinstance(error, (SafeMode, StorageUnavailable, StorageTimeout))
+
+
+def _first_line(text: str) -> str:
+    """The part before the Java stack trace, in one line."""
+    head = re.split(r"\\n|\n", text.strip(), maxsplit=1)[0].strip()
+    return head[:300] or "no further word"

@@ -1,0 +1,226 @@
+"""Checkpoints in a directory of any store: complete or absent.
+
+A checkpoint is a directory ``step-000000120`` with a ``manifest.json`` that names every file with its length
+and CRC. It is uploaded under a temporary name and renamed. On stores whose rename is not one step, the
+manifest still tells a complete one: every file must be there with its length, and its CRC is checked when it
+is fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
+from hopsml.storage import causes, leftovers, urls
+from hopsml.storage.filesystem import for_url, walk
+from hopsml.storage.run_dir import step_name, step_of
+from hopsml.storage.tree import download_tree, local_files, upload_into
+
+MANIFEST = "manifest.json"
+STALE_S = 24 * 3600.0  # a temporary name that old belongs to a process that died
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a checkpoint: name relative to its directory, length in bytes, CRC-32."""
+
+    name: str
+    length: int
+    crc32: int
+
+
+def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, timeout_s: float | None = None) -> str:
+    """Upload a local directory as the checkpoint of ``step``; returns its URL.
+
+    A complete one of that step is left as it is; an incomplete one is replaced. The local directory must not
+    change meanwhile: a file that does is StorageError, and nothing appears.
+    """
+    target = urls.join(checkpoints_url, step_name(step))
+    if is_complete(target, timeout_s):
+        return target
+    entries, stamps = describe(local_dir), _stamps(local_dir)
+    system = for_url(checkpoints_url, timeout_s)
+    fresh = urls.temporary_sibling(target)
+    try:
+        upload_into(local_dir, fresh, timeout_s)
+        if _stamps(local_dir) != stamps:
+            raise StorageError(f"{local_dir} changed while it was uploaded to {target}; commit it again", target)
+        system.write_bytes(urls.join(fresh, MANIFEST), _encode(step, entries))
+        with contextlib.suppress(PathNotFound):
+            system.delete(target, recursive=True)
+        try:
+            system.rename(fresh, target)
+        except PathExists:  # another process committed the same step meanwhile
+            leftovers.discard(fresh, timeout_s)
+    except BaseException:
+        leftovers.discard(fresh, timeout_s)
+        raise
+    return target
+
+
+def describe(local_dir: str | os.PathLike[str]) -> list[FileEntry]:
+    """The files of a local checkpoint; ArgumentError if there is none."""
+    root = Path(local_dir)
+    names = [name for name in local_files(root) if name != MANIFEST] if root.is_dir() else []
+    if not names:
+        raise ArgumentError(f"{root}: a checkpoint must be a directory with at least one file")
+    return [_entry(root, name) for name in names]
+
+
+def _stamps(local_dir: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
+    """Length and time of each file: cheap to compare."""
+    root = Path(local_dir)
+    try:
+        facts = {name: (root / name).stat() for name in local_files(root) if name != MANIFEST}
+    except OSError as error:
+        raise causes.from_os_error("read", str(root), error) from error
+    return {name: (fact.st_size, fact.st_mtime_ns) for name, fact in facts.items()}
+
+
+def steps(checkpoints_url: str, timeout_s: float | None = None) -> list[int]:
+    """Steps that have a directory, ascending; it may still be an incomplete one. Empty if there is no
+    directory.
+    """
+    try:
+        entries = for_url(checkpoints_url, timeout_s).list_dir(checkpoints_url)
+    except PathNotFound:
+        return []
+    return sorted(step for entry in entries if entry.is_dir and (step := step_of(entry.name)) is not None)
+
+
+def latest_complete(checkpoints_url: str, timeout_s: float | None = None) -> int | None:
+    """The highest step whose checkpoint is complete; None without any."""
+    for step in reversed(steps(checkpoints_url, timeout_s)):
+        if is_complete(urls.join(checkpoints_url, step_name(step)), timeout_s):
+            return step
+    return None
+
+
+def is_complete(url: str, timeout_s: float | None = None) -> bool:
+    """Whether a checkpoint's directory holds a manifest and every file of it with the right length."""
+    entries = _read_manifest(url, timeout_s)
+    if entries is None:
+        return False
+    lengths = {urls.relative(e.url, url): e.length for e in walk(url, timeout_s) if not e.is_dir}
+    return all(lengths.get(entry.name) == entry.length for entry in entries)
+
+
+def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> Path:
+    """Download one checkpoint to ``local_dir``, which appears whole, and check its CRCs.
+
+    PathNotFound if it is not complete; StorageError if a file's content is not what was committed. A
+    ``local_dir`` that exists is PathExists.
+    """
+    url, target = urls.join(checkpoints_url, step_name(step)), Path(local_dir)
+    if target.exists():
+        raise PathExists(f"cannot fetch {url} to {target}: it exists already; choose another name", str(target))
+    if not is_complete(url, timeout_s):
+        raise PathNotFound(f"cannot fetch {url}: there is no complete checkpoint of step {step}", url)
+    fresh = Path(urls.temporary_sibling(os.path.abspath(target)))
+    try:
+        download_tree(url, fresh, timeout_s)
+        check(fresh, url)
+        fresh.rename(target)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, StorageError):
+            raise
+        raise causes.from_os_error("write", str(target), error) from error
+    return target
+
+
+def fetch_latest(checkpoints_url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> int | None:
+    """Download the newest checkpoint whose content is sound; its step, or None without any."""
+    for step in reversed(steps(checkpoints_url, timeout_s)):
+        url = urls.join(checkpoints_url, step_name(step))
+        if is_complete(url, timeout_s):
+            try:
+                fetch(checkpoints_url, step, local_dir, timeout_s)
+                return step
+            except CorruptCheckpoint:
+                continue
+    return None
+
+
+class CorruptCheckpoint(StorageError):
+    """A file of a checkpoint does not hold what was committed."""
+
+
+def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
+    """Compare a local checkpoint with its own manifest; CorruptCheckpoint names the file that differs."""
+    root = Path(local_dir)
+    entries = _read_manifest(str(root), None)
+    if entries is None:
+        raise CorruptCheckpoint(f"{origin or root}: its manifest is missing or broken", origin or str(root))
+    for entry in entries:
+        if not (root / entry.name).is_file() or _entry(root, entry.name) != entry:
+            raise CorruptCheckpoint(
+                f"{origin or root}: {entry.name} is not what was committed ({entry.length} bytes, CRC "
+                f"{entry.crc32:08x}); take an earlier checkpoint",
+                origin or str(root),
+            )
+
+
+def prune(checkpoints_url: str, keep: int, timeout_s: float | None = None) -> list[int]:
+    """Delete all but the newest ``keep`` complete checkpoints; returns the steps that were deleted.
+
+    Incomplete ones older than the newest complete one go too, and temporary names that are a day old.
+    """
+    if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
+        raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")
+    system = for_url(checkpoints_url, timeout_s)
+    present = steps(checkpoints_url, timeout_s)
+    complete = [step for step in present if is_complete(urls.join(checkpoints_url, step_name(step)), timeout_s)]
+    doomed = to_prune(present, complete, keep)
+    for step in doomed:
+        system.delete(urls.join(checkpoints_url, step_name(step)), recursive=True)
+    if present:
+        for entry in system.list_dir(checkpoints_url):
+            if urls.is_temporary(entry.url) and time.time() - entry.modified_s > STALE_S:
+                system.delete(entry.url, recursive=True)
+    return doomed
+
+
+def to_prune(present: list[int], complete: list[int], keep: int) -> list[int]:
+    """Which steps go: complete ones beyond the newest ``keep``, incomplete ones before the newest complete
+    one.
+    """
+    kept = set(sorted(complete)[-keep:])
+    newest = max(complete, default=-1)
+    return sorted(step for step in present if step not in kept and step < newest)
+
+
+def _entry(root: Path, name: str) -> FileEntry:
+    length, crc = 0, 0
+    try:
+        with open(root / name, "rb") as file:
+            while piece := file.read(_READ_BYTES):
+                length += len(piece)
+                crc = zlib.crc32(piece, crc)
+    except OSError as error:
+        raise causes.from_os_error("read", str(root / name), error) from error
+    return FileEntry(name, length, crc)
+
+
+def _encode(step: int, entries: list[FileEntry]) -> bytes:
+    files = [{"name": entry.name, "bytes": entry.length, "crc32": entry.crc32} for entry in entries]
+    return (json.dumps({"version": 1, "step": step, "files": files}, indent=1) + "\n").encode()
+
+
+def _read_manifest(url: str, timeout_s: float | None) -> list[FileEntry] | None:
+    try:
+        record: Any = json.loads(for_url(url, timeout_s).read_bytes(urls.join(url, MANIFEST)))
+        return [FileEntry(str(f["name"]), int(f["bytes"]), int(f["crc32"])) for f in record["files"]]
+    except PathNotFound:
+        return None
+    except (ValueError, TypeError, KeyError):  # cut short or not ours
+        return None

@@ -1,0 +1,231 @@
+"""The local file system, by bare paths and ``file://`` URLs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from hopsml.errors import PathExists, PathNotFound, StorageError
+from hopsml.storage import causes, urls
+from hopsml.storage.filesystem import Capacity, FileStatus
+from hopsml.storage.streams import spooled_writer
+
+
+def create(url: str, timeout_s: float) -> LocalFileSystem:
+    """The file system for bare paths and ``file://``."""
+    return LocalFileSystem(timeout_s)
+
+
+class LocalFileSystem:
+    """FileSystem on this machine's disks. There is no deadline: it is the kernel that answers."""
+
+    scheme = "file"
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+
+    def status(self, url: str) -> FileStatus:
+        """PathNotFound if there is nothing."""
+        with _causes("look at", url):
+            return _status(url, os.stat(_path(url)))
+
+    def list_dir(self, url: str) -> list[FileStatus]:
+        """Entries by name; one that disappears meanwhile is left out."""
+        found = []
+        with _causes("list", url):
+            for entry in sorted(os.listdir(_path(url))):
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(_status(urls.join(url, entry), os.stat(os.path.join(_path(url), entry))))
+        return found
+
+    def read_bytes(self, url: str) -> bytes:
+        """The whole file."""
+        with _causes("read", url):
+            return Path(_path(url)).read_bytes()
+
+    def read_range(self, url: str, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``offset``."""
+        with _causes("read", url), open(_path(url), "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    def write_bytes(self, url: str, data: bytes, overwrite: bool = True) -> None:
+        """Whole or not at all."""
+        with _causes("write", url), self._appearing(url, overwrite) as fresh:
+            Path(fresh).write_bytes(data)
+
+    def append_bytes(self, url: str, data: bytes) -> None:
+        """Add to the end of a file, made if missing."""
+        with _causes("append to", url):
+            self.make_dirs(urls.parent(url))
+            with open(_path(url), "ab") as file:
+                file.write(data)
+
+    def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
+        """Copy one file, whole or not at all."""
+        with _causes(f"copy {os.fspath(local)} to", url), self._appearing(url, overwrite) as fresh:
+            shutil.copyfile(local, fresh)
+
+    def download(self, url: str, local: str | os.PathLike[str]) -> None:
+        """Copy one file, whole or not at all."""
+        with _causes("copy", url):
+            _not_a_directory(url, "read")
+            with self._appearing(os.path.abspath(local), True) as fresh:
+                shutil.copyfile(_path(url), fresh)
+
+    def open_read(self, url: str) -> BinaryIO:
+        """A seekable binary reader."""
+        with _causes("read", url):
+            return open(_path(url), "rb")
+
+    def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
+        """A binary writer; the file appears when it is closed."""
+        if not overwrite and os.path.exists(_path(url)):
+            raise PathExists(f"cannot write {url}: it exists already; allow overwriting or choose another name", url)
+        return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
+
+    def make_dirs(self, url: str) -> None:
+        """With parents."""
+        with _causes("make directory", url):
+            os.makedirs(_path(url), exist_ok=True)
+
+    def rename(self, source: str, target: str, overwrite: bool = False) -> None:
+        """In one step; without ``overwrite`` a racing file is never replaced."""
+        old, new = _path(source), _path(target)
+        with _causes(f"rename {source} to", target):
+            if overwrite:
+                os.replace(old, new)
+            elif os.path.isdir(old):
+                if os.path.lexists(new):  # a racing directory with entries still makes os.rename fail
+                    raise PathExists(f"cannot rename {source} to {target}: it exists already", target)
+                os.rename(old, new)
+            else:
+                _rename_exclusively(old, new)
+
+    def delete(self, url: str, recursive: bool = False) -> bool:
+        """Whether there was something."""
+        path = _path(url)
+        with _causes("delete", url):
+            try:
+                if os.path.isdir(path) and not os.path.islink(path):
+                    shutil.rmtree(path) if recursive else os.rmdir(path)
+                else:
+                    os.unlink(path)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def set_permission(self, url: str, mode: int) -> None:
+        """As in ``0o755``."""
+        with _causes("change the permission of", url):
+            os.chmod(_path(url), mode)
+
+    def set_owner(self, url: str, owner: str | None = None, group: str | None = None) -> None:
+        """By names; what is None stays."""
+        with _causes("change the owner of", url):
+            try:
+                if owner is not None:
+                    shutil.chown(_path(url), user=owner)
+                if group is not None:
+                    shutil.chown(_path(url), group=group)
+            except LookupError as error:
+                raise PathNotFound(
+                    f"cannot change the owner of {url}: {error}; name a user and group of this machine", url
+                ) from error
+
+    def capacity(self, url: str) -> Capacity:
+        """Of the disk that holds ``url``."""
+        with _causes("measure", url):
+            usage = shutil.disk_usage(_path(url))
+            return Capacity(usage.total, usage.used)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @contextlib.contextmanager
+    def _appearing(self, url: str, overwrite: bool) -> Iterator[str]:
+        """A fresh temporary path; renamed to ``url`` when the block ends well, removed when it fails."""
+        self.make_dirs(urls.parent(url))
+        if os.path.isdir(_path(url)):
+            raise PathExists(f"cannot write {url}: it is a directory; choose another name", url)
+        fresh = _path(urls.temporary_sibling(url))
+        try:
+            yield fresh
+            self.rename(fresh, _path(url), overwrite)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(fresh)
+            raise
+
+
+def _rename_exclusively(old: str, new: str) -> None:
+    """Rename a file to a name that must be free; of several callers one succeeds."""
+    try:
+        os.link(old, new)  # fails where the name is taken, unlike rename
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            raise
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL))  # a disk without hard links: claim the name first
+        os.replace(old, new)
+    else:
+        os.unlink(old)
+
+
+def _path(url: str) -> str:
+    return urls.split(url)[2]
+
+
+def _not_a_directory(url: str, action: str) -> None:
+    if os.path.isdir(_path(url)):
+        raise PathExists(f"cannot {action} {url}: it is a directory, not a file", url)
+
+
+@contextlib.contextmanager
+def _causes(action: str, url: str) -> Iterator[None]:
+    """Turn the kernel's errors into ours."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError):  # ours already
+            raise
+        raise causes.from_os_error(action, url, error) from error
+
+
+def _status(url: str, facts: os.stat_result) -> FileStatus:
+    is_dir = stat.S_ISDIR(facts.st_mode)
+    return FileStatus(
+        url=url,
+        is_dir=is_dir,
+        length=0 if is_dir else facts.st_size,
+        modified_s=facts.st_mtime,
+        owner=_user_name(facts.st_uid),
+        group=_group_name(facts.st_gid),
+        permission=stat.S_IMODE(facts.st_mode),
+        replication=0 if is_dir else 1,
+        block_size=facts.st_blksize,
+        accessed_s=facts.st_atime,
+    )
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group_name(gid: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

@@ -1,0 +1,296 @@
+"""The inside of the mirror's process: looks at the disk, carries out the plan, answers the agent's lines.
+
+One thread looks and plans, a few copy, the main thread listens. Lines in: ``{"do": "flush", "id": 1,
+"timeout_s": 5}``, ``{"do": "status", "id": 2}``, ``{"do": "stop"}``; the end of the input is a final flush
+and the end. Lines out: ``{"event": ...}``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hopsml.errors import HopsmlError, StorageError
+from hopsml.storage import causes, checkpoints, leftovers, mirror_plan, urls
+from hopsml.storage.filesystem import FileSystem, for_url, walk
+from hopsml.storage.mirror_plan import (
+    Action,
+    Behind,
+    CommitCheckpoint,
+    Copied,
+    CopyFile,
+    Listing,
+    LocalFile,
+    State,
+)
+from hopsml.storage.run_dir import step_of
+from hopsml.storage.tree import has_temporary_part
+
+CHECKPOINTS = "checkpoints"
+_COPIES_AT_ONCE = 4
+_MOST_NAMED = 50  # paths in one message
+
+
+class Settings:
+    """What the agent asks for, as it travels on the command line."""
+
+    def __init__(self, text: str) -> None:
+        given = json.loads(text)
+        self.root = Path(given["root"])
+        self.url: str = given["url"]
+        self.interval_s: float = given["interval_s"]
+        self.grace_s: float = given["grace_s"]
+        self.timeout_s: float = given["timeout_s"]
+        self.keep_checkpoints: int | None = given["keep_checkpoints"]
+        self.resume: bool = given["resume"]
+        self.parent_pidfd: int = given["parent_pidfd"]
+
+
+class Loop:
+    """The thread that looks, plans and hands out copies; shared state is guarded by ``changed``."""
+
+    def __init__(self, wanted: Settings) -> None:
+        self._wanted = wanted
+        self._system: FileSystem = for_url(wanted.url, wanted.timeout_s)
+        self._state = State()
+        self._listing = Listing()
+        self._busy: dict[str, Future[None]] = {}
+        self._urgent = 0  # how many flushes wait
+        self._looks = 0  # how often the disk was looked at
+        self._copied_files = 0
+        self._copied_bytes = 0
+        self._was_behind = False
+        self._resumed = not wanted.resume
+        self._wake = threading.Event()
+        self.changed = threading.Condition()
+        self._pool = ThreadPoolExecutor(_COPIES_AT_ONCE, thread_name_prefix="mirror-copy")
+
+    def run(self) -> None:
+        """For ever; ends with the process."""
+        while True:
+            self._wake.clear()
+            if not self._resumed:
+                self._resume()
+            self._look_and_plan()
+            with self.changed:
+                urgent, outage = self._urgent > 0, self._state.outage is not None
+            self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else self._wanted.interval_s)
+
+    def flush(self, deadline_s: float, cut_short: threading.Event) -> list[Behind]:
+        """Wait until all that is on disk now is on the store, or cannot be; what is behind at the end."""
+        with self.changed:
+            self._urgent += 1
+            began_s, looks = time.monotonic(), self._looks
+            try:
+                while True:
+                    self._wake.set()
+                    late = mirror_plan.behind(self._listing, self._state)
+                    # Two looks: one may have begun before this call.
+                    if self._looks >= looks + 2 and self._resumed:
+                        if not late and not self._busy:
+                            return late
+                        if not self._busy and all(self._is_hopeless(one.path, began_s) for one in late):
+                            return late
+                    left_s = deadline_s - time.monotonic()
+                    if left_s <= 0 or cut_short.is_set():
+                        return late
+                    self.changed.wait(min(left_s, 0.5))
+            finally:
+                self._urgent -= 1
+
+    def report(self) -> dict[str, Any]:
+        """What was copied so far, and what is behind."""
+        with self.changed:
+            late = mirror_plan.behind(self._listing, self._state)
+            return {"copied_files": self._copied_files, "copied_bytes": self._copied_bytes, **named(late)}
+
+    def _is_hopeless(self, path: str, began_s: float) -> bool:
+        failure = self._state.failures.get(path)
+        return failure is not None and not failure.passing and failure.at_s >= began_s
+
+    def _look_and_plan(self) -> None:
+        listing = look(self._wanted.root)
+        with self.changed:
+            self._looks += 1
+            self._listing = listing
+            mirror_plan.forget_gone(self._state, listing)
+            now_s, wall_ns = time.monotonic(), time.time_ns()
+            actions = mirror_plan.plan(listing, self._state, self._busy, now_s, wall_ns, self._urgent > 0)
+            for action in actions:
+                self._busy[action.path] = self._pool.submit(self._carry_out, action)
+            self.changed.notify_all()
+
+    def _carry_out(self, action: Action) -> None:
+        began_s = time.monotonic()
+        failure: tuple[str, bool] | None = None
+        try:
+            if isinstance(action, CommitCheckpoint):
+                self._commit(action.path)
+            else:
+                self._copy(action.file)
+        except (OSError, HopsmlError) as error:
+            failure = (str(error), causes.is_passing(error))
+        except Exception as error:  # noqa: BLE001  an unknown cause must neither end the mirror nor hide
+            failure = (f"{type(error).__name__}: {error}", False)
+        self._note(action, began_s, failure)
+
+    def _note(self, action: Action, began_s: float, failure: tuple[str, bool] | None) -> None:
+        with self.changed:
+            now_s = time.monotonic()
+            if failure:
+                mirror_plan.failed(self._state, action, now_s, *failure)
+            else:
+                mirror_plan.succeeded(self._state, action, now_s, now_s - began_s)
+                self._copied_files += 1
+                self._copied_bytes += action.file.length if isinstance(action, CopyFile) else 0
+            self._busy.pop(action.path, None)
+            is_behind = bool(self._state.failures)
+            turned, self._was_behind = is_behind != self._was_behind, is_behind
+            late = mirror_plan.behind(self._listing, self._state)
+            self.changed.notify_all()
+        if turned:
+            tell({"event": "behind" if is_behind else "recovered", **named(late)})
+        if turned and not is_behind:
+            leftovers.sweep(self._wanted.timeout_s)
+        self._wake.set()
+
+    def _copy(self, file: LocalFile) -> None:
+        local, target = self._wanted.root / file.path, urls.join(self._wanted.url, file.path)
+        if file.grows:
+            return self._system.upload(local, target)
+        fresh = urls.temporary_sibling(target)
+        try:
+            self._system.upload(local, fresh)
+            if look_at(self._wanted.root, local) != file:
+                raise StorageError(f"{local} changed while it was copied; it is copied again when it rests", target)
+            self._system.rename(fresh, target, overwrite=True)
+        except BaseException:
+            leftovers.discard(fresh, self._wanted.timeout_s)
+            raise
+        return None
+
+    def _commit(self, path: str) -> None:
+        directory = urls.join(self._wanted.url, CHECKPOINTS)
+        step = step_of(path.rpartition("/")[2])
+        checkpoints.commit(self._wanted.root / path, directory, step or 0, self._wanted.timeout_s)
+        if self._wanted.keep_checkpoints:
+            checkpoints.prune(directory, self._wanted.keep_checkpoints, self._wanted.timeout_s)
+
+    def _resume(self) -> None:
+        """What an earlier process of this mirror has copied; a file counts if it is as long and not older."""
+        local = {file.path: file for file in look(self._wanted.root).files}
+        try:
+            there = list(walk(self._wanted.url, self._wanted.timeout_s))
+        except StorageError as error:
+            if causes.is_passing(error):
+                return
+            there = []
+        with self.changed:
+            for entry in there:
+                file = local.get(urls.relative(entry.url, self._wanted.url))
+                if file and file.length == entry.length and file.modified_ns / 1e9 < entry.modified_s:
+                    self._state.copied[file.path] = Copied(file.length, file.modified_ns, file.inode, 0.0, 0.0)
+            self._resumed = True
+
+
+def look(root: Path) -> Listing:
+    """What lies on disk below ``root``; temporary names are left out."""
+    files: list[LocalFile] = []
+    complete: list[str] = []
+    for folder, folders, names in os.walk(root):
+        below = Path(folder).relative_to(root).as_posix()
+        if below == CHECKPOINTS:
+            complete += sorted(f"{CHECKPOINTS}/{name}" for name in folders if step_of(name) is not None)
+            folders[:] = [name for name in folders if step_of(name) is None]
+        folders[:] = [name for name in folders if not has_temporary_part(name)]
+        for name in names:
+            seen = None if has_temporary_part(name) else look_at(root, Path(folder, name))
+            if seen:
+                files.append(seen)
+    return Listing(tuple(files), tuple(complete))
+
+
+def look_at(root: Path, path: Path) -> LocalFile | None:
+    """One file as it is now; None if it is gone or no plain file."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    return LocalFile(path.relative_to(root).as_posix(), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+def named(late: list[Behind]) -> dict[str, Any]:
+    """The part of a message that says what is behind."""
+    return {
+        "behind_count": len(late),
+        "behind": [{"path": one.path, "reason": one.reason} for one in late[:_MOST_NAMED]],
+    }
+
+
+_telling = threading.Lock()
+
+
+def tell(message: dict[str, Any]) -> None:
+    """One line to the agent; nobody listening is fine."""
+    with _telling, contextlib.suppress(OSError, ValueError):
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+
+def main(arguments: list[str]) -> None:
+    """Serve one mirror until the input ends, the agent is gone or SIGTERM comes; then a last flush."""
+    wanted = Settings(arguments[0])
+    ended = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to answer
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with contextlib.suppress(OSError):
+        os.nice(5)  # training comes first
+    if wanted.parent_pidfd >= 0:
+        threading.Thread(target=_watch, args=(wanted.parent_pidfd, ended), daemon=True).start()
+    loop = Loop(wanted)
+    threading.Thread(target=loop.run, daemon=True).start()
+    for request in _requests(ended):
+        if request["do"] == "stop":
+            break
+        if request["do"] == "flush":
+            loop.flush(time.monotonic() + request["timeout_s"], ended)
+            tell({"event": "flushed", "id": request["id"], **loop.report()})
+        elif request["do"] == "status":
+            tell({"event": "status", "id": request["id"], **loop.report()})
+    late = loop.flush(time.monotonic() + wanted.grace_s, threading.Event())
+    tell({"event": "stopped", **loop.report()})
+    os._exit(1 if late else 0)  # a copy may still be stuck
+
+
+def _requests(ended: threading.Event) -> Iterator[dict[str, Any]]:
+    """The agent's lines until the input ends or ``ended`` is set."""
+    stdin = sys.stdin.fileno()
+    poll = select.poll()
+    poll.register(stdin, select.POLLIN | select.POLLHUP)
+    rest = b""
+    while not ended.is_set():
+        if not poll.poll(200):  # ms; what sets ``ended`` does not always interrupt
+            continue
+        data = os.read(stdin, 1 << 16)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def _watch(parent: int, ended: threading.Event) -> None:
+    select.select([parent], [], [])
+    ended.set()

@@ -1,0 +1,208 @@
+"""What a mirror has to do: a pure function of what lies on disk and what was copied.
+
+Files that only grow (logs, event files) are copied again and again; others once they have come to rest;
+directories ``checkpoints/step-*`` once, as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+# A copy costs what the file is long: a long one is under way for at most this part of the time, and no file
+# is copied more often than every GROWING_PAUSE_S.
+COPY_SHARE = 0.05
+LONG_BYTES = 1 << 20
+GROWING_PAUSE_S = 2.0
+SETTLE_S = 1.0
+LONGEST_RETRY_S = 30.0
+URGENT_RETRY_S = 1.0
+TOGETHER_S = 0.5  # failures of copies that were under way at the same time count as one
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file as it was seen on disk; ``path`` is relative to the mirrored folder."""
+
+    path: str
+    length: int
+    modified_ns: int
+    inode: int
+
+    @property
+    def grows(self) -> bool:
+        """Whether every prefix of this file is useful: a log or an event file."""
+        name = self.path.rpartition("/")[2]
+        return "tfevents" in name or name.endswith((".log", ".jsonl", ".csv", ".out", ".err"))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies on disk: files outside of checkpoints, and the complete checkpoints' directories."""
+
+    files: tuple[LocalFile, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What of a file is on the store, when it was copied and how long that took (monotonic seconds)."""
+
+    length: int
+    modified_ns: int
+    inode: int
+    at_s: float
+    took_s: float
+
+    def is_current(self, file: LocalFile) -> bool:
+        """Whether the file has not changed since."""
+        return (self.length, self.modified_ns, self.inode) == (file.length, file.modified_ns, file.inode)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The last failure of one path: why, when, how often in a row; ``passing`` if time alone can mend it."""
+
+    reason: str
+    at_s: float
+    count: int
+    passing: bool
+
+    def retry_at_s(self, urgent: bool) -> float:
+        """When to try again: 1 s, 2 s, 4 s ... up to 30 s later; within 1 s when somebody waits for it."""
+        delay_s = min(LONGEST_RETRY_S, 2.0 ** min(self.count - 1, 10))
+        return self.at_s + (min(delay_s, URGENT_RETRY_S) if urgent else delay_s)
+
+
+@dataclass
+class State:
+    """What the mirror knows of the store."""
+
+    copied: dict[str, Copied] = field(default_factory=dict)  # files
+    committed: set[str] = field(default_factory=set)  # checkpoints
+    failures: dict[str, Failure] = field(default_factory=dict)
+    outage: Failure | None = None  # the store itself does not answer: nothing else is tried meanwhile
+
+
+@dataclass(frozen=True)
+class CopyFile:
+    """Copy one file; ``file`` is what was seen."""
+
+    file: LocalFile
+
+    @property
+    def path(self) -> str:
+        """Relative path."""
+        return self.file.path
+
+
+@dataclass(frozen=True)
+class CommitCheckpoint:
+    """Copy one checkpoint's directory as a whole."""
+
+    path: str
+
+
+Action = CopyFile | CommitCheckpoint
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A path that is not on the store as it is on disk, and why."""
+
+    path: str
+    reason: str
+
+
+def plan(
+    listing: Listing, state: State, busy: Collection[str], now_s: float, wall_ns: int, urgent: bool
+) -> list[Action]:
+    """The copies to begin now; ``busy`` are under way. ``urgent``: somebody waits, nothing is put off.
+
+    ``now_s`` is monotonic, ``wall_ns`` the clock of the files' times. Short files first: they are many and
+    cheap.
+    """
+    if state.outage and (now_s < state.outage.retry_at_s(urgent) or busy):
+        return []
+    due: list[Action] = [
+        CopyFile(file)
+        for file in sorted(listing.files, key=lambda file: file.length)
+        if file.path not in busy and _file_is_due(file, state, now_s, wall_ns, urgent)
+    ]
+    due += [
+        CommitCheckpoint(path)
+        for path in listing.checkpoints
+        if path not in busy and path not in state.committed and _may_retry(path, state, now_s, urgent)
+    ]
+    return due[:1] if state.outage else due  # one probe tells whether the store is back
+
+
+def behind(listing: Listing, state: State) -> list[Behind]:
+    """What is on disk and not, or not as it is, on the store."""
+    late = [file.path for file in listing.files if not _is_copied(file, state)]
+    late += [path for path in listing.checkpoints if path not in state.committed]
+    return [Behind(path, _reason(path, state)) for path in late]
+
+
+def succeeded(state: State, action: Action, now_s: float, took_s: float) -> None:
+    """Note that an action was carried out."""
+    state.outage = None
+    state.failures.pop(action.path, None)
+    if isinstance(action, CommitCheckpoint):
+        state.committed.add(action.path)
+    else:
+        file = action.file
+        state.copied[file.path] = Copied(file.length, file.modified_ns, file.inode, now_s, took_s)
+
+
+def failed(state: State, action: Action, now_s: float, reason: str, passing: bool) -> None:
+    """Note that an action failed; a passing cause is taken for an outage of the whole store."""
+    before = state.failures.get(action.path)
+    state.failures[action.path] = Failure(reason, now_s, before.count + 1 if before else 1, passing)
+    if passing:
+        known = state.outage
+        together = known is not None and now_s - known.at_s < TOGETHER_S
+        count = 1 if known is None else known.count if together else known.count + 1
+        state.outage = Failure(reason, now_s, count, passing)
+
+
+def forget_gone(state: State, listing: Listing) -> None:
+    """Drop what is known of paths that are no longer on disk; the store keeps its copies."""
+    present = {file.path for file in listing.files} | set(listing.checkpoints)
+    for known in (state.copied, state.failures):
+        for path in [path for path in known if path not in present]:
+            del known[path]
+    if state.outage and not state.failures:
+        state.outage = None
+
+
+def _file_is_due(file: LocalFile, state: State, now_s: float, wall_ns: int, urgent: bool) -> bool:
+    if _is_copied(file, state) or not _may_retry(file.path, state, now_s, urgent):
+        return False
+    if urgent:
+        return True
+    if not file.grows:
+        return wall_ns - file.modified_ns >= SETTLE_S * 1e9
+    before = state.copied.get(file.path)
+    if before is None:
+        return True
+    pause_s = before.took_s / COPY_SHARE if before.length > LONG_BYTES else 0.0
+    return now_s - before.at_s >= max(GROWING_PAUSE_S, pause_s)
+
+
+def _is_copied(file: LocalFile, state: State) -> bool:
+    before = state.copied.get(file.path)
+    return before is not None and before.is_current(file)
+
+
+def _may_retry(path: str, state: State, now_s: float, urgent: bool) -> bool:
+    failure = state.failures.get(path)
+    return failure is None or failure.passing or now_s >= failure.retry_at_s(urgent)
+
+
+def _reason(path: str, state: State) -> str:
+    if path in state.failures:
+        return state.failures[path].reason
+    if state.outage:
+        return state.outage.reason
+    return "not copied yet"

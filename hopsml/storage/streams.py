@@ -1,0 +1,116 @@
+"""File objects over a store that can read ranges and take whole files."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, BinaryIO, cast
+
+READ_BUFFER_BYTES = 1 << 20
+READ_ALL_BYTES = 32 << 20
+
+
+class RangeReader(io.RawIOBase):
+    """A seekable reader by ``read_range(offset, length)``; keeps no connection between reads."""
+
+    def __init__(self, read_range: Callable[[int, int], bytes], length: int) -> None:
+        self._read_range = read_range
+        self._length = length
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
+        if start + offset < 0:
+            raise ValueError(f"seek to {start + offset}: before the beginning of the file")
+        self._at = start + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readall(self) -> bytes:
+        pieces = []
+        while piece := self._take(READ_ALL_BYTES):  # io's own way takes 8 KiB at a time
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._take(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def _take(self, wanted: int) -> bytes:
+        wanted = min(wanted, max(0, self._length - self._at))
+        data = self._read_range(self._at, wanted) if wanted else b""
+        self._at += len(data)
+        return data
+
+
+def buffered_reader(read_range: Callable[[int, int], bytes], length: int) -> BinaryIO:
+    """A binary reader whose remote reads are about 1 MiB each."""
+    return io.BufferedReader(RangeReader(read_range, length), READ_BUFFER_BYTES)
+
+
+class SpooledWriter(io.RawIOBase):
+    """Writes to local disk; ``finish(path)`` uploads that at close, unless the ``with`` block failed.
+
+    The local file has no name, so that nothing is left of it when the process is killed; ``path`` is its
+    entry in ``/proc``, which helper processes of the same user can open.
+    """
+
+    def __init__(self, finish: Callable[[str], None]) -> None:
+        self._finish = finish
+        self._file = tempfile.TemporaryFile(prefix="hopsml-spool-")  # noqa: SIM115
+        self._failed = False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._failed = kind is not None
+        self.close()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            self._file.flush()
+            if not self._failed:
+                self._finish(f"/proc/{os.getpid()}/fd/{self._file.fileno()}")
+        finally:
+            self._file.close()
+            super().close()
+
+    def __del__(self) -> None:
+        self._failed = True  # forgotten without close: nothing may appear
+        super().__del__()
+
+
+def spooled_writer(finish: Callable[[str], None]) -> BinaryIO:
+    """A binary writer whose content is handed over as a local file when it is closed."""
+    return cast("BinaryIO", SpooledWriter(finish))

@@ -1,0 +1,145 @@
+"""Whole directories: up, down and across, several files at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from hopsml.errors import PathExists, PathNotFound
+from hopsml.storage import causes, leftovers, urls
+from hopsml.storage.filesystem import copy, exists, for_url, same_store, walk
+
+T = TypeVar("T")
+PARALLEL_FILES = 4  # closing a small file on HDFS can take half a second of waiting
+
+
+def upload_tree(
+    local_dir: str | os.PathLike[str], url: str, overwrite: bool = False, timeout_s: float | None = None
+) -> int:
+    """Upload a local directory; it appears under its name when all of it is there. Returns the bytes sent.
+
+    Without ``overwrite`` an existing target is PathExists; with it, the old one is removed just before.
+    """
+    system = for_url(url, timeout_s)
+    if not overwrite and exists(url, timeout_s):
+        raise PathExists(f"cannot upload to {url}: it exists already; allow overwriting or choose another name", url)
+    fresh = urls.temporary_sibling(url)
+    try:
+        sent = upload_into(local_dir, fresh, timeout_s)
+        if overwrite:
+            system.delete(url, recursive=True)
+        system.rename(fresh, url)
+    except BaseException:
+        leftovers.discard(fresh)
+        raise
+    return sent
+
+
+def upload_into(local_dir: str | os.PathLike[str], url: str, timeout_s: float | None = None) -> int:
+    """Upload the entries of a local directory into a directory; each file appears whole. Returns the bytes
+    sent.
+    """
+    root = Path(local_dir)
+    if not root.is_dir():
+        raise PathNotFound(f"cannot upload {root}: there is no such directory", str(root))
+    system = for_url(url, timeout_s)
+    system.make_dirs(url)
+    for folder in local_folders(root):
+        system.make_dirs(urls.join(url, folder))
+    files = local_files(root)
+
+    def send(name: str) -> int:
+        system.upload(root / name, urls.join(url, name))
+        return (root / name).stat().st_size
+
+    return sum(_in_parallel(send, files))
+
+
+def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> int:
+    """Download a directory into a local one, made if missing; temporary names are left out. Returns the
+    bytes.
+    """
+    system, root = for_url(url, timeout_s), Path(local_dir)
+    entries = [entry for entry in walk(url, timeout_s) if not has_temporary_part(urls.relative(entry.url, url))]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for entry in entries:
+            if entry.is_dir:
+                (root / urls.relative(entry.url, url)).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise causes.from_os_error("write", str(root), error) from error
+    files = [entry for entry in entries if not entry.is_dir]
+    _in_parallel(
+        lambda name: system.download(urls.join(url, name), root / name),
+        [urls.relative(f.url, url) for f in files],
+    )
+    return sum(entry.length for entry in files)
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy a directory, or a file, between any two stores; the target must not exist."""
+    if not for_url(source).status(source).is_dir:
+        return copy(source, target, overwrite=False)
+    if exists(target):
+        raise PathExists(f"cannot copy to {target}: it exists already; delete it or choose another name", target)
+    fresh, system = urls.temporary_sibling(target), for_url(target)
+    try:
+        system.make_dirs(fresh)
+        for entry in list(walk(source)):
+            below = urls.join(fresh, urls.relative(entry.url, source))
+            if entry.is_dir:
+                system.make_dirs(below)
+            else:
+                copy(entry.url, below)
+        system.rename(fresh, target)
+    except BaseException:
+        leftovers.discard(fresh)
+        raise
+    return None
+
+
+def move(source: str, target: str) -> None:
+    """Rename within a store; between stores a copy and then a deletion."""
+    if same_store(source, target):
+        return for_url(target).rename(source, target)
+    copy_tree(source, target)
+    for_url(source).delete(source, recursive=True)
+    return None
+
+
+def local_files(root: Path) -> list[str]:
+    """Names of all files below a local directory, relative, ``/`` between parts, sorted; temporary ones left
+    out.
+    """
+    return sorted(_names(root, (path for path in root.rglob("*") if path.is_file())))
+
+
+def local_folders(root: Path) -> list[str]:
+    """Names of all directories below a local directory, parents first."""
+    return sorted(_names(root, (path for path in root.rglob("*") if path.is_dir())))
+
+
+def has_temporary_part(name: str) -> bool:
+    """Whether any component of a relative name is temporary."""
+    return any(urls.is_temporary(part) for part in name.split("/"))
+
+
+def _names(root: Path, paths: Iterable[Path]) -> list[str]:
+    names = (path.relative_to(root).as_posix() for path in paths)
+    return [name for name in names if not has_temporary_part(name)]
+
+
+def _in_parallel(call: Callable[[str], T], names: list[str]) -> list[T]:
+    """Results in order; the first error is raised after what was under way has ended."""
+    if len(names) < 2:
+        return [call(name) for name in names]
+    with ThreadPoolExecutor(PARALLEL_FILES, thread_name_prefix="hopsml-files") as pool:
+        running = [pool.submit(call, name) for name in names]
+        try:
+            return [future.result() for future in running]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

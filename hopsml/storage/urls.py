@@ -1,0 +1,94 @@
+"""URLs of files as text: pure functions, no file system is touched.
+
+A URL is ``scheme://authority/path`` or a bare local path. Nothing is percent-encoded, as in Hadoop itself: a
+space is a space. ``file://`` URLs follow the same rule.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import secrets
+
+from hopsml.errors import ArgumentError
+
+TEMPORARY_PREFIX = ".tmp-"
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+# A remote URL behind a local prefix; the file system itself may have folded "//" into "/".
+_EMBEDDED = re.compile(r"/(hdfs|hopsfs|viewfs|webhdfs|swebhdfs|s3a?|gs|abfss?|memory):/{1,2}([^/]+)(/.*)?$")
+
+
+def split(url: str) -> tuple[str, str, str]:
+    """``(scheme, authority, path)``; a bare path has the scheme ``""``, a URL's path starts with ``/``."""
+    found = _SCHEME.match(url)
+    if not found:
+        return "", "", url
+    authority, slash, rest = url[found.end() :].partition("/")
+    return found.group(1).lower(), authority, slash + rest or "/"
+
+
+def base(url: str) -> str:
+    """Scheme and authority, for instance ``hdfs://ns1``; empty for a bare path."""
+    scheme, authority, _ = split(url)
+    return f"{scheme}://{authority}" if scheme else ""
+
+
+def join(url: str, *names: str) -> str:
+    """The URL of ``names`` below ``url``; empty names are skipped. A name may hold ``/`` but not start with
+    it.
+    """
+    for name in names:
+        if not name:
+            continue
+        if name.startswith("/"):
+            raise ArgumentError(f"{name!r} cannot be joined to {url!r}: it must be relative")
+        url = url + name if url.endswith("/") else f"{url}/{name}"
+    return url
+
+
+def parent(url: str) -> str:
+    """The directory that holds ``url``; the root is its own parent."""
+    root, path = base(url), split(url)[2]
+    return root + (posixpath.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else "."))
+
+
+def name(url: str) -> str:
+    """Last component; empty for a root."""
+    return posixpath.basename(split(url)[2].rstrip("/"))
+
+
+def relative(url: str, root: str) -> str:
+    """The part of ``url`` below ``root``."""
+    head = root.rstrip("/") + "/"
+    if not url.startswith(head):
+        raise ArgumentError(f"{url!r} does not lie below {root!r}")
+    return url[len(head) :]
+
+
+def temporary_sibling(url: str) -> str:
+    """A fresh name in the same directory.
+
+    It does not contain the final name: TensorBoard reads every file that has ``tfevents`` in its name.
+    """
+    return join(parent(url), TEMPORARY_PREFIX + secrets.token_hex(8))
+
+
+def is_temporary(url: str) -> bool:
+    """Whether the last component is a temporary name of this package: readers skip those."""
+    return name(url).startswith(TEMPORARY_PREFIX)
+
+
+def remote_of(local_path: str) -> str | None:
+    """The remote URL that a local path mirrors, or None.
+
+    Inside a worker ``/scratch/x/hdfs://host:port/rest`` stands for ``hdfs://host:port/rest``. The authority
+    must be there (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would
+    pass for the host).
+    """
+    if split(local_path)[0] not in ("", "file"):
+        return None
+    found = _EMBEDDED.search(split(local_path)[2])
+    if not found:
+        return None
+    scheme, authority, path = found.groups()
+    return f"{scheme}://{authority}{path or ''}"

@@ -1,0 +1,17 @@
+"""The hook that every worker calls before the user's function: repairs of frameworks."""
+
+from __future__ import annotations
+
+import sys
+
+from hopsml.cluster.context import WorkerContext
+
+
+def prepare(context: WorkerContext) -> None:
+    """Repair TensorFlow at once where it is imported already (a forked worker), else when it is imported."""
+    from hopsml.training.tensorflow import setup
+
+    if "tensorflow" in sys.modules:
+        setup.prepare(context)
+    else:
+        setup.install_import_hook(context)

@@ -1,0 +1,80 @@
+"""Small questions that training scripts ask about the cluster, under the predecessor's names."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hopsml.cluster import context
+from hopsml.errors import ArgumentError, ArgumentTypeError
+
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,.*\]")
+
+
+def num_executors(spark: object = None) -> int:
+    """How many executors the application may use: in a worker the world size, on the driver Spark's limit.
+
+    That is ``spark.dynamicAllocation.maxExecutors``, else ``spark.executor.instances``, else those that are
+    there; 1 without Spark. ``spark`` is accepted for old code and not used.
+    """
+    worker = context.current()
+    if worker is not None:
+        return worker.world_size
+    pyspark = sys.modules.get("pyspark")  # without it imported there can be no active Spark
+    active = pyspark.SparkContext._active_spark_context if pyspark is not None else None
+    if active is None:
+        return 1
+    limit = executor_limit(dict(active.getConf().getAll()), str(active.master))
+    if limit is not None:
+        return limit
+    with_driver: int = active._jsc.sc().getExecutorMemoryStatus().size()
+    return max(1, with_driver - 1)
+
+
+def executor_limit(conf: Mapping[str, str], master: str) -> int | None:
+    """How many executors Spark's settings allow; None where they leave it to the cluster."""
+    if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+        limit = conf.get("spark.dynamicAllocation.maxExecutors")
+    else:
+        local_cluster = _LOCAL_CLUSTER.fullmatch(master)
+        limit = conf.get("spark.executor.instances") or (local_cluster.group(1) if local_cluster else None)
+    return None if limit is None else int(limit)
+
+
+def num_param_servers(spark: object = None) -> int:
+    """The value of NUM_TF_PS, 0 without it. ``spark`` is accepted for old code and not used.
+
+    Raises ArgumentError if the variable is no number of parameter servers.
+    """
+    value = os.environ.get("NUM_TF_PS", "").strip() or "0"
+    if not re.fullmatch("[0-9]+", value):
+        raise ArgumentError(f"NUM_TF_PS={value!r}: a number of parameter servers, 0 or more, was expected")
+    return int(value)
+
+
+def grid_params(*arguments: Any) -> dict[str, list[Any]]:
+    """Every combination of the given values, as equally long lists that ``experiment.launch`` takes.
+
+    {'a': [1, 2], 'b': [3]} gives {'a': [1, 2], 'b': [3, 3]}. Takes one dict of lists; old code passes its
+    SparkSession before it, which is not used. Raises ArgumentTypeError for anything else, ArgumentError for
+    an empty list.
+    """
+    if not 1 <= len(arguments) <= 2 or not isinstance(arguments[-1], Mapping):
+        given = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
+        raise ArgumentTypeError(f"grid_params takes one dict of lists; it was given {given}")
+    values = {name: _listed(name, choices) for name, choices in arguments[-1].items()}
+    rows = itertools.product(*values.values())
+    return dict(zip(values, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def _listed(name: str, choices: object) -> list[Any]:
+    if isinstance(choices, str | bytes | Mapping) or not isinstance(choices, Iterable):
+        raise ArgumentTypeError(f"grid_params: {name!r} is {choices!r}; a list of values was expected")
+    listed = list(choices)
+    if not listed:
+        raise ArgumentError(f"grid_params: {name!r} has no values; at least one is needed")
+    return listed

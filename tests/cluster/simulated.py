@@ -1,0 +1,123 @@
+"""Agents without processes: WebSocket clients in one thread, that speak the protocol and run nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from hopsml.cluster import protocol
+from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.backends.base import AskEnded, Capacity
+
+
+def client_tls(certificate: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(cadata=certificate)
+    return context
+
+
+@asynccontextmanager
+async def connected(
+    address: tuple[str, int], certificate: str, token: str | None, context: ssl.SSLContext | None = None
+) -> AsyncIterator[ClientConnection]:
+    """A connection as an agent makes it, with whatever token."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with connect(
+        f"wss://{address[0]}:{address[1]}/",
+        ssl=context or client_tls(certificate),
+        additional_headers=headers,
+        compression=None,
+        max_size=protocol.MAX_TO_AGENT,
+        ping_interval=None,
+        proxy=None,
+        open_timeout=30,
+    ) as connection:
+        yield connection
+
+
+def hello(ask: int, index: int, **other: Any) -> protocol.Hello:
+    facts: dict[str, Any] = {
+        "version": protocol.VERSION, "host": f"10.{ask % 250}.{index // 250}.{index % 250 + 1}", "port": 2222,
+        "hostname": f"node{ask}-{index}", "executor_id": f"e{ask}-{index}", "pid": 1, "python": "3.11",
+    }  # fmt: skip
+    return protocol.Hello(ask=ask, index=index, **{**facts, **other})
+
+
+async def live(bootstrap: Bootstrap, index: int, tls: ssl.SSLContext) -> None:
+    """Join, run each launch as a worker that starts and returns at once, until dismissed."""
+    async with connected(bootstrap.addresses[0], bootstrap.certificate, bootstrap.token, tls) as connection:
+        await connection.send(protocol.encode(hello(bootstrap.ask, index)))
+        await _obey(connection)
+
+
+async def _obey(connection: ClientConnection) -> None:
+    with contextlib.suppress(ConnectionClosed):  # cut off by the coordinator
+        async for frame in connection:
+            assert isinstance(frame, bytes)
+            message = protocol.decode_for_agent(frame)
+            if isinstance(message, protocol.Launch):
+                key = (message.run_id, message.generation)
+                result = f"rank {message.rank}".encode()
+                for answer in (
+                    protocol.WorkerStarted(*key, pid=1),
+                    protocol.WorkerReport(*key, step=message.rank, metrics={}, time=0.0),
+                    protocol.WorkerFinished(*key, result=result),
+                    protocol.WorkerClosed(*key),
+                ):
+                    await connection.send(protocol.encode(answer))
+            elif isinstance(message, protocol.Dismiss):
+                return
+
+
+class SimulatedBackend:
+    """As many slots as wanted; agents are tasks of one event loop."""
+
+    name = "simulated"
+    restarts_agents = False
+    gpus_per_agent = 0
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._threads: list[threading.Thread] = []
+
+    def capacity(self) -> Capacity:
+        return Capacity(self.slots, f"slots={self.slots}", self.slots)
+
+    def addresses(self) -> tuple[str, tuple[str, ...]]:
+        return "127.0.0.1", ("127.0.0.1",)
+
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        async def all_agents() -> None:
+            tls = client_tls(bootstrap.certificate)
+            await asyncio.gather(*(live(bootstrap, index, tls) for index in range(count)))
+
+        def body() -> None:
+            try:
+                asyncio.run(all_agents())
+            except Exception as error:  # noqa: BLE001 told to the coordinator, as a backend does
+                ended(bootstrap.ask, repr(error))
+            else:
+                ended(bootstrap.ask, "")
+
+        thread = threading.Thread(target=body, name="simulated-agents")
+        self._threads.append(thread)
+        thread.start()
+
+    def why_missing(self, ask: int) -> str:
+        return "simulated agents are slow"
+
+    def others_wait(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.join(30)

@@ -1,0 +1,98 @@
+"""The contract of backends, held by agents that are subprocesses; tests/cluster_tests holds Spark's to the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster import processes
+from hopsml.errors import RunCancelled, WorkerFailed
+from hopsml.experiment import applications
+from tests.cluster import workloads
+from tests.cluster.workloads import WAIT_S, living, traces, wait_until
+
+pytest.register_assert_rewrite("tests.cluster.backend_contract")
+
+from tests.cluster.backend_contract import GONE_S, BackendContract, check_run_dir, submit  # noqa: E402
+from tests.experiment.conftest import SLOTS, store  # noqa: E402
+
+pytestmark = pytest.mark.fast
+__all__ = ["store"]
+
+
+class TestLocal(BackendContract):
+    slots = SLOTS
+
+    def test_a_worker_that_keeps_starting_processes_is_ended_whole(self, store: Path, tmp_path: Path) -> None:
+        def breed(folder: str) -> None:
+            import subprocess
+
+            for number in range(200):
+                child = subprocess.Popen(["sleep", "600"], start_new_session=number % 2 == 0)
+                Path(folder, f"child-{child.pid}").touch()
+
+        run = submit(breed, args={"folder": str(tmp_path)}, environment={"HOPSML_TEST_BREED": tmp_path.name})
+        wait_until(lambda: len(list(tmp_path.glob("child-*"))) > 10, "children")
+        run.cancel()
+        with pytest.raises(RunCancelled):
+            run.result(WAIT_S)
+        assert not processes.carrying("HOPSML_TEST_BREED", tmp_path.name)
+
+    def test_an_agent_that_freezes_is_cut_off_when_its_lease_ends(
+        self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(applications, "LEASE_S", 2.0)
+        run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)})
+        found = traces(tmp_path)
+        os.kill(found[1].agent, signal.SIGSTOP)
+        try:
+            with pytest.raises(WorkerFailed, match="no sign of life for 2 s") as caught:
+                run.result(WAIT_S)
+            assert caught.value.rank == 1
+            assert not living([found[0].worker, found[0].child])
+        finally:
+            os.kill(found[1].agent, signal.SIGCONT)
+        wait_until(lambda: not living([found[1].agent, found[1].worker, found[1].child]), "the frozen agent's end")
+
+    def test_modules_that_cannot_be_imported_beforehand_do_not_stop_a_run(self, store: Path, tmp_path: Path) -> None:
+        assert submit(lambda: "works", preload=["no_such_module"]).result(WAIT_S).value == "works"
+
+    def test_a_module_that_ends_the_process_on_import_is_named(
+        self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "module_that_exits.py").write_text("import os\nos._exit(4)\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with pytest.raises(WorkerFailed, match="module_that_exits"):
+            submit(lambda: None, preload=["module_that_exits"]).result(WAIT_S)
+
+    def test_a_run_that_is_cancelled_while_modules_are_imported_ends_soon(
+        self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        marker = tmp_path / "importing"
+        module = f"import pathlib, time\npathlib.Path({str(marker)!r}).touch()\ntime.sleep(600)\n"
+        (tmp_path / "module_that_hangs.py").write_text(module)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        args = {"folder": str(tmp_path)}
+        run = submit(workloads.sleep_with_trace, args=args, preload=["module_that_hangs"], keep_warm=60)
+        wait_until(lambda: run.status()["phase"] == "starting workers" and marker.exists(), "the import")
+        began = time.monotonic()
+        run.cancel()
+        with pytest.raises(RunCancelled):
+            run.result(WAIT_S)
+        assert time.monotonic() - began < GONE_S
+        check_run_dir(run, "CANCELLED")
+        assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
+
+    def test_the_users_variables_are_honoured_when_asked_to(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        config = '{"cluster": {"worker": ["elsewhere:1"]}, "task": {"type": "worker", "index": 0}}'
+        monkeypatch.setenv("TF_CONFIG", config)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+        def look() -> list[str]:
+            return [os.environ["TF_CONFIG"], os.environ["CUDA_VISIBLE_DEVICES"]]
+
+        assert submit(look, honour_environment=True).result(WAIT_S).value == [config, ""]

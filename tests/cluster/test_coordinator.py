@@ -1,0 +1,282 @@
+"""The coordinator with real sockets and TLS: strangers beside a real run, and many simulated agents."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
+
+from hopsml.cluster import protocol
+from hopsml.cluster.coordinator import Coordinator, RunRequest
+from hopsml.cluster.gang import GangSpec
+from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
+from hopsml.experiment import applications
+from hopsml.experiment.run import Run
+from tests.cluster import workloads
+from tests.cluster.backend_contract import submit
+from tests.cluster.simulated import SimulatedBackend, client_tls, connected, hello
+from tests.cluster.workloads import WAIT_S, wait_until
+from tests.experiment.conftest import SLOTS, local_application
+
+pytestmark = pytest.mark.fast
+TRIES = 3
+
+
+class Besieged:
+    """A real run of two workers that goes on, its coordinator, and what the coordinator has logged."""
+
+    def __init__(self, run: Run, coordinator: Coordinator) -> None:
+        self.run, self.coordinator = run, coordinator
+        self.address = coordinator.addresses[0]
+        self.certificate = coordinator.identity.certificate
+        self.caplog: pytest.LogCaptureFixture
+
+    def connected(self, token: str | None) -> Any:
+        return connected(self.address, self.certificate, token)
+
+    def check_refused(self, kind: str, count: int = TRIES) -> None:
+        """Each one counted, the first one logged, and the run still there."""
+        wait_until(lambda: self.coordinator.refused[kind] >= count, f"{count} refusals, {self.coordinator.refused}")
+        assert dict(self.coordinator.refused) == {kind: count}
+        logged = [record.getMessage() for record in self.caplog.records if record.name == "hopsml.coordinator"]
+        assert len(logged) == 1 and logged[0].startswith("refused: "), logged
+        assert self.run.running() and self.run.status()["phase"] == "running"
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
+    """One run that all the strangers of this file besiege, and that finishes unharmed."""
+    folder = tmp_path_factory.mktemp("besieged")
+    with local_application(folder):
+        submit(lambda: None, SLOTS, keep_warm=600).result(WAIT_S)  # all agents are there, and stay
+        run = submit(workloads.report_steps, args={"folder": str(folder)}, keep_warm=600)
+        wait_until(lambda: [member["step"] for member in run.status()["members"]] == [4, 4], "the run")
+        yield Besieged(run, applications.current().coordinator)
+        (folder / "go-on").touch()
+        assert run.result(WAIT_S).value == 5
+        assert [member["state"] for member in run.status()["members"]] == ["finished", "finished"]
+
+
+@pytest.fixture
+def besieged(long_run: Besieged, caplog: pytest.LogCaptureFixture) -> Besieged:
+    long_run.caplog = caplog
+    long_run.coordinator.refused.clear()
+    return long_run
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "x" * 43])
+def test_a_stranger_without_the_token_gets_401(besieged: Besieged, token: str | None) -> None:
+    async def intrude() -> None:
+        for _ in range(TRIES):
+            with pytest.raises(InvalidStatus) as caught:
+                async with besieged.connected(token):
+                    pass
+            assert caught.value.response.status_code == 401
+
+    asyncio.run(intrude())
+    besieged.check_refused("token")
+
+
+def test_plain_http_and_garbage_are_no_tls(besieged: Besieged) -> None:
+    async def plain() -> None:
+        with pytest.raises(InvalidMessage):
+            async with connect(f"ws://{besieged.address[0]}:{besieged.address[1]}/", proxy=None):
+                pass
+
+    asyncio.run(plain())
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096):
+        with socket.create_connection(besieged.address, timeout=WAIT_S) as stranger:
+            stranger.sendall(garbage)
+            assert _hung_up(stranger)
+    besieged.check_refused("tls")
+
+
+def test_what_speaks_tls_but_no_websocket_is_refused(besieged: Besieged) -> None:
+    tls = client_tls(besieged.certificate)
+    for words in (b"\x16\x03garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbroken\r\n\r\n", b"x" * 10_000):
+        with socket.create_connection(besieged.address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as stranger:
+            stranger.sendall(words)
+            assert _hung_up(stranger)
+    besieged.check_refused("handshake")
+
+
+def _hung_up(stranger: socket.socket) -> bool:
+    try:
+        while stranger.recv(4096):
+            pass
+    except (ConnectionError, ssl.SSLError):
+        pass
+    return True
+
+
+def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: bytes = b"") -> int:
+    """The close code that an agent with the right token gets for these frames, or for raw bytes on the wire."""
+
+    async def speak() -> int:
+        async with besieged.connected(besieged.coordinator.token) as connection:
+            if welcome:
+                await connection.send(protocol.encode(hello(900, 0)))
+                assert isinstance(protocol.decode_for_agent(await connection.recv()), protocol.Welcome)
+            try:
+                for frame in frames:
+                    await connection.send(frame)
+                connection.transport.write(raw)
+                while True:
+                    await asyncio.wait_for(connection.recv(), WAIT_S)
+            except ConnectionClosed as closed:
+                return closed.rcvd.code if closed.rcvd is not None else 0
+
+    return asyncio.run(speak())
+
+
+@pytest.mark.parametrize("welcome", [True, False], ids=["after the hello", "instead of it"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xc1garbage",
+        b"",
+        "a text frame",
+        protocol.encode(protocol.Dismiss("go home")),  # the coordinator's own kind
+        protocol.encode(protocol.Heartbeat())[:-3],
+    ],
+    ids=["garbage", "nothing", "text", "wrong kind", "cut short"],
+)
+def test_what_is_no_message_ends_the_connection(besieged: Besieged, frame: bytes | str, welcome: bool) -> None:
+    assert _closed_with(besieged, frame, welcome=welcome) == 1008
+    besieged.check_refused("message", 1)
+
+
+def test_a_hello_of_another_version_and_a_second_hello_are_refused(besieged: Besieged) -> None:
+    assert _closed_with(besieged, protocol.encode(hello(900, 0, version=99)), welcome=False) == 1008
+    assert _closed_with(besieged, protocol.encode(hello(900, 0)), welcome=True) == 1008
+    besieged.check_refused("message", 2)
+
+
+def test_an_oversized_message_is_refused(besieged: Besieged) -> None:
+    length = (protocol.MAX_TO_COORDINATOR + 1).to_bytes(8, "big")
+    for _ in range(TRIES):
+        assert _closed_with(besieged, welcome=True, raw=b"\x82\xff" + length + b"mask") == 1009
+    besieged.check_refused("size")
+
+
+@pytest.mark.parametrize("generation", [0, 1, -1])
+def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothing(
+    besieged: Besieged, generation: int
+) -> None:
+    key = (besieged.run.run_id, generation)
+    words = [
+        protocol.WorkerFailed(*key, cause="sabotage", traceback="", secondary=False, log="", log_tail=""),
+        protocol.WorkerFinished(*key, result=b"sabotage"),
+        protocol.WorkerReport("another_run", generation, step=99, metrics={"loss": 99.0}, time=0.0),
+    ]
+
+    async def speak() -> None:
+        async with besieged.connected(besieged.coordinator.token) as connection:
+            for word in (hello(900, 0), *words):
+                await connection.send(protocol.encode(word))
+            while besieged.coordinator.refused.total() < len(words):
+                await asyncio.wait_for(connection.recv(), WAIT_S)  # the lease's renewals keep coming
+
+    asyncio.run(speak())
+    besieged.check_refused("generation", len(words))
+    assert besieged.run.status()["members"][0]["metrics"] == {"loss": 0.2}
+
+
+def test_ordinary_runs_beside_it_are_refused_nothing(besieged: Besieged) -> None:
+    for _ in range(2):
+        submit(lambda: print("hello"), keep_warm=600).result(WAIT_S)
+    assert not besieged.coordinator.refused
+
+
+# ---------------------------------------------------------------------------------------------- many agents
+
+
+@pytest.fixture
+def crowd() -> Iterator[Coordinator]:
+    coordinator = Coordinator(SimulatedBackend(200))
+    coordinator.start()
+    yield coordinator
+    coordinator.close()
+
+
+def request(run_id: str, size: int, **times: float) -> RunRequest:
+    spec = GangSpec(run_id=run_id, size=size, **times)
+    return RunRequest(spec=spec, payload=bytes(20_000), run_url="file:///nowhere")
+
+
+def test_two_hundred_agents_join_are_launched_and_finish(crowd: Coordinator) -> None:
+    began = time.monotonic()
+    state = crowd.launch(request("app_1", 200))
+    assert state.wait(WAIT_S) and state.error is None
+    assert state.result == b"rank 0"
+    assert sorted(state.members) == list(range(200))
+    assert {rank: view.step for rank, view in state.members.items()} == {rank: rank for rank in range(200)}
+    again = crowd.launch(request("app_2", 200))  # on the agents that are there
+    assert again.wait(WAIT_S) and again.error is None
+    assert time.monotonic() - began < WAIT_S
+    assert not crowd.refused
+
+
+def test_runs_queue_for_slots_and_all_of_them_finish(crowd: Coordinator) -> None:
+    states = [crowd.launch(request(f"app_{number}", 90)) for number in range(5)]
+    assert all(state.wait(WAIT_S) and state.error is None for state in states)
+
+
+def test_a_coordinator_that_is_closed_ends_its_runs_and_takes_no_more() -> None:
+    class Nobody(SimulatedBackend):
+        def submit(self, *_: Any) -> None:
+            pass
+
+    coordinator = Coordinator(Nobody(2))
+    coordinator.start()
+    waits = coordinator.launch(request("app_1", 2))
+    late = coordinator.launch(request("app_2", 2, start_timeout_s=0.5))
+    assert late.wait(WAIT_S) and isinstance(late.error, StartTimeout)
+    assert "0 of 2 agents are connected; simulated agents are slow" in str(late.error)
+    coordinator.close()
+    assert waits.wait(0) and isinstance(waits.error, RunCancelled)
+    with pytest.raises(CoordinatorLost, match="closed"):
+        coordinator.launch(request("app_3", 2))
+
+
+def test_agents_that_cannot_be_started_are_the_runs_error() -> None:
+    class Broken(SimulatedBackend):
+        def submit(self, *_: Any) -> None:
+            raise OSError("no room for a process")
+
+    coordinator = Coordinator(Broken(2))
+    coordinator.start()
+    try:
+        state = coordinator.launch(request("app_1", 2))
+        assert state.wait(WAIT_S) and isinstance(state.error, CoordinatorLost)
+        assert "no room for a process" in str(state.error)
+    finally:
+        coordinator.close()
+
+
+def test_a_request_that_cannot_be_carried_out_ends_its_run_and_no_other(crowd: Coordinator) -> None:
+    class Unencodable:
+        pass
+
+    broken = request("app_1", 2, grace_s=0.1, failed_flush_s=0.1)
+    broken.environment["A"] = Unencodable()  # type: ignore[assignment]
+    state = crowd.launch(broken)
+    assert state.wait(WAIT_S) and isinstance(state.error, CoordinatorLost)
+    good = crowd.launch(request("app_2", 2))
+    assert good.wait(WAIT_S) and good.error is None
+
+
+def test_a_run_of_an_id_that_is_going_on_is_an_error_of_its_own(crowd: Coordinator) -> None:
+    big = crowd.launch(request("app_1", 201))  # waits: there are 200
+    same = crowd.launch(request("app_1", 2))
+    assert same.wait(WAIT_S) and "app_1 is going on already" in str(same.error)
+    assert not big.is_over
+    crowd.cancel("app_1", "enough")
+    assert big.wait(WAIT_S) and isinstance(big.error, RunCancelled)

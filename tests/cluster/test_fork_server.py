@@ -1,0 +1,301 @@
+"""The fork server and the worker, as real processes: launch, results, ends of every kind, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import msgspec
+import psutil
+import pytest
+
+from hopsml.cluster import fork_client, processes
+from hopsml.cluster.fork_server import Exited
+from hopsml.cluster.worker import Assignment, Event
+
+pytestmark = pytest.mark.fast
+TIMEOUT_S = 20.0
+
+
+def assignment(folder: Path, function: Callable[..., Any], **arguments: Any) -> str:
+    payload = folder / "function.pickle"
+    payload.write_bytes(cloudpickle.dumps((function, arguments)))
+    for name in ("events", "checkpoints", "export"):
+        (folder / name).mkdir(exist_ok=True)
+    content = Assignment(
+        run_id="app_1", generation=0, rank=0, world_size=1, local_rank=0, role="chief", run_url=str(folder),
+        work_dir=str(folder), events_dir=str(folder / "events"), checkpoint_dir=str(folder / "checkpoints"),
+        export_dir=str(folder / "export"), payload=str(payload), leader="", gpu_indices=(), ring_order="",
+        merge_scope=32, scoped_allocator=True, resume_checkpoint="", environment={"MARK": "set"}, hooks=(),
+        sys_path=tuple(sys.path),
+    )  # fmt: skip
+    path = folder / "assignment"
+    path.write_bytes(msgspec.msgpack.encode(content))
+    return str(path)
+
+
+class Ended(msgspec.Struct):
+    exited: Exited
+    events: list[Event]
+    log: str
+    seconds: float
+
+
+async def play(
+    folder: Path, function: Callable[..., Any], meddle: Callable[[int], None] | None = None, **arguments: Any
+) -> Ended:
+    """Run one worker; ``meddle`` gets its pid once it has begun."""
+    client = fork_client.ForkClient((), *fork_client.start_process(()))
+    try:
+        return await asyncio.wait_for(_play(client, folder, function, meddle, arguments), TIMEOUT_S)
+    finally:
+        await client.close()
+
+
+async def _play(client: fork_client.ForkClient, folder: Path, function: Any, meddle: Any, arguments: Any) -> Ended:
+    read_end, write_end = os.pipe()
+    with open(folder / "log", "ab") as log:
+        began = time.monotonic()
+        identity, pid = await client.launch(
+            assignment(folder, function, **arguments), str(folder), write_end, log.fileno()
+        )
+    os.close(write_end)
+    frames = bytearray()
+    loop = asyncio.get_running_loop()
+    started = asyncio.Event()
+
+    def receive() -> None:
+        data = os.read(read_end, 1 << 16)
+        frames.extend(data)
+        started.set()
+        if not data:
+            loop.remove_reader(read_end)
+
+    loop.add_reader(read_end, receive)
+    if meddle is not None:
+        await started.wait()
+        meddle(pid)
+    exited = await client.exited(identity)
+    await asyncio.sleep(0)
+    loop.remove_reader(read_end)
+    os.set_blocking(read_end, False)
+    try:
+        while data := os.read(read_end, 1 << 16):
+            frames.extend(data)
+    except BlockingIOError:
+        pass
+    os.close(read_end)
+    return Ended(exited, decode(bytes(frames)), (folder / "log").read_text(), time.monotonic() - began)
+
+
+def decode(data: bytes) -> list[Event]:
+    found = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(msgspec.msgpack.decode(data[4 : 4 + size], type=Event))
+        data = data[4 + size :]
+    return found
+
+
+def run(
+    folder: Path, function: Callable[..., Any], meddle: Callable[[int], None] | None = None, **arguments: Any
+) -> Ended:
+    return asyncio.run(play(folder, function, meddle, **arguments))
+
+
+def test_a_function_gets_its_arguments_and_its_value_comes_back(tmp_path):
+    def train(a, b):
+        print("hello from the worker")
+        return {"sum": a + b, "mark": os.environ["MARK"]}
+
+    ended = run(tmp_path, train, a=1, b=2)
+    assert [event.kind for event in ended.events] == ["started", "finished"]
+    assert cloudpickle.loads(ended.events[-1].result) == {"sum": 3, "mark": "set"}
+    assert os.waitstatus_to_exitcode(ended.exited.status) == 0
+    assert "hello from the worker" in ended.log
+
+
+def test_an_exception_comes_back_with_its_traceback(tmp_path):
+    def train():
+        raise KeyError("no such layer")
+
+    last = run(tmp_path, train).events[-1]
+    assert last.kind == "failed" and last.cause == "KeyError: 'no such layer'"
+    assert "raise KeyError" in last.traceback and not last.secondary
+
+
+def test_sys_exit_with_a_status_is_a_failure_and_without_one_is_not(tmp_path):
+    assert run(tmp_path, lambda: sys.exit(3)).events[-1].cause == "called sys.exit(3)"
+    assert run(tmp_path, lambda: sys.exit()).events[-1].kind == "finished"
+
+
+def crash() -> None:
+    import ctypes
+
+    ctypes.string_at(0)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: os._exit(1), "exit status 1 without returning"),
+        (lambda: os._exit(0), "exit status 0 without returning"),
+        (crash, "signal 11 (SIGSEGV)"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "signal 9 (SIGKILL)"),
+    ],
+    ids=["exit-1", "exit-0", "segfault", "sigkill"],
+)
+def test_an_end_without_a_word_is_described_by_its_status(tmp_path, function, words):
+    ended = run(tmp_path, function)
+    assert [event.kind for event in ended.events] == ["started"]
+    assert words in processes.describe_exit(ended.exited.status)
+
+
+def test_a_crash_in_native_code_leaves_the_python_frames_in_the_log(tmp_path):
+    assert "Fatal Python error: Segmentation fault" in run(tmp_path, crash).log
+
+
+def test_what_cannot_be_sent_is_said(tmp_path):
+    import threading
+
+    last = run(tmp_path, lambda: threading.Lock()).events[-1]
+    assert last.kind == "failed" and "cannot be sent to the driver" in last.cause
+
+
+def test_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path):
+    def write():
+        Path("plot.png").write_bytes(b"png")
+        return {"plot": "plot.png"}
+
+    last = run(tmp_path, lambda: "models/none.h5").events[-1]
+    assert "no such file" in last.cause
+    (tmp_path / "cwd").mkdir()
+    value = cloudpickle.loads(run(tmp_path, write).events[-1].result)
+    assert value == {"plot": "Experiments/app_1/plot.png"}
+    assert (tmp_path / "plot.png").read_bytes() == b"png"
+
+
+def test_reports_arrive_in_order_from_many_threads(tmp_path):
+    def train():
+        from concurrent.futures import ThreadPoolExecutor
+
+        import hopsml
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda step: hopsml.report(step=step, loss=step / 2), range(500)))
+
+    reports = [event for event in run(tmp_path, train).events if event.kind == "report"]
+    assert sorted(event.step for event in reports) == list(range(500))
+    assert all(event.metrics["loss"] == event.step / 2 for event in reports)
+
+
+def test_the_worker_and_all_that_it_started_end_with_it(tmp_path):
+    """A child, a child in a session of its own, and a double fork: none may live on."""
+
+    def train():
+        import subprocess
+
+        sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+        pids = [subprocess.Popen(sleep).pid, subprocess.Popen(sleep, start_new_session=True).pid]
+        popen = "s.Popen(sys.argv[1:], start_new_session=True, stdout=s.DEVNULL, stderr=s.DEVNULL)"
+        grandchild = subprocess.run(
+            [sys.executable, "-c", f"import subprocess as s, sys; print({popen}.pid)", *sleep],
+            capture_output=True, check=True, text=True,
+        )  # fmt: skip
+        return [*pids, int(grandchild.stdout)]
+
+    pids = cloudpickle.loads(run(tmp_path, train).events[-1].result)
+    assert len(pids) == 3
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=5)
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+
+
+def test_a_worker_that_is_stopped_can_be_ended(tmp_path):
+    """SIGSTOP: the kind of hang that ignores SIGTERM."""
+
+    async def scenario() -> Exited:
+        client = fork_client.ForkClient((), *fork_client.start_process(()))
+        try:
+            read_end, write_end = os.pipe()
+            with open(tmp_path / "log", "ab") as log:
+                identity, pid = await client.launch(
+                    assignment(tmp_path, lambda: time.sleep(600)), str(tmp_path), write_end, log.fileno()
+                )
+            os.close(write_end)
+            os.kill(pid, signal.SIGSTOP)
+            client.signal(identity, signal.SIGKILL)
+            os.close(read_end)
+            return await asyncio.wait_for(client.exited(identity), 5)
+        finally:
+            await client.close()
+
+    assert os.WTERMSIG(asyncio.run(scenario()).status) == signal.SIGKILL
+
+
+AGENT = textwrap.dedent("""
+    import asyncio, os, sys
+    sys.path.insert(0, {root!r})
+    from pathlib import Path
+    from hopsml.cluster import fork_client
+    from tests.cluster.test_fork_server import assignment
+
+    def train():
+        import subprocess, sys, time
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        time.sleep(600)
+
+    async def main():
+        client = fork_client.ForkClient((), *fork_client.start_process(()))
+        read_end, write_end = os.pipe()
+        log = open({folder!r} + "/log", "ab")
+        identity, pid = await client.launch(assignment(Path({folder!r}), train), {folder!r}, write_end, log.fileno())
+        os.read(read_end, 10)
+        print("running", flush=True)
+        await asyncio.sleep(600)
+
+    asyncio.run(main())
+""")
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("victim", ["agent", "fork server"])
+def test_killing_the_agent_or_the_server_leaves_nothing(tmp_path, victim):
+    import subprocess
+
+    root = str(Path(__file__).parents[2])
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT.format(root=root, folder=str(tmp_path))], stdout=subprocess.PIPE, text=True
+    )
+    assert agent.stdout is not None
+    with agent, agent.stdout:
+        try:
+            assert agent.stdout.readline() == "running\n"
+            below = psutil.Process(agent.pid).children(recursive=True)
+            assert len(below) >= 2
+            os.kill(agent.pid if victim == "agent" else below[0].pid, signal.SIGKILL)
+            wait_until(lambda: not any(map(lives, below)))
+        finally:
+            agent.kill()
+            for process in filter(lives, below):
+                process.kill()

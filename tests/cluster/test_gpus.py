@@ -1,0 +1,310 @@
+"""Finding GPUs, and taking them with real processes; the host's GPUs are an argument, so none is needed."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster import gpus
+from hopsml.cluster.gpu_claim import GpuClaim, claim_gpus
+from hopsml.cluster.gpus import HostGpu, environment_for, parse_address, visible_gpus
+from hopsml.errors import ArgumentError, RunError
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[2]
+HOST = tuple(HostGpu(i, f"GPU-{i:08x}-aaaa", f"00000000:{i + 1:02X}:00.0") for i in range(4))
+
+# An executor's side: takes GPUs, says which, and keeps them until its input ends.
+AGENT = """
+import sys
+from pathlib import Path
+from hopsml.cluster.gpu_claim import claim_gpus
+from hopsml.cluster.gpus import HostGpu
+host = [HostGpu(i, f"GPU-{i:08x}-aaaa") for i in range(4)]
+directory, count, *addresses = sys.argv[1:]
+claim = claim_gpus(host, addresses, int(count), lock_directory=Path(directory), timeout_s=30)
+print(*claim.indices, flush=True)
+sys.stdin.read()
+"""
+
+
+class Agent:
+    """A process that holds GPUs."""
+
+    def __init__(self, directory: Path, count: int, *addresses: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", AGENT, str(directory), str(count), *addresses],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+
+    def indices(self) -> tuple[int, ...]:
+        """Waits until it has them."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        return tuple(map(int, line.split()))
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[list[Agent]]:
+    started: list[Agent] = []
+    yield started
+    for agent in started:
+        agent.end()
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> Path:
+    return tmp_path / "locks"
+
+
+# -- addresses and variables
+
+
+def test_addresses_are_whole_numbers_or_a_known_uuid() -> None:
+    assert parse_address("0") == 0
+    assert parse_address(" 12\n") == 12
+    assert parse_address("GPU-00000002-aaaa", HOST) == 2
+
+
+@pytest.mark.parametrize("address", ["1abc", "", "-1", "0x1", "1,2", "1.0", "GPU-unknown", "٣", "99999"])
+def test_other_addresses_are_refused(address: str) -> None:
+    with pytest.raises(ArgumentError, match="no GPU address"):
+        parse_address(address, HOST)
+
+
+def test_environment_shows_exactly_the_claimed_gpus() -> None:
+    assert environment_for((3, 1)) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "3,1"}
+
+
+def test_environment_without_gpus_hides_all_of_them() -> None:
+    assert environment_for(())["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert visible_gpus(HOST, "-1") == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "indices"),
+    [
+        ("0,1", (0, 1)),
+        ("3, 1", (3, 1)),
+        ("", ()),
+        ("2,-1,0", (2,)),  # CUDA ends the list at what it does not know
+        ("1,9,0", (1,)),
+        ("1,1", (1,)),
+        ("GPU-00000002,GPU-00000001-aaaa", (2, 1)),
+        ("GPU-0000000", ()),  # the beginning of four UUIDs
+        ("MIG-GPU-00000001-aaaa/1/0", ()),
+        ("NoDevFiles", ()),
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_does(value: str, indices: tuple[int, ...]) -> None:
+    assert tuple(gpu.index for gpu in visible_gpus(HOST, value)) == indices
+
+
+# -- what the host has
+
+
+def path_with(tmp_path: Path, script: str) -> str:
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n" + script)
+    program.chmod(0o755)
+    return f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_nvidia_smi_lists_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'echo "0, GPU-aa, 00000000:3B:00.0"\necho "1, GPU-bb, 00000000:AF:00.0"\n'
+    monkeypatch.setenv("PATH", path_with(tmp_path, script))
+    assert gpus._gpus_by_nvidia_smi() == (
+        HostGpu(0, "GPU-aa", "00000000:3B:00.0"),
+        HostGpu(1, "GPU-bb", "00000000:AF:00.0"),
+    )
+
+
+def test_failing_nvidia_smi_means_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'echo "0, GPU-aa, x"\nexit 9\n'
+    monkeypatch.setenv("PATH", path_with(tmp_path, script))
+    assert gpus._gpus_by_nvidia_smi() == ()
+
+
+def test_missing_nvidia_smi_means_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus._gpus_by_nvidia_smi() == ()
+    assert gpus.topology_text() == ""
+
+
+def test_hanging_nvidia_smi_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", path_with(tmp_path, "exec sleep 600\n"))
+    began = time.monotonic()
+    assert gpus.topology_text(timeout_s=0.2) == ""
+    assert time.monotonic() - began < 5
+    assert "did not answer within" in caplog.text
+
+
+# -- taking them
+
+
+def test_two_executors_with_the_same_address_get_two_gpus(
+    locks: Path, agents: list[Agent], caplog: pytest.LogCaptureFixture
+) -> None:
+    agents.append(Agent(locks, 1, "0"))
+    assert agents[0].indices() == (0,)
+    with caplog.at_level(logging.WARNING), claim_gpus(HOST, ["0"], lock_directory=locks) as mine:
+        assert mine.indices == (1,)
+    assert "Spark granted GPU 0" in caplog.text
+    assert "GPU 1 was taken instead" in caplog.text
+
+
+def test_four_executors_at_once_share_nothing(locks: Path, agents: list[Agent]) -> None:
+    agents.extend(Agent(locks, 1, "0") for _ in range(4))
+    taken = [agent.indices() for agent in agents]
+    assert sorted(taken) == [(0,), (1,), (2,), (3,)]
+
+
+def test_kill_9_gives_the_gpu_back_at_once(locks: Path, agents: list[Agent]) -> None:
+    agents.append(Agent(locks, 4))
+    assert agents[0].indices() == (0, 1, 2, 3)
+    with pytest.raises(RunError, match=f"GPU 0 by process {agents[0].process.pid}"):
+        claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0)
+    os.kill(agents[0].process.pid, signal.SIGKILL)
+    agents[0].process.wait()
+    with claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0) as mine:
+        assert mine.indices == (0,)
+
+
+def test_a_claim_waits_for_a_gpu_that_comes_free(locks: Path, agents: list[Agent]) -> None:
+    mine = claim_gpus(HOST, count=4, lock_directory=locks)
+    agents.append(Agent(locks, 2, "2", "3"))
+    mine.close()
+    assert agents[0].indices() == (2, 3)
+
+
+def test_too_few_free_takes_none(locks: Path, agents: list[Agent]) -> None:
+    agents.append(Agent(locks, 2))
+    assert agents[0].indices() == (0, 1)
+    with pytest.raises(RunError, match=r"3 GPU\(s\) were wanted.*GPU 2 by nobody"):
+        claim_gpus(HOST, count=3, lock_directory=locks, timeout_s=0)
+    with claim_gpus(HOST, count=2, lock_directory=locks, timeout_s=0) as mine:
+        assert mine.indices == (2, 3)
+
+
+def test_claims_of_several_gpus_do_not_mix(locks: Path) -> None:
+    """While one process takes its GPUs, another waits: else each could end up with half of what both need."""
+    with claim_gpus(HOST, ["0"], lock_directory=locks):
+        pass
+    gate = os.open(locks / "claiming", os.O_RDONLY)
+    try:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="came free"):
+            claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0)
+    finally:
+        os.close(gate)
+    claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0).close()
+
+
+def test_one_process_does_not_take_a_gpu_twice(locks: Path) -> None:
+    with claim_gpus(HOST, ["1"], lock_directory=locks) as first:
+        with claim_gpus(HOST, ["1"], lock_directory=locks) as second:
+            assert (first.indices, second.indices) == ((1,), (0,))
+        first.close()
+        first.close()  # twice does no harm
+
+
+def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
+    claim = claim_gpus(HOST, ["0"], lock_directory=locks)
+    sleeper = subprocess.Popen(["sleep", "600"], close_fds=False)
+    end_reader, end_writer = os.pipe()
+    up_reader, up_writer = os.pipe()
+    forked = os.fork()
+    if forked == 0:  # says that it is there, and lives on without the lock until the pipe closes
+        os.close(end_writer)
+        os.write(up_writer, b"x")
+        os.read(end_reader, 1)
+        os._exit(0)
+    try:
+        assert os.read(up_reader, 1) == b"x"
+        claim.forget()  # as the kernel does at our death: descriptors are closed, nothing is unlocked by hand
+        with claim_gpus(HOST[:1], ["0"], lock_directory=locks, timeout_s=0) as again:
+            assert again.indices == (0,)
+    finally:
+        for descriptor in (end_writer, end_reader, up_writer, up_reader):
+            os.close(descriptor)
+        os.waitpid(forked, 0)
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_idle_gpus_come_first_without_addresses(locks: Path) -> None:
+    host = [HostGpu(0, processes=2), HostGpu(1), HostGpu(2, processes=1)]
+    with claim_gpus(host, count=2, lock_directory=locks) as mine:
+        assert mine.indices == (1, 2)
+
+
+def test_cleaners_of_tmp_see_that_the_directory_is_in_use(locks: Path) -> None:
+    """They try an exclusive lock on a directory before they remove old files from it."""
+    with claim_gpus(HOST, ["0"], lock_directory=locks):
+        directory = os.open(locks, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(directory)
+
+
+def test_no_driver_means_a_cpu_slot(locks: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert claim_gpus((), ["0"], lock_directory=locks).indices == ()
+    assert "no working NVIDIA driver" in caplog.text
+    assert not locks.exists()
+
+
+def test_nothing_asked_for_locks_nothing(locks: Path) -> None:
+    assert claim_gpus(HOST, lock_directory=locks).indices == ()
+    assert not locks.exists()
+
+
+def test_bad_requests(locks: Path) -> None:
+    with pytest.raises(ArgumentError, match="count=-1"):
+        claim_gpus(HOST, count=-1, lock_directory=locks)
+    with pytest.raises(RunError, match="5 GPUs were wanted, but this host has 4"):
+        claim_gpus(HOST, count=5, lock_directory=locks)
+    with pytest.raises(ArgumentError, match="1abc"):
+        claim_gpus(HOST, ["1abc"], lock_directory=locks)
+
+
+def test_a_link_in_place_of_the_directory_is_refused(locks: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    locks.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="is no directory"):
+        claim_gpus(HOST, ["0"], lock_directory=locks)
+
+
+def test_every_user_can_lock(locks: Path) -> None:
+    previous = os.umask(0o077)
+    try:
+        claim: GpuClaim = claim_gpus(HOST, ["0"], lock_directory=locks)
+    finally:
+        os.umask(previous)
+    with claim:
+        assert locks.stat().st_mode & 0o7777 == 0o1777
+        assert {path.stat().st_mode & 0o777 for path in locks.iterdir()} == {0o644}

@@ -1,0 +1,394 @@
+"""Members in, layout out: ring order, roles, TF_CONFIG and the variables of the other frameworks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster.gpus import HostGpu
+from hopsml.cluster.layout import Layout, Member, Roles, check_environment, form, ring_task_indices
+from hopsml.errors import ArgumentError, EnvironmentConflict
+
+pytestmark = pytest.mark.fast
+
+TOPOLOGIES = Path(__file__).parent / "fixtures" / "topology"
+
+
+def member(host: str = "10.0.0.1", port: int = 4000, **facts: object) -> Member:
+    return Member(f"agent-{host}-{port}", host, port, hostname=f"host-{host}", **facts)  # type: ignore[arg-type]
+
+
+def order(layout: Layout) -> list[str]:
+    return [placement.agent_id.removeprefix("agent-") for placement in layout.placements]
+
+
+# -- ring order
+
+
+def test_addresses_are_sorted_as_numbers() -> None:
+    hosts = ["10.0.0.10", "10.0.0.9", "node10", "node9", "fd00::10", "fd00::9", "9.0.0.1"]
+    expected = ["9.0.0.1", "10.0.0.9", "10.0.0.10", "fd00::9", "fd00::10", "node9", "node10"]
+    assert order(form([member(host) for host in hosts])) == [f"{host}-4000" for host in expected]
+
+
+def test_racks_stay_together_in_numeric_order() -> None:
+    racks = {"10.0.0.1": "/rack10", "10.0.0.2": "/rack2", "10.0.0.3": "/rack10", "10.0.0.4": "/rack2"}
+    layout = form([member(host, rack=rack) for host, rack in racks.items()])
+    assert order(layout) == ["10.0.0.2-4000", "10.0.0.4-4000", "10.0.0.1-4000", "10.0.0.3-4000"]
+
+
+def test_members_of_a_host_stay_together_by_slot() -> None:
+    members = [member(f"10.0.0.{host}", 5000 - slot, slot=slot) for slot in (1, 0) for host in (2, 1)]
+    layout = form(members)
+    assert order(layout) == ["10.0.0.1-5000", "10.0.0.1-4999", "10.0.0.2-5000", "10.0.0.2-4999"]
+    assert [p.local_rank for p in layout.placements] == [0, 1, 0, 1]
+
+
+def test_a_host_with_two_rack_names_is_not_torn_apart() -> None:
+    members = [
+        member(port=1, rack="/a"),
+        member(port=2, rack="/z"),
+        member("10.0.0.2", rack="/m"),
+    ]
+    assert order(form(members)) == ["10.0.0.1-1", "10.0.0.1-2", "10.0.0.2-4000"]
+
+
+def one_gpu_each(topology: str, count: int) -> list[Member]:
+    return [member(port=4000 + i, gpu_indices=(i,), topology=topology) for i in range(count)]
+
+
+def test_members_with_one_gpu_each_follow_the_nvlinks() -> None:
+    layout = form(one_gpu_each((TOPOLOGIES / "dgx1_v100.txt").read_text(), 8))
+    assert [p.gpu_indices for p in layout.placements] == [(0,), (3,), (2,), (1,), (5,), (6,), (7,), (4,)]
+    assert [p.env["CUDA_VISIBLE_DEVICES"] for p in layout.placements] == list("03215674")
+    assert {p.ring_order for p in layout.placements} == {""}  # the ring is the order of the workers
+
+
+def test_one_member_with_eight_gpus_gets_them_in_ring_order() -> None:
+    topology = (TOPOLOGIES / "dgx1_v100.txt").read_text()
+    (placement,) = form([member(gpu_indices=tuple(range(8)), topology=topology)]).placements
+    assert placement.gpu_indices == (0, 3, 2, 1, 5, 6, 7, 4)
+    assert placement.env["CUDA_VISIBLE_DEVICES"] == "0,3,2,1,5,6,7,4"
+    assert placement.ring_order == "0,1,2,3,4,5,6,7"  # as the worker numbers what it sees
+
+
+def test_one_ring_order_serves_hosts_that_are_wired_differently() -> None:
+    dgx, pcie = ((TOPOLOGIES / f"{name}.txt").read_text() for name in ("dgx1_v100", "pcie_two_sockets"))
+    layout = form(
+        [
+            member("10.0.0.1", gpu_indices=(0, 1, 2, 3), topology=dgx),
+            member("10.0.0.2", gpu_indices=(0, 1, 2, 3), topology=pcie),
+        ]
+    )
+    assert [p.gpu_indices for p in layout.placements] == [(0, 3, 2, 1), (0, 2, 1, 3)]
+    assert {p.ring_order for p in layout.placements} == {"0,1,2,3"}
+
+
+def test_members_with_two_gpus_each_are_ordered_by_the_links_between_them() -> None:
+    """On the DGX-1, {0,1} has links to {2,3} and {4,5} but none to {6,7}: the ring goes round the cube."""
+    topology = (TOPOLOGIES / "dgx1_v100.txt").read_text()
+    pairs = [(0, 1), (4, 5), (2, 3), (6, 7)]
+    layout = form([member(port=4000 + i, gpu_indices=p, topology=topology) for i, p in enumerate(pairs)])
+    assert [set(p.gpu_indices) for p in layout.placements] == [{0, 1}, {2, 3}, {6, 7}, {4, 5}]
+
+
+def test_isolated_containers_are_ordered_by_bus() -> None:
+    """Each sees one GPU, which it calls 0: only the bus tells them apart."""
+    buses = ["00000000:AF:00.0", "00000000:3B:00.0", "0000:5e:00.0"]
+    single = (TOPOLOGIES / "single.txt").read_text()
+    members = [
+        member(port=4000 + i, gpu_indices=(0,), gpu_bus_ids=(bus,), topology=single) for i, bus in enumerate(buses)
+    ]
+    layout = form(members)
+    assert order(layout) == ["10.0.0.1-4001", "10.0.0.1-4002", "10.0.0.1-4000"]
+    assert layout.notes == ()
+
+
+def test_gpus_of_a_member_without_topology_are_in_bus_order() -> None:
+    buses = ("0000:B0:00.0", "0000:0A:00.0", "0000:3B:00.0")
+    assert form([member(gpu_indices=(0, 1, 10), gpu_bus_ids=buses)]).placements[0].gpu_indices == (1, 10, 0)
+    assert form([member(gpu_indices=(10, 2))]).placements[0].gpu_indices == (2, 10)
+
+
+def test_an_unreadable_topology_is_noted_and_left_out() -> None:
+    layout = form(one_gpu_each("\tGPU0\tGPU1\nGPU0\t X \n", 2))
+    assert order(layout) == ["10.0.0.1-4000", "10.0.0.1-4001"]
+    assert "the GPU topology of host-10.0.0.1 is not used" in layout.notes[0]
+
+
+# -- TF_CONFIG
+
+
+def config(layout: Layout, rank: int) -> dict[str, dict[str, object]]:
+    loaded: dict[str, dict[str, object]] = json.loads(layout.tf_config(layout.placements[rank]))
+    return loaded
+
+
+def test_tf_config_of_three() -> None:
+    layout = form([member(f"10.0.0.{i}") for i in (1, 2, 3)])
+    cluster = {"chief": ["10.0.0.1:4000"], "worker": ["10.0.0.2:4000", "10.0.0.3:4000"]}
+    assert config(layout, 0) == {"cluster": cluster, "task": {"type": "chief", "index": 0}}
+    assert config(layout, 2) == {"cluster": cluster, "task": {"type": "worker", "index": 1}}
+    assert layout.leader == "10.0.0.1:4000"
+
+
+def test_tf_config_of_one() -> None:
+    layout = form([member("fd00::1")])
+    assert config(layout, 0) == {
+        "cluster": {"chief": ["[fd00::1]:4000"]},
+        "task": {"type": "chief", "index": 0},
+    }
+
+
+def test_eleventh_worker_stands_where_tensorflow_will_look_for_it() -> None:
+    """Ring position 3 is the third task name in text order, worker 10: it is given to the third worker."""
+    layout = form([member(f"10.0.0.{i}") for i in range(1, 13)])
+    assert [p.task_index for p in layout.placements] == [0, 0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert layout.cluster["worker"][10] == "10.0.0.4:4000"
+
+
+def tensorflow_ring(layout: Layout) -> list[str]:
+    """The addresses in the order in which TensorFlow connects them: task names sorted as text."""
+    tasks = {
+        f"/job:{role}/replica:0/task:{index}": address
+        for role in ("chief", "worker")
+        for index, address in enumerate(layout.cluster.get(role, []))
+    }
+    return [tasks[name] for name in sorted(tasks)]
+
+
+@st.composite
+def clusters(draw: st.DrawFn, max_members: int = 300) -> list[Member]:
+    """Hosts of several racks with a few members each, every one with the same number of GPUs."""
+    count = draw(st.integers(1, max_members))
+    per_host = draw(st.integers(1, 8))
+    gpus = draw(st.sampled_from([0, 1, 2]))
+    racks = draw(st.integers(1, 4))
+    shuffled = random.Random(draw(st.integers(0, 2**32)))
+    members = []
+    for i in range(count):
+        host, slot = divmod(i, per_host)
+        members.append(
+            member(
+                f"10.{host // 200}.{host % 7}.{host % 200}",
+                4000 + slot,
+                rack=f"/r{host % racks}",
+                slot=slot,
+                gpu_indices=tuple(range(slot * gpus, (slot + 1) * gpus)),
+            )
+        )
+    shuffled.shuffle(members)
+    return members
+
+
+@settings(deadline=None, max_examples=40)
+@given(clusters())
+def test_tensorflows_ring_is_ours(members: list[Member]) -> None:
+    by_agent = {m.agent_id: m.address for m in members}
+    layout = form(members)
+    assert tensorflow_ring(layout) == [by_agent[p.agent_id] for p in layout.placements]
+
+
+@settings(deadline=None, max_examples=40)
+@given(clusters(max_members=60), st.randoms(use_true_random=False))
+def test_layout_does_not_depend_on_the_order_of_the_members(members: list[Member], chance: random.Random) -> None:
+    shuffled = list(members)
+    chance.shuffle(shuffled)
+    assert form(shuffled) == form(members)
+
+
+@settings(deadline=None, max_examples=40)
+@given(clusters(max_members=60), st.integers(0, 59), st.booleans())
+def test_invariants_hold_with_all_roles(members: list[Member], servers: int, evaluator: bool) -> None:
+    roles = Roles(servers, evaluator)
+    if servers >= len(members) or (evaluator and len(members) - servers < 3):
+        with pytest.raises(ArgumentError):
+            form(members, roles)
+        return
+    layout = form(members, roles)
+    placements = layout.placements
+    by_agent = {m.agent_id: m for m in members}
+    assert [p.rank for p in placements] == list(range(len(members)))
+    assert sorted(p.agent_id for p in placements) == sorted(by_agent)
+    trainers = [p for p in placements if p.role in ("chief", "worker")]
+    assert trainers == list(placements[: len(trainers)])
+    assert {p.world_size for p in placements} == {len(trainers)}
+    assert len(trainers) == len(members) - servers - evaluator
+    for placement in placements:  # whoever looks itself up in the cluster finds itself
+        address = by_agent[placement.agent_id].address
+        assert layout.cluster[placement.role][placement.task_index] == address
+    assert sum(map(len, layout.cluster.values())) == len(members)
+    hosts = [by_agent[p.agent_id].host for p in trainers]
+    assert len(list(itertools.groupby(hosts))) == len(set(hosts))  # each host in one piece
+    local = [(by_agent[p.agent_id].host, p.local_rank) for p in placements]
+    assert len(set(local)) == len(local)
+
+
+def test_ring_task_indices_ascend_as_text() -> None:
+    assert ring_task_indices(0) == ()
+    for count in (1, 10, 11, 101, 300):
+        indices = ring_task_indices(count)
+        assert sorted(indices) == list(range(count))
+        assert [f"task:{i}" for i in indices] == sorted(f"task:{i}" for i in indices)
+
+
+def test_a_thousand_members_are_quick() -> None:
+    members = [member(f"10.0.{i // 200}.{i % 200}") for i in range(1024)]
+    began = time.process_time()
+    layout = form(members)
+    configs = [layout.tf_config(placement) for placement in layout.placements]
+    assert time.process_time() - began < 1.0
+    assert json.loads(configs[1023])["cluster"] == layout.cluster
+
+
+# -- roles
+
+
+def test_last_members_become_servers_and_evaluator() -> None:
+    layout = form([member(f"10.0.0.{i}") for i in range(1, 7)], Roles(2, evaluator=True))
+    assert [(p.role, p.task_index) for p in layout.placements] == [
+        ("chief", 0),
+        ("worker", 0),
+        ("worker", 1),
+        ("ps", 0),
+        ("ps", 1),
+        ("evaluator", 0),
+    ]
+    assert layout.cluster["evaluator"] == ["10.0.0.4:4000"]
+    assert layout.cluster["ps"] == ["10.0.0.5:4000", "10.0.0.6:4000"]
+    assert list(layout.cluster) == ["chief", "worker", "ps", "evaluator"]
+
+
+def test_members_without_gpus_serve_before_those_with() -> None:
+    members = [member("10.0.0.1"), *(member(f"10.0.0.{i}", gpu_indices=(0,)) for i in (2, 3))]
+    layout = form(members, Roles(parameter_servers=1))
+    assert layout.cluster["ps"] == ["10.0.0.1:4000"]
+    assert layout.leader == "10.0.0.2:4000"
+
+
+def test_parameter_servers_see_no_gpu() -> None:
+    layout = form([member(f"10.0.0.{i}", gpu_indices=(0,)) for i in (1, 2)], Roles(parameter_servers=1))
+    assert layout.placements[1].env == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+@pytest.mark.parametrize(
+    ("count", "roles", "complaint"),
+    [
+        (2, Roles(parameter_servers=2), "parameter_servers=2 with 2 member"),
+        (2, Roles(parameter_servers=-1), "parameter_servers=-1"),
+        (2, Roles(evaluator=True), "at least 3"),
+        (4, Roles(2, True), r"evaluator=True with 2 worker\(s\)"),
+    ],
+)
+def test_impossible_roles(count: int, roles: Roles, complaint: str) -> None:
+    with pytest.raises(ArgumentError, match=complaint):
+        form([member(f"10.0.0.{i}") for i in range(count)], roles)
+
+
+# -- what is refused
+
+
+def test_no_members() -> None:
+    with pytest.raises(ArgumentError, match="at least one member"):
+        form([])
+
+
+@pytest.mark.parametrize(("first", "second"), [("10.0.0.1", "10.0.0.1"), ("::1", "0:0::1"), ("N1.lan", "n1.lan.")])
+def test_one_address_twice(first: str, second: str) -> None:
+    twins = [member(first), dataclasses.replace(member(second), agent_id="twin")]
+    with pytest.raises(ArgumentError, match=r"the address .* is given by two members, agent-.* and twin"):
+        form(twins)
+
+
+def test_one_agent_twice() -> None:
+    with pytest.raises(ArgumentError, match=r"the agent id agent-10\.0\.0\.1-4000 is given by two members"):
+        form([member(), dataclasses.replace(member(), port=4001)])
+
+
+@pytest.mark.parametrize("bad", [{"host": ""}, {"port": 0}, {"port": 65536}])
+def test_bad_address(bad: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError, match="a host and a port from 1 to 65535"):
+        form([dataclasses.replace(member(), **bad)])  # type: ignore[arg-type]
+
+
+def test_workers_with_different_numbers_of_gpus() -> None:
+    members = [member("10.0.0.1", gpu_indices=(0, 1)), member("10.0.0.2", gpu_indices=(0,))]
+    with pytest.raises(ArgumentError, match=r"agent-10.0.0.1-4000 on host-10.0.0.1: 2, .*: 1"):
+        form(members)
+    assert form(members, Roles(parameter_servers=1)).leader == "10.0.0.1:4000"  # a server needs none
+
+
+def test_bus_ids_that_do_not_fit() -> None:
+    with pytest.raises(ArgumentError, match="1 GPU indices and 2 bus ids"):
+        form([member(gpu_indices=(0,), gpu_bus_ids=("a", "b"))])
+    with pytest.raises(ArgumentError, match="names a GPU twice"):
+        form([member(gpu_indices=(1, 1))])
+
+
+# -- PyTorch and JAX
+
+
+def test_torch_and_jax_variables() -> None:
+    members = [member(f"10.0.0.{host}", 4000 + slot, slot=slot) for host in (1, 2) for slot in (0, 1)]
+    layout = form([*members, member("10.0.0.3")], Roles(parameter_servers=1))
+    assert layout.torch_variables(layout.placements[3]) == {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4000",
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "1",
+    }
+    assert layout.jax_arguments(layout.placements[2]) == {
+        "coordinator_address": "10.0.0.1:4000",
+        "num_processes": 4,
+        "process_id": 2,
+    }
+    assert layout.torch_variables(layout.placements[4]) == {}
+    assert layout.jax_arguments(layout.placements[4]) == {}
+
+
+def test_torch_master_is_an_address_without_brackets() -> None:
+    layout = form([member("fd00::1")])
+    assert layout.torch_variables(layout.placements[0])["MASTER_ADDR"] == "fd00::1"
+    assert layout.jax_arguments(layout.placements[0])["coordinator_address"] == "[fd00::1]:4000"
+
+
+# -- the user's environment
+
+
+def test_a_clean_environment_is_accepted() -> None:
+    user = check_environment({"PATH": "/bin", "TF_CONFIG": "  "})
+    assert (user.tf_config, user.cuda_visible_devices) == ("", None)
+    assert user.restrict([HostGpu(0), HostGpu(1)]) == (HostGpu(0), HostGpu(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("TF_CONFIG", "{}"), ("CUDA_VISIBLE_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "")]
+)
+def test_what_the_user_set_is_not_overwritten(name: str, value: str) -> None:
+    with pytest.raises(EnvironmentConflict, match=rf"{name} is already set .*unset it, or pass"):
+        check_environment({name: value})
+
+
+def test_what_the_user_set_is_honoured_when_asked_to() -> None:
+    own = '{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":0}}'
+    user = check_environment({"TF_CONFIG": own, "CUDA_VISIBLE_DEVICES": "2,0"}, honour=True)
+    assert user.tf_config == own
+    assert [gpu.index for gpu in user.restrict([HostGpu(i) for i in range(4)])] == [2, 0]
+    assert check_environment({"CUDA_VISIBLE_DEVICES": "-1"}, honour=True).restrict([HostGpu(0)]) == ()
+
+
+@pytest.mark.parametrize("value", ["{", "[1]", "chief"])
+def test_a_broken_tf_config_is_not_honoured(value: str) -> None:
+    with pytest.raises(EnvironmentConflict, match="no JSON object"):
+        check_environment({"TF_CONFIG": value}, honour=True)

@@ -1,0 +1,115 @@
+"""The pool: all or nothing, in order, spread over executors, given back when idle."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster.pool import DismissAgents, Grant, Pool, Submit
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_demand_asks_for_what_is_lacking_and_is_granted_whole():
+    pool = Pool()
+    assert pool.demand("r", 2, 0.0) == [Submit(1, 2)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == []
+    assert pool.connected("b", (1, 1), "e2", 2.0) == [Grant("r", ("a", "b"))]
+
+
+def test_two_runs_never_hold_half_of_what_they_need():
+    pool = Pool()
+    pool.demand("r1", 2, 0.0)
+    pool.demand("r2", 2, 0.0)
+    assert pool.connected("a", (1, 0), "e1", 1.0) == []
+    assert pool.connected("b", (1, 1), "e2", 1.0) == [Grant("r1", ("a", "b"))]
+    assert pool.connected("c", (2, 0), "e3", 1.0) == []
+    assert pool.connected("d", (2, 1), "e4", 1.0) == [Grant("r2", ("c", "d"))]
+
+
+def test_idle_agents_are_used_before_new_ones_are_asked_for():
+    pool = Pool()
+    pool.demand("r1", 2, 0.0)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    pool.returned(("a", "b"), 5.0)
+    assert pool.demand("r2", 3, 6.0) == [Submit(2, 1)]
+    assert pool.connected("c", (2, 0), "e3", 7.0) == [Grant("r2", ("a", "b", "c"))]
+
+
+def test_agents_of_distinct_executors_are_taken_first():
+    pool = Pool()
+    for agent, executor in (("a", "e1"), ("b", "e1"), ("c", "e2")):
+        pool.connected(agent, (0, ord(agent)), executor, 0.0)
+    assert pool.demand("r", 2, 1.0) == [Grant("r", ("a", "c"))]
+
+
+def test_idle_agents_go_after_the_warm_time_and_at_once_when_others_wait():
+    pool = Pool(keep_warm_s=10)
+    pool.connected("a", (0, 0), "e1", 0.0)
+    assert pool.tick(9.9) == []
+    (dismissal,) = pool.tick(10.0)
+    assert isinstance(dismissal, DismissAgents) and dismissal.agent_ids == ("a",)
+    pool.connected("b", (0, 1), "e1", 11.0)
+    assert pool.tick(11.1) == []
+    (dismissal,) = pool.tick(11.2, others_wait=True)
+    assert isinstance(dismissal, DismissAgents) and "another job" in dismissal.reason
+
+
+def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
+    pool = Pool()
+    pool.demand("r1", 1, 0.0)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.disconnected("a", returns=True, now=2.0)
+    assert pool.demand("r2", 1, 3.0) == []
+    assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
+
+
+def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
+    pool = Pool()
+    pool.demand("big", 5, 0.0)
+    pool.demand("small", 1, 0.0)
+    assert pool.connected("a", (1, 0), "e", 1.0) == []
+    assert Grant("small", ("a",)) in pool.withdraw("big", 2.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["demand", "connect", "lose", "return", "end", "tick"]), st.integers(1, 4)),
+        max_size=60,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(script):
+    pool, held = Pool(keep_warm_s=3), {}
+    for number, (verb, count) in enumerate(script, 1):
+        now = float(number)
+        match verb:
+            case "demand":
+                actions = pool.demand(f"r{number}", count, now)
+            case "connect":
+                slot = min(pool.expected, default=(0, number))
+                actions = pool.connected(f"a{number}", slot, f"e{count}", now)
+            case "lose":
+                agent = next(iter(pool.agents), "nobody")
+                held.pop(agent, None)
+                actions = pool.disconnected(agent, count % 2 == 0, now)
+            case "return":
+                back = tuple(list(held)[:count])
+                for agent in back:
+                    del held[agent]
+                actions = pool.returned(back, now)
+            case "end":
+                actions = pool.ask_ended(count, now)
+            case _:
+                actions = pool.tick(now, count == 1)
+        for action in actions:
+            if isinstance(action, Grant):
+                assert not set(action.agent_ids) & set(held)
+                held |= dict.fromkeys(action.agent_ids, action.run_id)
+            elif isinstance(action, DismissAgents):
+                assert not set(action.agent_ids) & set(held)
+        first = next(iter(pool.demands.values()), None)
+        assert first is None or len(pool.idle()) < first
+        assert len(pool.idle()) + len(pool.expected) >= sum(pool.demands.values())

@@ -1,0 +1,90 @@
+"""For every test: a temporary folder of the session's own, an order from quick to slow, and no leaks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import uuid
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from tests import leaks
+from tools.guard import Guard, guard_for
+
+# In this order: what is quick and says most comes first.
+NEEDS = ("fast", "tensorflow", "spark", "hadoop")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the session have a temporary folder that no other process uses, and end in order on SIGTERM."""
+    usual = tempfile.gettempdir()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)  # tmp_path stays where one looks for it after a failure
+    os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hopsml-tests-", dir=usual)
+    tempfile.tempdir = None
+    config.stash[TEMPORARY] = guard_for(["rm", "-rf", os.environ["TMPDIR"]]), os.environ["TMPDIR"]
+    signal.signal(signal.SIGTERM, _end_in_order)
+
+
+TEMPORARY = pytest.StashKey[tuple[Guard, str]]()
+SESSION_PID = os.getpid()
+
+
+def _end_in_order(number: int, frame: FrameType | None) -> None:
+    if os.getpid() != SESSION_PID:  # a forked child has no fixtures to tear down
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
+    pytest.exit("SIGTERM", returncode=128 + number)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the session's temporary folder."""
+    guard, folder = config.stash[TEMPORARY]
+    shutil.rmtree(folder, ignore_errors=True)
+    guard.dismiss()
+    del os.environ["TMPDIR"]
+    tempfile.tempdir = None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first; a test that does not say what it needs is refused, as no selection would run it."""
+    silent = [item.nodeid for item in items if _need(item) is None]
+    if silent:
+        raise pytest.UsageError(f"one of the markers {', '.join(NEEDS)} is missing: {', '.join(silent[:5])}")
+    items.sort(key=lambda item: NEEDS.index(str(_need(item))))
+
+
+def _need(item: pytest.Item) -> str | None:
+    """What the test needs most, among its markers."""
+    return next((name for name in reversed(NEEDS) if item.get_closest_marker(name)), None)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a process, thread, listening socket, variable or temporary file behind.
+
+    Set up before the test's other fixtures of function scope and torn down after them, and after all
+    fixtures of a wider scope are set up: what those start is not the test's. See tests/leaks.py.
+    """
+    test_id = uuid.uuid4().hex
+    before = leaks.Snapshot.take(test_id)
+    os.environ[leaks.MARK] = test_id
+    yield
+    left = leaks.leaks_since(before)
+    os.environ.pop(leaks.MARK, None)
+    _restore(before.environment)
+    if left:
+        pytest.fail(f"{request.node.nodeid} left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _restore(environment: dict[str, str]) -> None:
+    """Undo changed variables, so that a leak of one test is not reported again by the next."""
+    for name in leaks.changed_names(environment, dict(os.environ)):
+        if name in environment:
+            os.environ[name] = environment[name]
+        else:
+            os.environ.pop(name)

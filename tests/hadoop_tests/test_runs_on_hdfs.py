@@ -1,0 +1,187 @@
+"""Runs whose directory lies on a real HDFS: complete when all is well, an error with the path when it is not.
+
+Agents are local processes here: what is tested is the run and its files, not where the agents come from.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import PermissionRefused, QuotaExceeded, StorageTimeout, StorageUnavailable, WorkerFailed
+from hopsml.storage import checkpoints, filesystem
+from tests.hadoop_tests.conftest import Hadoop
+
+pytestmark = pytest.mark.hadoop
+
+
+@pytest.fixture
+def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A project in HDFS, and a storage deadline that a test can wait for."""
+    url = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
+    monkeypatch.setenv("HOPSML_PROJECT_URL", url)
+    monkeypatch.setenv("HOPSML_PROFILE", "local")
+    monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "5")
+    yield url
+    experiment.shutdown()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.05)
+
+
+def names(url: str) -> set[str]:
+    return {file.url[len(url) + 1 :] for file in filesystem.walk(url) if not file.is_dir}
+
+
+def read(url: str) -> Any:
+    return json.loads(filesystem.for_url(url).read_bytes(url))
+
+
+def train_with_files(step: int) -> dict[str, Any]:
+    """Writes what a training writes: an event file, a checkpoint by rename, an export, a plot, a report."""
+    from pathlib import Path
+
+    import hopsml
+    from hopsml.cluster.context import current
+
+    context = current()
+    assert context is not None
+    Path(hopsml.tensorboard.logdir(), f"events.rank{context.rank}").write_bytes(b"event" * 1000)
+    if context.is_chief:
+        unfinished = context.checkpoint_dir / ".step.tmp"
+        unfinished.mkdir()
+        (unfinished / "weights").write_bytes(bytes(100_000))
+        unfinished.rename(context.checkpoint_dir / f"step-{step:09d}")
+        (context.export_dir / "model.txt").write_text("model")
+    Path("plot.txt").write_text("plot")
+    hopsml.report(step=step, loss=0.5)
+    hopsml.hdfs.mkdir(hopsml.tensorboard.logdir() + "/model")
+    resumed = context.resume_checkpoint
+    return {"plot": "plot.txt", "logdir": hopsml.tensorboard.logdir(), "resumed": resumed.name if resumed else ""}
+
+
+def test_a_run_leaves_everything_in_hdfs_and_another_goes_on_from_it(project):
+    result = experiment.collective_all_reduce(train_with_files, args={"step": 7}, num_workers=2, progress=False)
+    run = result.run_dir
+    assert run.startswith(project)
+    assert names(run) >= {
+        "run.json", "status.json", ".outputs.json", "metrics.jsonl", "plot.txt", "export/model.txt",
+        "events/events.rank0", "events/events.rank1", "logs/g0-rank0.log", "logs/g0-rank1.log",
+        "checkpoints/step-000000007/weights",
+    }  # fmt: skip
+    assert read(f"{run}/status.json")["state"] == "FINISHED"
+    assert read(f"{run}/status.json")["not_on_shared_storage"] == {}
+    assert read(f"{run}/.outputs.json")["plot"] == f"Experiments/{result.run_id}/plot.txt"
+    assert "hdfs://" in result.metrics["logdir"]
+    assert filesystem.exists(f"{run}/events/model"), "hdfs.mkdir(logdir() + ...) reaches HDFS"
+    assert checkpoints.latest_complete(f"{run}/checkpoints") == 7
+    again = experiment.collective_all_reduce(
+        train_with_files, args={"step": 8}, num_workers=2, progress=False, resume=result.run_id
+    )
+    assert again.metrics["resumed"] == "step-000000007"
+
+
+def test_a_half_written_checkpoint_is_never_continued_from(project):
+    first = experiment.collective_all_reduce(train_with_files, args={"step": 7}, num_workers=1, progress=False)
+    half = f"{first.run_dir}/checkpoints/step-000000009"
+    filesystem.for_url(half).make_dirs(half)
+    filesystem.for_url(half).write_bytes(f"{half}/weights", b"half")
+    again = experiment.collective_all_reduce(
+        train_with_files, args={"step": 8}, num_workers=1, progress=False, resume=first.run_dir
+    )
+    assert again.metrics["resumed"] == "step-000000007"
+
+
+def test_a_namenode_that_is_down_at_the_start_is_an_error_with_the_path(hadoop, project):
+    hadoop.kill("nn")
+    began = time.monotonic()
+    with pytest.raises((StorageUnavailable, StorageTimeout), match="Projects"):
+        experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
+    assert time.monotonic() - began < 20
+
+
+def test_a_namenode_that_is_frozen_at_the_start_is_an_error_with_the_path(hadoop, project):
+    hadoop.kill("nn", signal_number=signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(StorageTimeout, match="Projects"):
+        experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
+    assert time.monotonic() - began < 20
+
+
+def test_no_permission_is_an_error_with_the_path(hadoop, project, monkeypatch):
+    filesystem.for_url(project).make_dirs(project)
+    filesystem.for_url(project).set_permission(project, 0o755)
+    filesystem.close_all()
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
+    with pytest.raises(PermissionRefused, match="Projects"):
+        experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
+
+
+def test_a_full_quota_is_an_error_with_the_path(hadoop, project):
+    filesystem.for_url(project).make_dirs(project)
+    path = project[len(hadoop.namenode_url) :]
+    hadoop.dfsadmin("-setQuota", "1", path)
+    with pytest.raises(QuotaExceeded, match="Projects"):
+        experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
+
+
+def long_training(stop_file: str) -> str:
+    """Writes an event every 50 ms until the file is there."""
+    import time
+    from pathlib import Path
+
+    import hopsml
+
+    events, step = Path(hopsml.tensorboard.logdir(), "events.out.tfevents.1"), 0
+    while not Path(stop_file).exists():
+        step += 1
+        with events.open("ab") as file:
+            file.write(b"%08d" % step)
+        hopsml.report(step=step)
+        time.sleep(0.05)
+    return f"{step:08d}"
+
+
+def steps_of(run: experiment.Run) -> int:
+    return max((member["step"] or 0 for member in run.status()["members"]), default=0)
+
+
+@pytest.mark.parametrize("daemon", ["dn1", "nn"])
+def test_training_goes_on_while_a_daemon_is_away_and_the_mirror_catches_up(hadoop, project, tmp_path, daemon):
+    stop = tmp_path / "stop"
+    run = experiment.submit(long_training, args={"stop_file": str(stop)}, num_workers=1, progress=False)
+    events = f"{run.run_dir}/events/events.out.tfevents.1"
+    wait_until(lambda: filesystem.exists(events))
+    hadoop.kill(daemon)
+    before = steps_of(run)
+    wait_until(lambda: steps_of(run) > before + 40)
+    hadoop.revive(daemon)
+    Path(stop).touch()
+    result = run.result(timeout=120)
+    content = filesystem.for_url(events).read_bytes(events)
+    assert content[-8:].decode() == result.value, "the last event is in HDFS"
+    assert read(f"{run.run_dir}/status.json")["not_on_shared_storage"] == {}
+
+
+def test_a_run_that_fails_leaves_its_log_and_its_state(project):
+    def fail() -> None:
+        print("about to fail")
+        raise ValueError("bad data")
+
+    with pytest.raises(WorkerFailed, match="bad data") as caught:
+        experiment.collective_all_reduce(fail, num_workers=2, progress=False)
+    run = caught.value.run_dir
+    assert read(f"{run}/status.json")["state"] == "FAILED"
+    log = caught.value.log
+    assert b"about to fail" in filesystem.for_url(log).read_bytes(log)

@@ -1,0 +1,110 @@
+"""From a client's words to an error: the texts are those that real servers sent."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from hopsml.errors import (
+    PathExists,
+    PathNotFound,
+    PermissionRefused,
+    QuotaExceeded,
+    SafeMode,
+    StorageError,
+    StorageTimeout,
+    StorageUnavailable,
+)
+from hopsml.storage import causes
+
+pytestmark = pytest.mark.fast
+
+ACCESS = (
+    'RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied: user=joe, '
+    'access=WRITE, inode=\\"/r\\":root:supergroup:drwxr-xr-x\\n\\tat org.apache.hadoop...")'
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "error"),
+    [
+        ("RuntimeError", ACCESS, PermissionRefused),
+        (
+            "RuntimeError",
+            'RPCError("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Cannot create"',
+            SafeMode,
+        ),
+        ("RetriableException", "Cannot create /x. Name node is in safe mode.\nIt was turned on", SafeMode),
+        (
+            "RuntimeError",
+            'RPCError("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "The',
+            QuotaExceeded,
+        ),
+        ("NSQuotaExceededException", "The NameSpace quota of directory /r is exceeded", QuotaExceeded),
+        (
+            "RuntimeError",
+            'FatalRPCError("org...SecretManager$InvalidToken", "token (..) is expired"',
+            PermissionRefused,
+        ),
+        ("RuntimeError", "GSSAPIError(GssapiError { maj: GSS_S_NO_CRED })", PermissionRefused),
+        ("HdfsError", "Authentication failure. Check your credentials.", PermissionRefused),
+        ("StandbyException", "Operation category READ is not supported in state standby", StorageUnavailable),
+        ("OSError", "Connection refused (os error 111)", StorageUnavailable),
+        ("OSError", "RPC listener disconnected", StorageUnavailable),
+        ("OSError", "No data received for 60000ms", StorageUnavailable),
+        ("ReadTimeout", "HTTPConnectionPool(host='h', port=1): Read", StorageUnavailable),
+        ("RuntimeError", 'InvalidArgument("No NameNode hosts found")', StorageUnavailable),
+        ("RuntimeError", "DataTransferError: All DataNodes failed", StorageUnavailable),
+        ("EOFError", "unexpected end of file: 0 of 10 bytes", StorageUnavailable),
+        ("FileNotFoundError", "/p/nope", PathNotFound),
+        (
+            "FileNotFoundError",
+            "File does not exist: /x\n\tat org.apache...AccessControlException",
+            PathNotFound,
+        ),
+        ("FileExistsError", "/p/a/f0 for client 127.0.0.1 already exists\n\tat org.apache", PathExists),
+        (
+            "FileExistsError",
+            "Failed to APPEND_FILE /x: c is already the current lease holder.",
+            StorageUnavailable,
+        ),
+        (
+            "RuntimeError",
+            'RPCError("org.apache.hadoop.fs.PathIsNotEmptyDirectoryException", "`/p is non empty',
+            PathExists,
+        ),
+        ("NotADirectoryError", "/p", PathNotFound),
+        ("ValueError", "something new", StorageError),
+    ],
+)
+def test_remote_causes(kind: str, text: str, error: type[StorageError]) -> None:
+    found = causes.from_text("write", "hdfs://nn/x", kind, text)
+    assert type(found) is error
+    assert found.path == "hdfs://nn/x"
+    assert str(found).startswith("cannot write hdfs://nn/x: ")
+    assert "\tat " not in str(found)
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.ENOENT, PathNotFound),
+        (errno.ENOSPC, QuotaExceeded),
+        (errno.EACCES, PermissionRefused),
+        (errno.EROFS, PermissionRefused),
+        (errno.ENOTEMPTY, PathExists),
+        (errno.EIO, StorageError),
+    ],
+)
+def test_local_causes(number: int, error: type[StorageError]) -> None:
+    found = causes.from_os_error("write", "/x", OSError(number, os.strerror(number)))
+    assert type(found) is error
+    assert os.strerror(number) in str(found)
+
+
+def test_which_causes_pass_by_themselves() -> None:
+    assert all(causes.is_passing(kind("x")) for kind in (SafeMode, StorageUnavailable, StorageTimeout))
+    assert not any(causes.is_passing(kind("x")) for kind in (QuotaExceeded, PermissionRefused, PathExists))

@@ -1,0 +1,151 @@
+"""Checkpoints are complete or absent, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsml.errors import ArgumentError, PathExists, PathNotFound, QuotaExceeded
+from hopsml.storage import checkpoints, urls
+from hopsml.storage.checkpoints import CorruptCheckpoint
+from hopsml.storage.filesystem import for_url, walk
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return str(tmp_path / "remote" / "checkpoints")
+    return f"memory://b/{secrets.token_hex(8)}/checkpoints"
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    folder = tmp_path / "local"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "weights").write_bytes(os.urandom(100_000))
+    (folder / "variables" / "0").write_bytes(b"zero")
+    return folder
+
+
+def test_commit_and_fetch(store: str, local: Path, tmp_path: Path) -> None:
+    assert (checkpoints.steps(store), checkpoints.latest_complete(store)) == ([], None)
+    assert checkpoints.fetch_latest(store, tmp_path / "none") is None
+    url = checkpoints.commit(local, store, 120)
+    assert url == f"{store}/step-000000120"
+    assert checkpoints.latest_complete(store) == 120
+    back = checkpoints.fetch(store, 120, tmp_path / "back")
+    assert (back / "weights").read_bytes() == (local / "weights").read_bytes()
+    assert (back / "variables" / "0").read_bytes() == b"zero"
+    assert [entry.name for entry in for_url(store).list_dir(store)] == ["step-000000120"]
+    with pytest.raises(PathExists):
+        checkpoints.fetch(store, 120, tmp_path / "back")
+    with pytest.raises(PathNotFound, match="step 7"):
+        checkpoints.fetch(store, 7, tmp_path / "seven")
+
+
+def test_a_complete_one_is_left_as_it_is(store: str, local: Path, tmp_path: Path) -> None:
+    checkpoints.commit(local, store, 1)
+    before = (local / "weights").read_bytes()
+    (local / "weights").write_bytes(b"other")
+    checkpoints.commit(local, store, 1)
+    assert (checkpoints.fetch(store, 1, tmp_path / "back") / "weights").read_bytes() == before
+
+
+@pytest.mark.parametrize("harm", ["no manifest", "cut manifest", "no file", "cut file", "foreign manifest"])
+def test_a_harmed_one_is_never_taken(store: str, local: Path, tmp_path: Path, harm: str) -> None:
+    checkpoints.commit(local, store, 1)
+    url = checkpoints.commit(local, store, 2)
+    system, manifest = for_url(store), urls.join(url, checkpoints.MANIFEST)
+    if harm == "no manifest":
+        system.delete(manifest)
+    elif harm == "cut manifest":
+        system.write_bytes(manifest, system.read_bytes(manifest)[:40])
+    elif harm == "foreign manifest":
+        system.write_bytes(manifest, json.dumps({"files": [1, 2]}).encode())
+    elif harm == "no file":
+        system.delete(urls.join(url, "variables/0"))
+    else:
+        system.write_bytes(urls.join(url, "weights"), b"short")
+    assert checkpoints.steps(store) == [1, 2]
+    assert checkpoints.latest_complete(store) == 1
+    with pytest.raises(PathNotFound):
+        checkpoints.fetch(store, 2, tmp_path / "two")
+    assert checkpoints.fetch_latest(store, tmp_path / "latest") == 1
+    checkpoints.commit(local, store, 2)  # made good by committing again
+    assert checkpoints.latest_complete(store) == 2
+
+
+def test_changed_content_of_the_same_length_is_found_when_fetched(store: str, local: Path, tmp_path: Path) -> None:
+    checkpoints.commit(local, store, 1)
+    url = checkpoints.commit(local, store, 2)
+    for_url(store).write_bytes(urls.join(url, "variables/0"), b"ZERO")
+    with pytest.raises(CorruptCheckpoint, match="variables/0"):
+        checkpoints.fetch(store, 2, tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+    assert checkpoints.fetch_latest(store, tmp_path / "latest") == 1
+    assert sorted(os.listdir(tmp_path)) >= ["latest", "local"]
+    assert not [name for name in os.listdir(tmp_path) if urls.is_temporary(name)]
+
+
+def test_temporary_names_are_no_checkpoints(store: str, local: Path) -> None:
+    half = urls.join(store, ".tmp-0011223344556677")
+    for_url(store).write_bytes(urls.join(half, "weights"), b"x")
+    for_url(store).write_bytes(urls.join(store, "checkpoint"), b"x")
+    assert checkpoints.steps(store) == []
+    checkpoints.commit(local, store, 5)
+    assert checkpoints.latest_complete(store) == 5
+
+
+def test_a_local_directory_must_hold_something(store: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for wrong in (tmp_path / "empty", tmp_path / "missing"):
+        with pytest.raises(ArgumentError, match="at least one file"):
+            checkpoints.commit(wrong, store, 1)
+    with pytest.raises(ArgumentError, match="whole number"):
+        checkpoints.commit(tmp_path, store, -1)
+
+
+def test_a_full_disk_leaves_the_earlier_one(full_disk: Path, local: Path) -> None:
+    store = str(full_disk / "checkpoints")
+    checkpoints.commit(local, store, 1)
+    (local / "weights").write_bytes(bytes(2 << 20))
+    with pytest.raises(QuotaExceeded):
+        checkpoints.commit(local, store, 2)
+    assert checkpoints.steps(store) == [1]
+    assert [entry.name for entry in for_url(store).list_dir(store)] == ["step-000000001"]
+    checkpoints.commit(local, str(local.parent / "c"), 3)
+    with pytest.raises(QuotaExceeded):
+        checkpoints.fetch(str(local.parent / "c"), 3, full_disk / "back")
+    assert sorted(os.listdir(full_disk)) == ["checkpoints"]
+
+
+def test_prune(store: str, local: Path) -> None:
+    for step in (1, 2, 3, 4):
+        checkpoints.commit(local, store, step)
+    for_url(store).delete(urls.join(store, "step-000000002", checkpoints.MANIFEST))
+    assert checkpoints.prune(store, 2) == [1, 2]
+    assert checkpoints.steps(store) == [3, 4]
+    assert checkpoints.prune(store, 5) == []
+    assert len(list(walk(store))) == 2 * (1 + 4)
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(ArgumentError, match="keep"):
+            checkpoints.prune(store, wrong)  # type: ignore[arg-type]
+
+
+@given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 5))
+def test_pruning_keeps_the_newest_complete_ones(complete: set[int], partial: set[int], keep: int) -> None:
+    present = sorted(complete | partial)
+    doomed = set(checkpoints.to_prune(present, sorted(complete), keep))
+    kept = set(present) - doomed
+    assert kept & complete == set(sorted(complete)[-keep:])
+    newest = max(complete, default=-1)
+    assert {step for step in present if step > newest} <= kept  # perhaps still being uploaded
+    assert all(step > newest for step in kept - complete)

@@ -1,0 +1,67 @@
+"""The contract on the stores that need no service, and the table of schemes."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import ArgumentError, PathExists
+from hopsml.storage import filesystem
+from hopsml.storage.filesystem import for_url, resolve
+from tests.storage.filesystem_contract import FileSystemContract
+
+pytestmark = pytest.mark.fast
+
+
+class TestBarePath(FileSystemContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> str:
+        return str(_elsewhere(tmp_path))
+
+
+class TestFileUrl(FileSystemContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> str:
+        return f"file://{_elsewhere(tmp_path)}"
+
+
+class TestFsspecMemory(FileSystemContract):
+    exclusive_writers = False  # fsspec's memory store looks and then writes
+
+    @pytest.fixture
+    def store(self) -> str:
+        url = f"memory://bucket/{secrets.token_hex(8)}"
+        for_url(url).make_dirs(url)
+        return url
+
+
+def _elsewhere(tmp_path: Path) -> Path:
+    """A directory beside tmp_path, so that a test finds its own tmp_path empty."""
+    folder = tmp_path.with_name(tmp_path.name + "-store")
+    folder.mkdir()
+    return folder
+
+
+def test_resolve_gives_the_path_within_the_store() -> None:
+    assert resolve("file:///a/b")[1] == "/a/b"
+    assert resolve("hdfs://h:8020/a")[1] == "/a"
+    assert resolve("hdfs://h:8020/a")[0].scheme == "hdfs"
+    assert resolve("relative/x")[1] == "relative/x"
+
+
+def test_an_unknown_scheme_says_so() -> None:
+    with pytest.raises(ArgumentError, match=r"nosuch://.*fsspec"):
+        for_url("nosuch://host/x")
+
+
+def test_copy_between_stores(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    memory = f"memory://bucket/{secrets.token_hex(8)}"
+    filesystem.copy(str(tmp_path / "a"), f"{memory}/a")
+    filesystem.copy(f"{memory}/a", f"{memory}/b")
+    filesystem.copy(f"{memory}/b", str(tmp_path / "b"))
+    assert (tmp_path / "b").read_bytes() == b"abc"
+    with pytest.raises(PathExists):
+        filesystem.copy(f"{memory}/b", str(tmp_path / "b"), overwrite=False)

@@ -1,0 +1,56 @@
+"""Hadoop's token file, built here byte by byte as Hadoop's Writables are defined."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.storage import hadoop_tokens
+
+pytestmark = pytest.mark.fast
+
+IDENTIFIER = b"\x00" + b"i" * 200  # longer than 127: its length takes two bytes
+LONG = b"\x8f\xc9" + IDENTIFIER  # -113: one byte follows; 0xc9 = 201
+
+
+def token(service: bytes, kind: bytes = b"HDFS_DELEGATION_TOKEN") -> bytes:
+    fields = (LONG, b"\x08password"[:9], bytes([len(kind)]) + kind, bytes([len(service)]) + service)
+    return b"\x05alias" + b"".join(fields)
+
+
+def test_a_token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"HDTS\0\x02" + token(b"ha-hdfs:ns1") + token(b"rm:8032", b"YARN_AM_RM_TOKEN") + b"\0"
+    file = tmp_path / "tokens"
+    file.write_bytes(data)
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(file))
+    first, second = hadoop_tokens.from_environment()
+    assert (first.alias, first.identifier, first.password) == ("alias", IDENTIFIER, b"password")
+    assert (first.kind, first.service) == ("HDFS_DELEGATION_TOKEN", "ha-hdfs:ns1")
+    assert second.kind == "YARN_AM_RM_TOKEN"
+    assert hadoop_tokens.for_service([first, second], "ns1") is first
+    assert hadoop_tokens.for_service([second], "ns1") is None
+    text = first.as_text()
+    wire = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    assert wire == token(b"ha-hdfs:ns1")[len(b"\x05alias") :]
+
+
+def test_of_several_tokens_the_services_own_is_taken() -> None:
+    one, two = hadoop_tokens.parse(b"HDTS\0\x02" + token(b"127.0.0.1:8020") + token(b"ha-hdfs:ns2") + b"\0")
+    assert hadoop_tokens.for_service([one, two], "ns2") is two
+    assert hadoop_tokens.for_service([one, two], "127.0.0.1:8020") is one
+    assert hadoop_tokens.for_service([one, two], "other") is None
+
+
+def test_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = b"HDTS\0\x01" + token(b"s")
+    for data, reason in ((b"XXXX", "HDTS"), (b"HDTS\x01", "version"), (good[:-3], "ends within")):
+        with pytest.raises(ArgumentError, match=reason):
+            hadoop_tokens.parse(data)
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "none"))
+    with pytest.raises(ArgumentError, match="HADOOP_TOKEN_FILE_LOCATION"):
+        hadoop_tokens.from_environment()
+    monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION")
+    assert hadoop_tokens.from_environment() == []

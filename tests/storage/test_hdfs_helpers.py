@@ -1,0 +1,274 @@
+"""The predecessor's helper functions, on a project of the local disk and on one in memory."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopsml import hdfs
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound
+from hopsml.hdfs import others
+from hopsml.storage.filesystem import for_url
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(params=["file", "memory"])
+def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a project called demo, with a slash at the end; the working directory is tmp_path."""
+    url = f"file://{tmp_path}/store" if request.param == "file" else f"memory://b/{secrets.token_hex(8)}"
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("HOPSML_PROJECT_URL", url)
+    monkeypatch.setenv("HOPSML_PROJECT", "demo")
+    for_url(url).make_dirs(url)
+    return f"{url}/"
+
+
+def test_names(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hdfs.project_path() == project
+    assert hdfs.project_path(exclude_nn_addr=True) == hdfs.get_plain_path(project)
+    assert hdfs.project_name() == "demo"
+    monkeypatch.setenv("HADOOP_USER_NAME", "demo__meb10000")
+    assert hdfs.project_user() == "demo__meb10000"
+    assert hdfs.project_user("other") == "other__meb10000"
+    monkeypatch.setenv("HADOOP_USER_NAME", "jim")
+    assert hdfs.project_user() == "demo__jim"
+    with pytest.raises(ArgumentError, match="Hopsworks"):
+        hdfs.project_id()
+    assert hdfs.get_plain_path("hdfs://10.0.0.1:8020/Projects/p/x") == "/Projects/p/x"
+    assert hdfs.get_plain_path("/Projects/p/x") == "/Projects/p/x"
+
+
+def test_bytes(project: str) -> None:
+    hdfs.dump("text ü", "Resources/a.txt")
+    hdfs.dump(b"\x00raw", "Resources/b.bin")
+    assert hdfs.load("Resources/a.txt") == "text ü".encode()
+    assert hdfs.load(project + "Resources/b.bin") == b"\x00raw"
+    assert hdfs.load(b"Resources/b.bin") == b"\x00raw"
+    assert hdfs.abs_path("Resources/a.txt") == project + "Resources/a.txt"
+    with pytest.raises(IOError, match="none"):
+        hdfs.abs_path("Resources/none")
+    with pytest.raises(IOError, match="none"):
+        hdfs.load("none")
+    with pytest.raises(ArgumentTypeError, match="int"):
+        hdfs.dump(7, "x")  # type: ignore[arg-type]
+
+
+def test_absolute_paths_of_existing_code(project: str, tmp_path: Path) -> None:
+    if project.startswith("file:"):
+        hdfs.dump("x", "/Projects/demo/Resources/a")
+        assert hdfs.load("Resources/a") == b"x"
+        assert hdfs.exists(str(tmp_path / "store" / "Resources" / "a"))
+    else:
+        hdfs.dump("x", "/elsewhere/a")
+        assert hdfs.ls("/elsewhere") == ["memory://b/elsewhere/a"]
+    with pytest.raises(IOError, match="nosuch://"):  # other schemes
+        hdfs.exists("nosuch://host/x")
+
+
+def test_open_file(project: str) -> None:
+    with hdfs.open_file("f", flags="w") as file:
+        file.write(b"one\n")
+    with hdfs.open_file("f", flags="a") as file:
+        file.write(b"two\n")
+    with hdfs.open_file("f") as file:  # exists: read
+        assert file.read() == b"one\ntwo\n"
+    with hdfs.open_file("new") as file:  # does not: write
+        file.write(b"new")
+    with hdfs.open_file("f", flags="rt") as file:
+        assert list(file) == ["one\n", "two\n"]
+    with hdfs.open_file("t", flags="wt") as file:
+        file.write("ü")
+    assert hdfs.load("t") == "ü".encode()
+    with pytest.raises(ArgumentError, match="flags='x'"):
+        hdfs.open_file("f", flags="x")
+    with hdfs.get_fs() as handle:
+        assert handle.exists("f")
+        assert handle.open_file("f").read() == b"one\ntwo\n"
+        handle.create_directory("d/e")
+        assert hdfs.isdir("d/e")
+        handle.delete("d")
+    assert not hdfs.get().exists("d")
+
+
+def test_copies_up(project: str) -> None:
+    Path("data").mkdir()
+    Path("data/sub").mkdir()
+    Path("data/sub/x").write_text("x")
+    Path("one.txt").write_text("1")
+    hdfs.copy_to_hdfs("one.txt", "Resources")
+    hdfs.copy_to_hdfs("data", "Resources")
+    assert hdfs.load("Resources/one.txt") == b"1"
+    assert hdfs.load("Resources/data/sub/x") == b"x"
+    Path("one.txt").write_text("2")
+    with pytest.raises(IOError, match="overwrite"):
+        hdfs.copy_to_hdfs("one.txt", "Resources")
+    hdfs.copy_to_hdfs("one.txt", "Resources", overwrite=True)
+    assert hdfs.load("Resources/one.txt") == b"2"
+    Path("data/sub/x").unlink()
+    hdfs.copy_to_hdfs(os.path.abspath("data"), "Resources", overwrite=True)
+    assert hdfs.ls("Resources/data", recursive=True) in ([project + "Resources/data/sub"], [])
+    with pytest.raises(PathNotFound, match="nothing-here"):
+        hdfs.copy_to_hdfs("nothing-here", "Resources", overwrite=True)
+
+
+def test_copies_down(project: str) -> None:
+    hdfs.dump("12345", "Resources/f")
+    hdfs.dump("x", "Resources/d/x")
+    assert hdfs.copy_to_local("Resources/f") == os.path.abspath("f")
+    Path("f").write_text("abcde")  # as long: kept
+    assert hdfs.copy_to_local("Resources/f") == os.path.abspath("f")
+    assert Path("f").read_text() == "abcde"
+    hdfs.copy_to_local("Resources/f", overwrite=True)
+    assert Path("f").read_text() == "12345"
+    Path("f").write_text("longer than it")
+    with pytest.raises(PathExists, match="overwrite"):
+        hdfs.copy_to_local("Resources/f")
+    Path("into").mkdir()
+    assert hdfs.copy_to_local(project + "Resources/d", "into") == os.path.abspath("into/d")
+    assert Path("into/d/x").read_text() == "x"
+    Path("into/d/x").write_text("same names: kept")
+    hdfs.copy_to_local("Resources/d", "into")
+    assert Path("into/d/x").read_text() == "same names: kept"
+    hdfs.copy_to_local("Resources/d", "into", overwrite=True)
+    assert Path("into/d/x").read_text() == "x"
+    with pytest.raises(PathNotFound, match="missing-folder"):
+        hdfs.copy_to_local("Resources/f", "missing-folder")
+    with pytest.raises(PathNotFound):
+        hdfs.copy_to_local("Resources/none", "into")
+    assert sorted(os.listdir("into")) == ["d"]
+
+
+def test_copies_and_moves_within(project: str) -> None:
+    hdfs.dump("1", "a/f")
+    hdfs.cp("a/f", "a/g")
+    with pytest.raises(PathExists):
+        hdfs.cp("a/f", "a/g")
+    hdfs.dump("2", "a/f")
+    hdfs.cp("a/f", "a/g", overwrite=True)
+    assert hdfs.load("a/g") == b"2"
+    hdfs.cp("a", "b")
+    assert hdfs.load("b/g") == b"2"
+    hdfs.mkdir("c")
+    hdfs.move("b", "c")
+    assert hdfs.load("c/b/g") == b"2"
+    hdfs.rename("a/f", "a/h")
+    assert not hdfs.exists("a/f")
+    with pytest.raises(PathNotFound):
+        hdfs.cp("none", "a/g", overwrite=True)
+    assert hdfs.load("a/g") == b"2"
+
+
+def test_trees(project: str) -> None:
+    for name in ("d/1.txt", "d/2.csv", "d/e/3.txt", "d/.hidden"):
+        hdfs.dump(name, name)
+    root = project + "d"
+    assert hdfs.ls("d") == [f"{root}/{name}" for name in (".hidden", "1.txt", "2.csv", "e")]
+    assert f"{root}/e/3.txt" in hdfs.ls("d", recursive=True)
+    assert hdfs.ls("d/1.txt", exclude_nn_addr=True) == [hdfs.get_plain_path(f"{root}/1.txt")]
+    assert hdfs.glob("d/*.txt") == [f"{root}/1.txt"]
+    assert hdfs.glob("*/*/[0-9].txt") == [f"{root}/e/3.txt"]
+    assert hdfs.glob("d/?.*") == [f"{root}/1.txt", f"{root}/2.csv"]
+    assert hdfs.glob("d/e", recursive=True) == [f"{root}/e", f"{root}/e/3.txt"]
+    assert hdfs.glob("none/*") == []
+    entry = next(entry for entry in hdfs.lsl("d") if entry["name"].endswith("2.csv"))
+    assert (entry["kind"], entry["size"]) == ("file", 7)
+    assert {"owner", "group", "permissions", "last_mod", "replication", "block_size"} <= entry.keys()
+    assert (hdfs.isdir("d"), hdfs.isfile("d"), hdfs.isfile("d/1.txt"), hdfs.isdir("d/none")) == (
+        True,
+        False,
+        True,
+        False,
+    )
+    with pytest.raises(PathNotFound):
+        hdfs.ls("none")
+    with pytest.raises(PathExists):
+        hdfs.delete("d")
+    hdfs.delete("d/1.txt")
+    hdfs.rmr("d")
+    assert not hdfs.exists("d")
+    with pytest.raises(PathNotFound):
+        hdfs.rmr("d")
+
+
+def test_modes_are_written_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
+    hdfs.dump("x", "f")
+    hdfs.chmod("f", 700)
+    assert hdfs.stat("f").st_mode & 0o777 == 0o700
+    hdfs.chmod("f", "640")
+    found = hdfs.stat("f")
+    assert (found.st_mode & 0o777, found.st_size, found.kind) == (0o640, 1, "file")
+    with pytest.raises(ArgumentError, match="mode=789"):
+        hdfs.chmod("f", 789)
+    monkeypatch.setenv("HADOOP_USER_NAME", found.st_uid if found.st_uid != "root" else "stranger")
+    owner = found.st_uid != "root"
+    assert hdfs.access("f", os.R_OK) is owner
+    assert hdfs.access("f", 600) is True or owner
+    assert hdfs.access("f", 777) is False
+    assert hdfs.access("none", 0) is False
+    hdfs.chown("f", "", "")
+    assert hdfs.capacity() > 1 << 20
+
+
+def test_a_local_path_that_mirrors_a_remote_one_stands_for_it(tmp_path: Path) -> None:
+    """What ``tensorboard.logdir()`` returns inside a worker, joined as published code does."""
+    remote = f"memory://bucket/{secrets.token_hex(8)}/events"
+    logdir = f"{tmp_path}/{remote}"
+    Path(logdir).mkdir(parents=True)
+    hdfs.mkdir(logdir + "/model")
+    hdfs.dump("x", os.path.join(logdir, "model", "f"))
+    assert hdfs.load(f"{remote}/model/f") == b"x"
+    assert hdfs.ls(str(Path(logdir) / "model")) == [f"{remote}/model/f"]
+    assert os.listdir(logdir) == []
+
+
+def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    stem = f"mod_{secrets.token_hex(4)}"
+    hdfs.dump("VALUE = 41\n", f"Resources/{stem}.py")
+    local = hdfs.add_module(f"Resources/{stem}.py")
+    assert importlib.import_module(stem).VALUE == 41
+    cells = [
+        {"cell_type": "markdown", "source": ["# text"]},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "def double(x):\n", "    return 2 * x"]},
+        {"cell_type": "code", "source": "!pip list\nVALUE = double(21)"},
+    ]
+    hdfs.dump(json.dumps({"cells": cells}), f"Resources/{stem}_nb.ipynb")
+    other = hdfs.add_module(f"Resources/{stem}_nb.ipynb")
+    assert importlib.import_module(f"{stem}_nb").VALUE == 42
+    del sys.modules[stem], sys.modules[f"{stem}_nb"]
+    assert Path(local).parent == Path(other).parent
+    others._module_folder().cleanup()  # as at the end of the process
+    others._module_folder.cache_clear()
+    with pytest.raises(ArgumentError, match="identifier"):
+        hdfs.add_module("Resources/not-a-module.py")
+
+
+def test_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs.log("a line")
+    hdfs.log(b"bytes")
+    assert capsys.readouterr().out == "a line\nbytes\n"
+    assert hdfs.is_tls_enabled() is False
+    with pytest.raises(ArgumentError, match="HADOOP_CONF_DIR"):
+        hdfs.get_webhdfs_port()
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn1:8020</value></property>"
+        "<property><name>ipc.server.ssl.enabled</name><value>true</value></property></configuration>"
+    )
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert (hdfs.get_webhdfs_host(), hdfs.get_webhdfs_port()) == ("nn1", 9870)
+    assert hdfs.is_tls_enabled() is True
+    hdfs.close()
+
+
+def test_the_public_names() -> None:
+    assert sorted(hdfs.__all__) == hdfs.__all__
+    assert all(hasattr(hdfs, name) for name in hdfs.__all__)

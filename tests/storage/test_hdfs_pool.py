@@ -1,0 +1,122 @@
+"""The helper processes: lent, used again, killed when stuck, gone with their owner."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from hopsml.storage.frames import ChannelClosed
+from hopsml.storage.hdfs_pool import AllBusy, Pool
+
+pytestmark = pytest.mark.fast
+
+NONSENSE = {"verb": "status", "base": "hdfs:///", "config": {}, "arguments": {"path": "/"}}
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool(max_processes=2)
+    yield pool
+    pool.close()
+
+
+def ask(pool: Pool) -> tuple[int, object]:
+    """Pid of the helper, and its answer to a request that fails at once: nothing is configured."""
+    with pool.lend(30) as helper:
+        helper.channel.send(NONSENSE, 30)
+        return helper.process.pid, helper.channel.receive(30)
+
+
+def test_a_helper_answers_and_is_used_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, answer = ask(pool)
+    assert isinstance(answer, dict)
+    assert answer["error"] == "RuntimeError"
+    assert "fs.defaultFS" in answer["text"]
+    assert ask(pool)[0] == first
+    monkeypatch.setenv("HADOOP_USER_NAME", "somebody-else")
+    second, _ = ask(pool)
+    assert second != first
+    assert not psutil.pid_exists(first)
+
+
+def test_only_so_many_at_once(pool: Pool) -> None:
+    with pool.lend(30), pool.lend(30), pytest.raises(AllBusy, match="all 2 helper"), pool.lend(0.05):
+        pass
+
+
+@pytest.mark.parametrize("error", [TimeoutError, ChannelClosed, KeyboardInterrupt])
+def test_one_in_an_unknown_state_is_killed(pool: Pool, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with pool.lend(30) as helper:
+            pids.append(helper.process.pid)
+            raise error
+
+    pids: list[int] = []
+    with pytest.raises(error):
+        fail()
+    assert not psutil.pid_exists(pids[0])
+    assert ask(pool)[0] != pids[0]
+
+
+def test_after_any_other_error_it_is_used_again(pool: Pool) -> None:
+    def fail() -> None:
+        with pool.lend(30) as helper:
+            pids.append(helper.process.pid)
+            raise ZeroDivisionError
+
+    pids: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert ask(pool)[0] == pids[0]
+
+
+def test_a_forked_child_starts_its_own(pool: Pool) -> None:
+    first, _ = ask(pool)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            own, _ = ask(pool)
+            pool.close()
+            os._exit(0 if own != first else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert ask(pool)[0] == first
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a blocked call"])
+def test_it_is_gone_when_its_owner_is_killed(busy: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/"
+        script = f"""
+import signal, sys
+from hopsml.storage.hdfs_pool import POOL
+with POOL.lend(60) as helper:
+    helper.channel.send({{"verb": "status", "base": {url!r}, "config": {{}}, "arguments": {{"path": "/"}}}})
+    if not {busy}:
+        helper.channel.receive(30)
+    print(helper.process.pid, flush=True)
+    signal.pause()
+"""
+        if not busy:
+            script = script.replace(url, "hdfs:///")
+        owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert owner.stdout is not None
+        try:
+            helper = psutil.Process(int(owner.stdout.readline()))
+            if busy:
+                connection, _ = silent.accept()  # it is inside the call now
+            owner.kill()
+            assert psutil.wait_procs([helper], timeout=10)[1] == []
+            if busy:
+                connection.close()
+        finally:
+            owner.kill()
+            owner.wait()
+            owner.stdout.close()

@@ -1,0 +1,109 @@
+"""A full disk, missing permission, a writer that is killed: the local file system tells which, and leaves
+nothing half.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import PathExists, PermissionRefused, QuotaExceeded
+from hopsml.storage import tree
+from hopsml.storage.filesystem import for_url
+
+pytestmark = pytest.mark.fast
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root is refused nothing, so that permissions show only for somebody else."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_full_disk(full_disk: Path, tmp_path: Path) -> None:
+    target = str(full_disk / "f")
+    system = for_url(target)
+    system.write_bytes(target, b"before")
+    (tmp_path / "big").write_bytes(bytes(2 << 20))
+    for call in (
+        lambda: system.write_bytes(target, bytes(2 << 20)),
+        lambda: system.upload(tmp_path / "big", target),
+        lambda: system.download(str(tmp_path / "big"), target),
+    ):
+        with pytest.raises(QuotaExceeded, match="No space left on device"):
+            call()
+        assert os.listdir(full_disk) == ["f"]
+        assert system.read_bytes(target) == b"before"
+
+
+def test_a_tree_that_does_not_fit_leaves_nothing(full_disk: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(5):
+        (source / str(number)).write_bytes(bytes(400_000))
+    with pytest.raises(QuotaExceeded):
+        tree.upload_tree(source, str(full_disk / "t"))
+    assert os.listdir(full_disk) == []
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o755)
+    (tmp_path / "f").write_bytes(b"x")
+    os.chmod(tmp_path / "f", 0o600)
+    system, url = for_url(str(tmp_path)), f"file://{tmp_path}/f"
+    for parent in tmp_path.parents:
+        if parent.stat().st_uid == os.getuid() and parent.stat().st_mode & 0o005 != 0o005:
+            os.chmod(parent, parent.stat().st_mode | 0o055)  # pytest's own folders are private
+    with as_nobody():
+        for call in (
+            lambda: system.read_bytes(url),
+            lambda: system.write_bytes(url, b"y"),
+            lambda: system.delete(url),
+            lambda: system.make_dirs(f"file://{tmp_path}/d"),
+        ):
+            with pytest.raises(PermissionRefused, match="Permission denied") as caught:
+                call()
+            assert str(tmp_path) in str(caught.value)
+    assert (tmp_path / "f").read_bytes() == b"x"
+
+
+def test_a_writer_killed_half_way_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    target.write_bytes(b"old")
+    script = f"""
+import os, signal
+from hopsml.storage.filesystem import for_url
+with for_url({str(target)!r}).open_write({str(target)!r}) as file:
+    file.write(bytes(1 << 20))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
+    assert target.read_bytes() == b"old"
+
+
+def test_an_exclusive_name_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some disks have none: the name is claimed first, and there is still one winner."""
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    url = str(tmp_path / "f")
+    for_url(url).write_bytes(url, b"1", overwrite=False)
+    with pytest.raises(PathExists):
+        for_url(url).write_bytes(url, b"2", overwrite=False)
+    assert os.listdir(tmp_path) == ["f"]
+    assert (tmp_path / "f").read_bytes() == b"1"

@@ -1,0 +1,213 @@
+"""The mirror's process, from a local folder to another one: a store that needs no service."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hopsml.errors import ArgumentError, StorageError
+from hopsml.storage import checkpoints
+from hopsml.storage.mirror import MirrorProcess
+from hopsml.storage.mirror_loop import look
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("logs", "events", "checkpoints", "export"):
+        (tmp_path / "root" / name).mkdir(parents=True)
+    (tmp_path / "root" / "logs" / "a.log").write_text("one\n")
+    return tmp_path / "root"
+
+
+def write_checkpoint(root: Path, step: int, rename: bool = True) -> None:
+    aside = root / "checkpoints" / f".tmp-{step}"
+    aside.mkdir()
+    (aside / "weights").write_bytes(os.urandom(1000))
+    if rename:
+        aside.rename(root / "checkpoints" / f"step-{step:09d}")
+
+
+def wait_until(check: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < deadline_s, "not in time"
+        time.sleep(0.02)
+
+
+def test_what_counts_on_disk(root: Path) -> None:
+    write_checkpoint(root, 1)
+    write_checkpoint(root, 2, rename=False)
+    (root / "checkpoints" / "best.keras").write_bytes(b"x")
+    (root / "logs" / ".tmp-00").write_bytes(b"x")
+    os.mkfifo(root / "logs" / "pipe")
+    listing = look(root)
+    assert sorted(file.path for file in listing.files) == ["checkpoints/best.keras", "logs/a.log"]
+    assert listing.checkpoints == ("checkpoints/step-000000001",)
+
+
+def test_by_itself_it_copies_what_appears_and_what_grows(root: Path, tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    with MirrorProcess(root, str(remote), interval_s=0.1) as mirror:
+        wait_until(lambda: (remote / "logs/a.log").exists())
+        (root / "export" / "model.bin").write_bytes(b"model")
+        write_checkpoint(root, 7)
+        with open(root / "logs" / "a.log", "a") as log:
+            log.write("two\n")
+        wait_until(lambda: checkpoints.latest_complete(str(remote / "checkpoints")) == 7)
+        wait_until(lambda: (remote / "export/model.bin").exists())
+        wait_until(lambda: (remote / "logs/a.log").read_text() == "one\ntwo\n")
+        report = mirror.status()
+        assert (report.is_complete, report.behind) == (True, ())
+        assert report.copied_files >= 4
+        process = mirror.process
+    assert process is not None
+    assert process.returncode == 0
+
+
+def test_a_flush_waits_for_nothing_and_names_what_is_late(root: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "remote"
+    (blocked / "export").mkdir(parents=True)
+    (blocked / "export" / "model.bin").mkdir()  # a directory has the name: this file can never be copied
+    messages = queue.SimpleQueue[dict[str, Any]]()
+    with MirrorProcess(root, str(blocked), on_message=messages.put) as mirror:
+        (root / "export" / "model.bin").write_bytes(b"fresh")  # would rest for a second first
+        (root / "events" / "x.tfevents.1").write_bytes(b"fresh")
+        began_s = time.monotonic()
+        report = mirror.flush(20)
+        assert time.monotonic() - began_s < 10  # no waiting for what time does not mend
+        assert [late.path for late in report.behind] == ["export/model.bin"]
+        assert "Is a directory" in report.behind[0].reason
+        assert (blocked / "events/x.tfevents.1").read_bytes() == b"fresh"
+        assert messages.get(timeout=5)["event"] == "behind"
+        (blocked / "export" / "model.bin").rmdir()
+        assert mirror.flush(20).is_complete
+        assert messages.get(timeout=5) == {"event": "recovered", "behind_count": 0, "behind": []}
+
+
+def test_a_full_disk_and_room_again(full_disk: Path, root: Path) -> None:
+    ballast = full_disk / "ballast"
+    ballast.write_bytes(bytes(900_000))
+    (root / "logs" / "a.log").write_bytes(b"x" * 300_000)
+    with MirrorProcess(root, str(full_disk / "run")) as mirror:
+        report = mirror.flush(10)
+        assert [late.path for late in report.behind] == ["logs/a.log"]
+        assert "No space left" in report.behind[0].reason
+        ballast.unlink()
+        assert mirror.flush(10).is_complete
+        assert sorted(path.name for path in full_disk.rglob("*")) == ["a.log", "logs", "run"]
+
+
+def test_the_end_of_its_input_is_a_last_flush(root: Path, tmp_path: Path) -> None:
+    mirror = MirrorProcess(root, str(tmp_path / "remote"), interval_s=60)
+    mirror.start()
+    assert mirror.flush(10).is_complete
+    with open(root / "logs" / "a.log", "a") as log:
+        log.write("last words\n")
+    write_checkpoint(root, 3)
+    report = mirror.stop()
+    assert report.is_complete
+    assert (tmp_path / "remote/logs/a.log").read_text() == "one\nlast words\n"
+    assert checkpoints.latest_complete(str(tmp_path / "remote/checkpoints")) == 3
+    assert not mirror.is_alive
+    assert not any(thread.name == "mirror" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, "owner killed"])
+def test_it_ends_with_its_owner_after_a_last_flush(root: Path, tmp_path: Path, how: object) -> None:
+    remote = tmp_path / "remote"
+    script = f"""
+from hopsml.storage.mirror import MirrorProcess
+import os, signal
+mirror = MirrorProcess({str(root)!r}, {str(remote)!r}, interval_s=60)
+mirror.start()
+complete = mirror.flush(10).is_complete
+held = os.fork()  # holds the mirror's input open: its end alone would not tell of the owner's
+if held:
+    print(complete, mirror.process.pid, flush=True)
+signal.pause()
+"""
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    try:
+        complete, pid = owner.stdout.readline().split()
+        assert complete == "True"
+        mirror, family = psutil.Process(int(pid)), psutil.Process(owner.pid).children(recursive=True)
+        with open(root / "logs" / "a.log", "a") as log:
+            log.write("last words\n")
+        if how == signal.SIGTERM:
+            mirror.send_signal(signal.SIGTERM)
+            wait_until(lambda: not mirror.is_running() or mirror.status() == psutil.STATUS_ZOMBIE)
+        else:
+            owner.kill()
+            assert psutil.wait_procs([mirror], timeout=10)[1] == []
+        assert (remote / "logs/a.log").read_text() == "one\nlast words\n"
+    finally:
+        for process in family:
+            if process.is_running():
+                process.kill()
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+
+
+def test_a_killed_mirror_is_started_again_and_copies_only_what_is_new(root: Path, tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    (root / "export" / "old.bin").write_bytes(b"old")
+    mirror = MirrorProcess(root, str(remote))
+    mirror.start()
+    try:
+        assert mirror.flush(10).is_complete
+        assert mirror.process is not None
+        inode = (remote / "export/old.bin").stat().st_ino
+        mirror.process.kill()
+        mirror.process.wait()
+        assert mirror.status().answered is False
+        (root / "export" / "new.bin").write_bytes(b"new")
+        report = mirror.flush(10)
+        assert (report.is_complete, report.copied_files) == (True, 1)
+        assert (remote / "export/new.bin").read_bytes() == b"new"
+        assert (remote / "export/old.bin").stat().st_ino == inode
+    finally:
+        mirror.stop()
+
+
+def test_a_frozen_mirror_does_not_hold_up_its_owner(root: Path, tmp_path: Path) -> None:
+    mirror = MirrorProcess(root, str(tmp_path / "remote"))
+    mirror.start()
+    assert mirror.flush(10).is_complete
+    assert mirror.process is not None
+    mirror.process.send_signal(signal.SIGSTOP)
+    began_s = time.monotonic()
+    assert mirror.flush(0.2).answered is False
+    assert mirror.stop(timeout_s=0.5).answered is False
+    assert time.monotonic() - began_s < 6
+    assert not mirror.is_alive
+
+
+def test_only_so_many_checkpoints_are_kept(root: Path, tmp_path: Path) -> None:
+    with MirrorProcess(root, str(tmp_path / "remote"), keep_checkpoints=2) as mirror:
+        for step in (1, 2, 3):
+            write_checkpoint(root, step)
+            assert mirror.flush(10).is_complete
+    assert checkpoints.steps(str(tmp_path / "remote/checkpoints")) == [2, 3]
+
+
+def test_arguments_are_checked(root: Path) -> None:
+    for wrong in ({"interval_s": 0}, {"grace_s": -1}, {"keep_checkpoints": 0}):
+        with pytest.raises(ArgumentError, match=next(iter(wrong))):
+            MirrorProcess(root, "/x", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match="start"):
+        MirrorProcess(root, "/x").status()

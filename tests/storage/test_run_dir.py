@@ -1,0 +1,147 @@
+"""The run directory: names, records, and who gets which number."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import RunDir, claim, next_run_id, step_name, step_of
+
+pytestmark = pytest.mark.fast
+
+
+def test_all_names() -> None:
+    run = RunDir("hdfs://nn:8020/Projects/p/Experiments/app_1_2/")
+    root = "hdfs://nn:8020/Projects/p/Experiments/app_1_2"
+    assert run.run_id == "app_1_2"
+    assert [
+        run.run_json,
+        run.status_json,
+        run.code,
+        run.events,
+        run.checkpoints,
+        run.checkpoint(120),
+        run.logs,
+        run.log(0, 3),
+        run.metrics,
+        run.export,
+        run.outputs_json,
+        run.hparams_json,
+        run.trial("lr=1&b=2").log(1, 0),
+    ] == [
+        f"{root}/{name}"
+        for name in (
+            "run.json",
+            "status.json",
+            "code",
+            "events",
+            "checkpoints",
+            "checkpoints/step-000000120",
+            "logs",
+            "logs/g0-rank3.log",
+            "metrics.jsonl",
+            "export",
+            ".outputs.json",
+            ".hparams.json",
+            "trials/lr=1&b=2/logs/g1-rank0.log",
+        )
+    ]
+
+
+def test_steps_sort_as_numbers() -> None:
+    assert sorted(map(step_name, (5, 1000, 90))) == [step_name(5), step_name(90), step_name(1000)]
+    assert step_of(step_name(120)) == 120
+    assert step_of(step_name(12_345_678_901)) == 12_345_678_901
+    assert [step_of(name) for name in ("step-12", "step-000000012.tmp", ".tmp-ab", "step-")] == [None] * 4
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(ArgumentError, match="whole number"):
+            step_name(wrong)  # type: ignore[arg-type]
+
+
+def test_records(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+
+    @dataclass
+    class Slot:
+        gpu: int
+
+    assert run.read_status() is None
+    with pytest.raises(PathNotFound):
+        run.read_run()
+    run.write_run(
+        {
+            "lr": np.float32(0.5),
+            "shape": np.arange(3),
+            "path": Path("/x"),
+            "slot": Slot(1),
+            "set": {7},
+            "name": "ü",
+        }
+    )
+    assert run.read_run() == {
+        "lr": 0.5,
+        "shape": [0, 1, 2],
+        "path": "/x",
+        "slot": {"gpu": 1},
+        "set": [7],
+        "name": "ü",
+    }
+    run.write_status({"state": "FINISHED", "loss": math.nan})
+    status = run.read_status()
+    assert status is not None
+    assert math.isnan(status["loss"])
+    with pytest.raises(ArgumentTypeError, match="socket"):
+        run.write_status({"x": __import__("socket").socket})
+    assert run.read_status() is not None  # the old one is whole
+    Path(run.run_json).write_text("[1]")
+    with pytest.raises(StorageError, match="JSON object"):
+        run.read_run()
+    Path(run.run_json).write_text("{")
+    with pytest.raises(StorageError, match="not JSON"):
+        run.read_run()
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_numbers_count_from_one_within_an_application(kind: str, tmp_path: Path) -> None:
+    project = str(tmp_path) if kind == "file" else f"memory://b/{secrets.token_hex(8)}"
+    assert next_run_id(project, "app_1") == "app_1_1"
+    assert claim(project, "app_1", {"name": "x"}).read_run() == {"name": "x"}
+    assert next_run_id(project, "app_1") == "app_1_3"
+    assert next_run_id(project, "app") == "app_1"  # a name that begins another
+    assert next_run_id(project, "app_11") == "app_11_1"
+    for_url(project).make_dirs(f"{project}/Experiments/app_2_9")  # no record in it: the number counts all the same
+    for_url(project).write_bytes(f"{project}/Experiments/app_2_9/x", b"")
+    assert next_run_id(project, "app_2") == "app_2_10"
+    for wrong in ("", "a/b"):
+        with pytest.raises(ArgumentError, match="app_id"):
+            next_run_id(project, wrong)
+
+
+def test_processes_that_claim_at_the_same_time_get_different_runs(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from hopsml.storage.run_dir import next_run_id
+sys.stdin.readline()
+print([next_run_id({str(tmp_path)!r}, "app") for _ in range(25)])
+"""
+    claimers = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for claimer in claimers:
+        assert claimer.stdin is not None
+        claimer.stdin.write("go\n")
+        claimer.stdin.flush()
+    answers = [claimer.communicate(timeout=30)[0] for claimer in claimers]
+    ids = [name for answer in answers for name in json.loads(answer.replace("'", '"'))]
+    assert sorted(ids) == sorted(f"app_{number}" for number in range(1, 51))

@@ -1,0 +1,78 @@
+"""Settings from the environment and Hadoop's configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hopsml import settings
+from hopsml.errors import ArgumentError
+
+pytestmark = pytest.mark.fast
+
+
+def write_conf(folder: Path, **values: str) -> Path:
+    rows = "".join(
+        f"<property><name>{key.replace('__', '.')}</name><value>{value}</value></property>"
+        for key, value in values.items()
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "core-site.xml").write_text(f"<configuration>{rows}</configuration>")
+    return folder
+
+
+def test_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.storage_timeout_s() == 30
+    monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "2.5")
+    assert settings.storage_timeout_s() == 2.5
+    for wrong in ("soon", "0", "-1", "inf", "nan"):
+        monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", wrong)
+        with pytest.raises(ArgumentError, match=f"'{wrong}'.*above 0"):
+            settings.storage_timeout_s()
+
+
+def test_the_configuration_is_found_in_a_yarn_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    assert settings.hadoop_conf_dir() is None
+    shipped = write_conf(tmp_path / "__spark_conf__" / "__hadoop_conf__", fs__defaultFS="hdfs://ns1/")
+    assert settings.hadoop_conf_dir() == shipped
+    assert settings.default_fs() == "hdfs://ns1"
+    other = write_conf(tmp_path / "other", fs__defaultFS="hdfs://ns2")
+    monkeypatch.setenv("HADOOP_CONF_DIR", "other")
+    assert settings.hadoop_conf_dir() == other
+    assert settings.default_fs() == "hdfs://ns2"
+    write_conf(other, fs__defaultFS="hdfs://changed-now")  # counts at once
+    assert settings.default_fs() == "hdfs://changed-now"
+
+
+def test_a_broken_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "core-site.xml").write_text("<configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with pytest.raises(ArgumentError, match=r"core-site.xml.*HADOOP_CONF_DIR"):
+        settings.hadoop_settings()
+
+
+def test_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.setenv("HADOOP_USER_NAME", "fraud__meb10000")
+    assert settings.project_name() == "fraud"
+    monkeypatch.setenv("HOPSML_PROJECT", "demo")
+    assert settings.project_name() == "demo"
+    assert settings.project_url() == f"file://{tmp_path}/.hopsml"
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(write_conf(tmp_path / "local", fs__defaultFS="file:///")))
+    assert settings.project_url() == f"file://{tmp_path}/.hopsml"
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(write_conf(tmp_path / "c", fs__defaultFS="hdfs://nn:8020")))
+    assert settings.project_url() == "hdfs://nn:8020/Projects/demo"
+    assert settings.project_url("other") == "hdfs://nn:8020/Projects/other"
+    monkeypatch.setenv("HOPSML_PROJECT_URL", "s3://bucket/p/demo/")
+    assert settings.project_url() == "s3://bucket/p/demo"
+    assert settings.project_url("other") == "s3://bucket/p/other"
+
+
+def test_without_a_name_the_login_user_is_the_project() -> None:
+    assert settings.project_name() == settings.user_name()
+    assert settings.user_name() == os.environ.get("LOGNAME", os.environ.get("USER", settings.user_name()))

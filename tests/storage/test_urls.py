@@ -1,0 +1,89 @@
+"""URLs as text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.storage import urls
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("hdfs://nn:8020/a/b", ("hdfs", "nn:8020", "/a/b")),
+        ("HDFS://ns1", ("hdfs", "ns1", "/")),
+        ("hdfs:///a", ("hdfs", "", "/a")),
+        ("file:///a b%20c", ("file", "", "/a b%20c")),
+        ("/a/b", ("", "", "/a/b")),
+        ("a/b", ("", "", "a/b")),
+        ("s3://bucket/a?b#c", ("s3", "bucket", "/a?b#c")),
+    ],
+)
+def test_split(url: str, parts: tuple[str, str, str]) -> None:
+    assert urls.split(url) == parts
+
+
+@pytest.mark.parametrize(
+    ("url", "parent", "name"),
+    [
+        ("hdfs://nn:1/a/b", "hdfs://nn:1/a", "b"),
+        ("hdfs://nn:1/a/", "hdfs://nn:1/", "a"),
+        ("hdfs://nn:1/", "hdfs://nn:1/", ""),
+        ("/a", "/", "a"),
+        ("a", ".", "a"),
+        ("file:///x/y", "file:///x", "y"),
+    ],
+)
+def test_parent_and_name(url: str, parent: str, name: str) -> None:
+    assert (urls.parent(url), urls.name(url)) == (parent, name)
+
+
+def test_join_and_relative() -> None:
+    assert urls.join("hdfs://nn", "a", "", "b/c") == "hdfs://nn/a/b/c"
+    assert urls.join("/a/", "b") == "/a/b"
+    assert urls.relative("hdfs://nn/a/b/c", "hdfs://nn/a/") == "b/c"
+    with pytest.raises(ArgumentError, match="relative"):
+        urls.join("/a", "/b")
+    with pytest.raises(ArgumentError, match="below"):
+        urls.relative("/ab", "/a")
+
+
+def test_temporary_names_hide_the_final_one() -> None:
+    fresh = urls.temporary_sibling("hdfs://nn/a/events.out.tfevents.1")
+    assert urls.parent(fresh) == "hdfs://nn/a"
+    assert "tfevents" not in fresh
+    assert urls.is_temporary(fresh)
+    assert not urls.is_temporary("hdfs://nn/a/.tmp-x/file")
+    assert fresh != urls.temporary_sibling("hdfs://nn/a/events.out.tfevents.1")
+
+
+@pytest.mark.parametrize(
+    ("local", "remote"),
+    [
+        ("/scratch/r0/hdfs://127.0.0.1:8020/P/x/events", "hdfs://127.0.0.1:8020/P/x/events"),
+        ("/scratch/r0/hdfs://127.0.0.1:8020/P/x/events/model", "hdfs://127.0.0.1:8020/P/x/events/model"),
+        ("file:///scratch/hdfs://ns1/P", "hdfs://ns1/P"),
+        ("/scratch/s3://bucket/key", "s3://bucket/key"),
+        ("/scratch/hdfs://ns1", "hdfs://ns1"),
+        ("/scratch/plain/path", None),
+        ("/scratch/hdfs/x", None),
+        ("relative/x", None),
+        ("hdfs://nn:1/a", None),
+        ("/scratch/hdfs:///no-host", None),
+    ],
+)
+def test_remote_of(local: str, remote: str | None) -> None:
+    assert urls.remote_of(local) == remote
+
+
+def test_remote_of_survives_the_operating_system() -> None:
+    """pathlib and os.path fold the two slashes into one."""
+    embedded = "/scratch/hdfs://127.0.0.1:8020/P/x"
+    assert urls.remote_of(os.path.normpath(embedded)) == "hdfs://127.0.0.1:8020/P/x"
+    assert urls.remote_of(str(Path(embedded) / "model")) == "hdfs://127.0.0.1:8020/P/x/model"

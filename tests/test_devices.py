@@ -1,0 +1,67 @@
+"""How many GPUs a worker has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hopsml.devices as devices
+from hopsml.cluster import context, gpus
+from hopsml.cluster.context import WorkerContext
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def in_worker() -> Iterator[None]:
+    here = Path()
+    context.set_current(
+        WorkerContext("r", 0, 0, 1, 0, "chief", "file:///r", here, here, here, here, gpu_indices=(4, 2))
+    )
+    yield
+    context.set_current(None)
+
+
+def nvidia_smi(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\n" + script)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+needs_no_gpu = pytest.mark.skipif(gpus._gpus_by_nvml() is not None, reason="counts the GPUs of a host without any")
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_worker_has_what_it_was_given() -> None:
+    assert devices.get_num_gpus() == 2
+
+
+@needs_no_gpu
+def test_without_a_driver_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert devices.get_num_gpus() == 0
+
+
+@needs_no_gpu
+def test_outside_a_worker_the_visible_ones_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, 'echo "0, GPU-aa, 0:1:0.0"\necho "1, GPU-bb, 0:2:0.0"\n', monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.get_num_gpus() == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert devices.get_num_gpus() == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert devices.get_num_gpus() == 0
+
+
+@needs_no_gpu
+def test_a_broken_driver_is_logged_and_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An index that no integer can hold stands for all that a driver may answer."""
+    nvidia_smi(tmp_path, 'echo "' + "9" * 5000 + ', GPU-aa, x"\n', monkeypatch)
+    assert devices.get_num_gpus() == 0
+    assert "cannot be counted" in caplog.text

@@ -1,0 +1,163 @@
+"""The command line: python -m tools.hadoop start|stop|status|..."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tools.hadoop.cluster import DEFAULT_HOME, Cluster
+from tools.hadoop.daemons import rss_mb
+from tools.hadoop.errors import HadoopError
+from tools.hadoop.jars import ensure_jars
+from tools.hadoop.settings import Shape
+
+
+def start(cluster: Cluster, args: argparse.Namespace) -> str:
+    """Fetch the jars, start every daemon, wait until all are ready."""
+    jars = Path(args.jars) if args.jars else ensure_jars()
+    began = time.monotonic()
+    shape = Shape(args.datanodes, args.nodemanagers, args.gpus, args.memory_mb, args.vcores, args.node_expiry_ms)
+    cluster.start(jars, shape)
+    return (
+        f"ready after {time.monotonic() - began:.1f} s: {cluster.namenode_url} {cluster.webhdfs_url} "
+        f"{cluster.resource_manager.base}\nexport HADOOP_CONF_DIR={cluster.conf_dir}"
+    )
+
+
+def stop(cluster: Cluster, args: argparse.Namespace) -> str:
+    """End every daemon and container."""
+    began = time.monotonic()
+    cluster.stop(now=args.now, remove=args.remove)
+    return f"stopped after {time.monotonic() - began:.1f} s"
+
+
+def status(cluster: Cluster, args: argparse.Namespace) -> str:
+    """One line a daemon, then the ResourceManager's nodes."""
+    rows = []
+    for name in cluster.names():
+        how = "frozen" if cluster.frozen(name) else "alive" if cluster.alive(name) else "dead"
+        pid, ports = cluster.state.pids.get(name, 0), cluster.state.ports[name]
+        listed = " ".join(f"{purpose}={port}" for purpose, port in ports.items())
+        rows.append(f"{name:5} {how:6} pid {pid:7} rss {rss_mb(pid) if how != 'dead' else 0:4} MB  {listed}")
+    if cluster.alive("rm"):
+        nodes = cluster.resource_manager.nodes()
+        rows += [f"node {host} {node['state']}" for host, node in sorted(nodes.items())]
+    rows.append(f"export HADOOP_CONF_DIR={cluster.conf_dir}")
+    return "\n".join(rows)
+
+
+def applications(cluster: Cluster, args: argparse.Namespace) -> str:
+    """One line an application."""
+    return "\n".join(f"{app['id']} {app['state']} {app['finalStatus']} {app['name']}" for app in cluster.applications())
+
+
+def application(cluster: Cluster, args: argparse.Namespace) -> str:
+    """State of one application, or its end."""
+    if args.what == "kill":
+        cluster.kill_application(args.app_id)
+        return cluster.wait_application(args.app_id).state
+    if args.what == "logs":
+        return cluster.application_logs(args.app_id)
+    found = cluster.application_state(args.app_id)
+    return f"{found.state} {found.final_status} {found.diagnostics}".strip()
+
+
+def kill(cluster: Cluster, args: argparse.Namespace) -> str:
+    """Signal one daemon."""
+    number = getattr(signal, f"SIG{args.signal.upper().removeprefix('SIG')}", None)
+    if number is None:
+        raise HadoopError(f"--signal {args.signal}: no such signal; for instance KILL, STOP, CONT, TERM")
+    cluster.kill(args.name, number, args.containers)
+    return f"{args.name}: SIG{signal.Signals(number).name[3:]} sent"
+
+
+def revive(cluster: Cluster, args: argparse.Namespace) -> str:
+    """Bring daemons back."""
+    cluster.revive(*args.names)
+    return f"{' '.join(args.names)}: ready"
+
+
+def add_nodemanager(cluster: Cluster, args: argparse.Namespace) -> str:
+    """One more node."""
+    return f"{cluster.add_nodemanager()}: running"
+
+
+def decommission(cluster: Cluster, args: argparse.Namespace) -> str:
+    """Take one node out of service gracefully."""
+    cluster.decommission(args.name, args.timeout_s)
+    return f"{args.name}: no new containers; out of service after at most {args.timeout_s} s"
+
+
+def dfsadmin(cluster: Cluster, args: argparse.Namespace) -> str:
+    """`hdfs dfsadmin`."""
+    return cluster.dfsadmin(*args.arguments).rstrip()
+
+
+def rmadmin(cluster: Cluster, args: argparse.Namespace) -> str:
+    """`yarn rmadmin`."""
+    return cluster.rmadmin(*args.arguments).rstrip()
+
+
+def parser() -> argparse.ArgumentParser:
+    """All verbs and their options."""
+    top = argparse.ArgumentParser(prog="python -m tools.hadoop", description="A real HDFS and YARN on this machine.")
+    top.add_argument("--home", type=Path, default=DEFAULT_HOME, help="the cluster's folder (default %(default)s)")
+    verbs = top.add_subparsers(dest="verb", required=True)
+    _start_options(verbs.add_parser("start", help="start a new cluster; it runs until `stop`"))
+    ending = verbs.add_parser("stop", help="end it")
+    ending.add_argument("--now", action="store_true", help="by SIGKILL")
+    ending.add_argument("--remove", action="store_true", help="delete its folder as well")
+    for name in ("status", "applications", "add-nodemanager"):
+        verbs.add_parser(name)
+    one = verbs.add_parser("application", help="state, kill or logs of one application")
+    one.add_argument("what", choices=("state", "kill", "logs"))
+    one.add_argument("app_id")
+    killing = verbs.add_parser("kill", help="signal one daemon: nn, dn1, rm, nm2 ...")
+    killing.add_argument("name")
+    killing.add_argument("--signal", default="KILL", help="KILL, STOP, CONT, TERM (default %(default)s)")
+    killing.add_argument("--containers", action="store_true", help="the node's containers too, as in a power cut")
+    verbs.add_parser("revive", help="bring daemons back").add_argument("names", nargs="+")
+    leaving = verbs.add_parser("decommission", help="take a NodeManager out of service gracefully")
+    leaving.add_argument("name")
+    leaving.add_argument("--timeout-s", type=int, default=60)
+    for name in ("dfsadmin", "rmadmin"):
+        # their own options begin with a dash, and none of them is ours
+        verbs.add_parser(name, prefix_chars="\0", add_help=False).add_argument("arguments", nargs="*")
+    return top
+
+
+def _start_options(options: argparse.ArgumentParser) -> None:
+    shape = Shape()
+    options.add_argument("--jars", help="a folder of Hadoop jars (default: fetched by Maven into .cache)")
+    options.add_argument("--datanodes", type=int, default=shape.datanodes)
+    options.add_argument("--nodemanagers", type=int, default=shape.nodemanagers)
+    options.add_argument("--gpus", type=int, default=shape.gpus, help="of every NodeManager")
+    options.add_argument("--memory-mb", type=int, default=shape.memory_mb, help="of every NodeManager")
+    options.add_argument("--vcores", type=int, default=shape.vcores, help="of every NodeManager")
+    options.add_argument("--node-expiry-ms", type=int, default=shape.node_expiry_ms)
+
+
+VERBS = {
+    "start": start, "stop": stop, "status": status, "applications": applications, "application": application,
+    "kill": kill, "revive": revive, "add-nodemanager": add_nodemanager, "decommission": decommission,
+    "dfsadmin": dfsadmin, "rmadmin": rmadmin,
+}  # fmt: skip
+
+
+def main() -> int:
+    """Run one verb; errors of the cluster become one message and exit status 1."""
+    args = parser().parse_args()
+    try:
+        said = VERBS[args.verb](Cluster(args.home), args)
+    except (HadoopError, ValueError) as error:
+        print(f"hadoop {args.verb}: {error}", file=sys.stderr)
+        return 1
+    print(said)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

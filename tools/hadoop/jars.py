@@ -1,0 +1,70 @@
+"""The Hadoop jars, fetched once from Maven into a cache folder."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.hadoop.errors import HadoopError
+
+POM = Path(__file__).with_name("pom.xml")
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "hadoop"
+STAMP = ".pom-sha256"
+
+
+def ensure_jars(cache: Path = CACHE, pom: Path = POM) -> Path:
+    """The folder ``cache/jars`` with every jar that ``pom`` names; fetched unless this very pom's are there.
+
+    Callers in other processes wait for each other; an interrupted fetch leaves nothing that is taken for
+    complete.
+
+    Raises HadoopError with Maven's own output when it cannot fetch, or when ``mvn`` is not installed.
+    """
+    wanted = hashlib.sha256(pom.read_bytes()).hexdigest()
+    jars = cache / "jars"
+    cache.mkdir(parents=True, exist_ok=True)
+    with exclusive(cache / "jars.lock"):
+        if _stamp(jars) != wanted:
+            fresh = cache / "jars.new"
+            shutil.rmtree(fresh, ignore_errors=True)
+            _fetch(pom, fresh)
+            (fresh / STAMP).write_text(wanted)
+            shutil.rmtree(jars, ignore_errors=True)
+            fresh.rename(jars)
+    return jars
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path``; the kernel lets go of it when this process ends, however it ends."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _stamp(jars: Path) -> str:
+    try:
+        return (jars / STAMP).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _fetch(pom: Path, target: Path) -> None:
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+    command += [f"-DoutputDirectory={target}", "-DincludeScope=runtime"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise HadoopError(
+            "mvn is not on the PATH; install Maven 3.6 or later (Debian: apt-get install maven)"
+        ) from None
+    if done.returncode or not any(target.glob("hadoop-hdfs-*.jar")):
+        raise HadoopError(
+            f"Maven could not fetch the jars of {pom} (exit status {done.returncode}); is a Maven repository "
+            f"reachable?\n{done.stdout[-4000:]}{done.stderr[-2000:]}"
+        )

@@ -1,0 +1,42 @@
+"""When a daemon is ready to be used: stricter than its port being open."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from tools.hadoop.rest import ResourceManager, bean
+from tools.hadoop.settings import LOOPBACK, Ports, host
+
+
+def _jmx(ports: Ports, name: str, service: str, which: str) -> dict[str, Any]:
+    return bean(f"http://{LOOPBACK}:{ports[name]['http']}", service, which)
+
+
+def in_safe_mode(ports: Ports) -> bool:
+    """Whether the NameNode refuses changes; LookupError or OSError while it does not say."""
+    return bool(_jmx(ports, "nn", "NameNode", "NameNodeInfo")["Safemode"])
+
+
+def datanode_ready(ports: Ports, name: str) -> bool:
+    """Registered with this life of the NameNode, which has had its block report.
+
+    Before that the NameNode leaves safe mode, calls the node live, and yet finds no place for a block on it.
+    """
+    info = _jmx(ports, "nn", "NameNode", "NameNodeInfo")
+    address = f"{LOOPBACK}:{ports[name]['data']}"
+    live = [node for node in json.loads(info["LiveNodes"]).values() if node["xferaddr"] == address]
+    (actor,) = json.loads(_jmx(ports, name, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
+    report_age_s = int(actor["LastBlockReport"]) + 1  # it is given in whole seconds
+    return (
+        actor["ActorState"] == "RUNNING"
+        and report_age_s <= time.time() - info["NNStartedTimeInMillis"] / 1000
+        and any(node["lastContact"] < 3 and node["capacity"] > 0 for node in live)
+    )
+
+
+def nodemanager_ready(resource_manager: ResourceManager, name: str, since_ms: float) -> bool:
+    """RUNNING, and its health checked (as it starts) after ``since_ms``: a dead one stays RUNNING."""
+    node = resource_manager.nodes().get(host(name))
+    return bool(node and node["state"] == "RUNNING" and node["lastHealthUpdate"] >= since_ms)

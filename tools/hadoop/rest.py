@@ -1,0 +1,88 @@
+"""What the daemons say of themselves over HTTP: JMX of HDFS, the ResourceManager's REST API."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from tools.hadoop.errors import HadoopError
+from tools.hadoop.settings import user
+
+TIMEOUT_S = 5.0
+
+
+def get_json(url: str, timeout_s: float = TIMEOUT_S) -> Any:
+    """The JSON document at ``url``; OSError while nobody answers there."""
+    with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+        return json.load(answer)
+
+
+def bean(base: str, service: str, name: str) -> dict[str, Any]:
+    """One JMX bean of a daemon; LookupError until the daemon has registered it."""
+    beans: list[dict[str, Any]] = get_json(f"{base}/jmx?qry=Hadoop:service={service},name={name}")["beans"]
+    return beans[0]
+
+
+@dataclass(frozen=True)
+class ApplicationState:
+    """How an application stands: YARN's own words, for instance ``FINISHED`` and ``SUCCEEDED``."""
+
+    state: str
+    final_status: str
+    diagnostics: str
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in ("FINISHED", "FAILED", "KILLED")
+
+
+@dataclass(frozen=True)
+class ResourceManager:
+    """Calls to the ResourceManager's REST API at ``base``, for instance ``http://127.0.0.1:8088``."""
+
+    base: str
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """Host -> what the ResourceManager knows of the node there (the newest, where one came back)."""
+        listed: list[dict[str, Any]] = (self._get("nodes")["nodes"] or {}).get("node", [])
+        listed.sort(key=lambda node: int(node["lastHealthUpdate"]))
+        return {node["nodeHostName"]: node for node in listed}
+
+    def applications(self) -> list[dict[str, Any]]:
+        """Every application it remembers, oldest first."""
+        listed: list[dict[str, Any]] = (self._get("apps")["apps"] or {}).get("app", [])
+        return sorted(listed, key=lambda app: int(app["startedTime"]))
+
+    def application_state(self, app_id: str) -> ApplicationState:
+        """How one application stands; HadoopError when it is not known."""
+        app = self._get(f"apps/{app_id}")["app"]
+        return ApplicationState(app["state"], app["finalStatus"], app.get("diagnostics", ""))
+
+    def kill_application(self, app_id: str) -> None:
+        """Ask for its end; ``application_state`` says when it has come. One that is over is left alone."""
+        request = urllib.request.Request(
+            f"{self.base}/ws/v1/cluster/apps/{app_id}/state?user.name={user()}",
+            data=json.dumps({"state": "KILLED"}).encode(),
+            headers={"Content-Type": "application/json"},
+            method="PUT",
+        )
+        try:
+            urllib.request.urlopen(request, timeout=TIMEOUT_S).close()
+        except urllib.error.HTTPError as error:
+            raise _refused(f"kill of {app_id}", error) from None
+
+    def _get(self, what: str) -> Any:
+        try:
+            return get_json(f"{self.base}/ws/v1/cluster/{what}")
+        except urllib.error.HTTPError as error:
+            raise _refused(what, error) from None
+
+
+def _refused(what: str, error: urllib.error.HTTPError) -> HadoopError:
+    with error:
+        said = error.read(2000).decode(errors="replace")
+        return HadoopError(f"the ResourceManager refused {what}: HTTP {error.code} {said}")

@@ -1,0 +1,209 @@
+"""What the daemons and their clients read: a pure function of folder, ports and the cluster's shape."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+LOOPBACK = "127.0.0.1"
+
+Settings = dict[str, dict[str, object]]  # file name -> key -> value
+Ports = Mapping[str, Mapping[str, int]]  # daemon -> purpose -> port
+
+PORTS_OF = {
+    "nn": ("rpc", "http"),
+    "dn": ("data", "ipc", "http"),
+    "rm": ("client", "scheduler", "tracker", "admin", "http"),
+    "nm": ("ipc", "localizer", "collector", "http"),
+}
+
+LOG4J = """log4j.rootLogger=INFO,console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a cluster is; memory, cores and GPUs are those of every single NodeManager."""
+
+    datanodes: int = 2  # with one, closing a file takes half a second
+    nodemanagers: int = 2
+    gpus: int = 2
+    memory_mb: int = 8192
+    vcores: int = 8
+    node_expiry_ms: int = 5000  # a silent NodeManager is LOST after this long; Hadoop's own default is 10 minutes
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("datanodes", 1),
+            ("nodemanagers", 0),
+            ("gpus", 0),
+            ("memory_mb", 64),
+            ("vcores", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be at least {least}")
+
+
+def kind(name: str) -> str:
+    """``nn``, ``dn``, ``rm`` or ``nm`` for a daemon's name such as ``dn1``."""
+    return name[:2]
+
+
+def host(name: str) -> str:
+    """The address that a daemon binds to.
+
+    Each NodeManager has a loopback address of its own (nm1 is 127.0.0.11): YARN names, counts and excludes
+    nodes by host, and Spark's executors bind to the host of their node.
+    """
+    return f"127.0.0.{10 + int(name[2:])}" if kind(name) == "nm" else LOOPBACK
+
+
+def user() -> str:
+    """Who the daemons run as: the operating system's answer, as Hadoop asks it, not the environment's."""
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def common_settings(home: Path, ports: Ports, shape: Shape) -> Settings:
+    """What every daemon and every client reads."""
+    return {
+        "core-site.xml": {
+            "fs.defaultFS": f"hdfs://{LOOPBACK}:{ports['nn']['rpc']}",
+            "hadoop.tmp.dir": home / "tmp",
+            f"hadoop.proxyuser.{user()}.hosts": "*",
+            f"hadoop.proxyuser.{user()}.groups": "*",
+        },
+        "hdfs-site.xml": _hdfs(home, ports, shape),
+        "yarn-site.xml": {**_resource_manager(home, ports, shape), **_node_managers(shape)},
+        "resource-types.xml": {"yarn.resource-types": "yarn.io/gpu"},
+        "node-resources.xml": {"yarn.nodemanager.resource-type.yarn.io/gpu": shape.gpus},
+        "capacity-scheduler.xml": {
+            "yarn.scheduler.capacity.root.queues": "default",
+            "yarn.scheduler.capacity.root.default.capacity": 100,
+            "yarn.scheduler.capacity.maximum-am-resource-percent": 1.0,
+            # the default calculator counts memory alone, and hands out more GPUs than there are
+            "yarn.scheduler.capacity.resource-calculator": (
+                "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
+            ),
+        },
+    }
+
+
+def _hdfs(home: Path, ports: Ports, shape: Shape) -> dict[str, object]:
+    return {
+        "dfs.replication": min(2, shape.datanodes),
+        "dfs.namenode.name.dir": f"file://{home}/nn/data",
+        "dfs.namenode.http-address": f"{LOOPBACK}:{ports['nn']['http']}",
+        "dfs.namenode.safemode.extension": 0,
+        "dfs.namenode.edits.noeditlogchannelflush": "true",
+        "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+        # a dead DataNode is passed over after 5 s and given up after 2 x 2000 ms + 10 x 1 s, not 10.5 minutes
+        "dfs.heartbeat.interval": 1,
+        "dfs.namenode.heartbeat.recheck-interval": 2000,
+        "dfs.namenode.stale.datanode.interval": 5000,
+        "dfs.namenode.avoid.read.stale.datanode": "true",
+        "dfs.namenode.avoid.write.stale.datanode": "true",
+        "dfs.datanode.hostname": LOOPBACK,
+        # two DataNodes: there is no third to put in the place of a dead one
+        "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
+    }
+
+
+def _resource_manager(home: Path, ports: Ports, shape: Shape) -> dict[str, object]:
+    rm = ports["rm"]
+    return {
+        "yarn.resourcemanager.hostname": LOOPBACK,
+        "yarn.resourcemanager.address": f"{LOOPBACK}:{rm['client']}",
+        "yarn.resourcemanager.scheduler.address": f"{LOOPBACK}:{rm['scheduler']}",
+        "yarn.resourcemanager.resource-tracker.address": f"{LOOPBACK}:{rm['tracker']}",
+        "yarn.resourcemanager.admin.address": f"{LOOPBACK}:{rm['admin']}",
+        "yarn.resourcemanager.webapp.address": f"{LOOPBACK}:{rm['http']}",
+        "yarn.resourcemanager.nodes.exclude-path": home / "exclude",
+        "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": 200,
+        # by default a folder in /tmp that all clusters of a user would share
+        "yarn.node-attribute.fs-store.root-dir": f"file://{home}/rm/node-attribute",
+        "yarn.nm.liveness-monitor.expiry-interval-ms": shape.node_expiry_ms,
+        # how soon nodes and applications find a ResourceManager that came back; by default 30 s
+        "yarn.resourcemanager.connect.retry-interval.ms": 500,
+        "yarn.am.liveness-monitor.expiry-interval-ms": 60000,
+        "yarn.scheduler.minimum-allocation-mb": 64,
+    }
+
+
+def _node_managers(shape: Shape) -> dict[str, object]:
+    return {
+        "yarn.nodemanager.resource.memory-mb": shape.memory_mb,
+        "yarn.nodemanager.resource.cpu-vcores": shape.vcores,
+        "yarn.nodemanager.vmem-check-enabled": "false",  # TensorFlow maps far more than it uses
+        "yarn.nodemanager.pmem-check-enabled": "false",
+        # a disk that is nearly full would make every node UNHEALTHY
+        "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": 100,
+        "yarn.nodemanager.sleep-delay-before-sigkill.ms": 500,
+        "yarn.nodemanager.localizer.cache.target-size-mb": 2048,
+        "yarn.log-aggregation-enable": "true",
+        "yarn.nodemanager.remote-app-log-dir": "/app-logs",
+    }
+
+
+def daemon_settings(home: Path, name: str, ports: Ports, shape: Shape) -> Settings:
+    """What one daemon reads besides the common settings; ``client`` reads nothing more."""
+    if kind(name) == "dn":
+        own = ports[name]
+        return {
+            "hdfs-site.xml": {
+                "dfs.datanode.data.dir": f"file://{home}/{name}/data",
+                "dfs.datanode.address": f"{LOOPBACK}:{own['data']}",
+                "dfs.datanode.ipc.address": f"{LOOPBACK}:{own['ipc']}",
+                "dfs.datanode.http.address": f"{LOOPBACK}:{own['http']}",
+            }
+        }
+    if kind(name) == "nm":
+        own, at = ports[name], host(name)
+        return {
+            "yarn-site.xml": {
+                "yarn.nodemanager.hostname": at,
+                "yarn.nodemanager.address": f"{at}:{own['ipc']}",
+                "yarn.nodemanager.localizer.address": f"{at}:{own['localizer']}",
+                "yarn.nodemanager.collector-service.address": f"{at}:{own['collector']}",
+                "yarn.nodemanager.webapp.address": f"{at}:{own['http']}",
+                "yarn.nodemanager.local-dirs": home / name / "local",
+                "yarn.nodemanager.log-dirs": home / name / "containers",
+                # every container of the node inherits these; conf/discover_gpus.py reads them
+                "yarn.nodemanager.admin-env": (
+                    f"HOPSML_EMULATED_GPUS={shape.gpus},HOPSML_GPU_CLAIMS={home / name / 'gpu-claims'}"
+                ),
+            }
+        }
+    return {}
+
+
+def write_conf(home: Path, name: str, ports: Ports, shape: Shape) -> Path:
+    """Write the folder that a daemon (or ``client``) has first on its class path; returns it."""
+    conf = home / name / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    own = daemon_settings(home, name, ports, shape)
+    for file, common in common_settings(home, ports, shape).items():
+        (conf / file).write_text(_xml({**common, **own.get(file, {})}))
+    (conf / "log4j.properties").write_text(LOG4J)
+    for page in (
+        "hdfs",
+        "datanode",
+        "static",
+    ):  # the jars lack these, and the daemons refuse to start without
+        (conf / "webapps" / page).mkdir(parents=True, exist_ok=True)
+    return conf
+
+
+def _xml(settings: Mapping[str, object]) -> str:
+    rows = "".join(
+        f"<property><name>{escape(key)}</name><value>{escape(str(value))}</value></property>\n"
+        for key, value in settings.items()
+    )
+    return f"<configuration>\n{rows}</configuration>\n"
