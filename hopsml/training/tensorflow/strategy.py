@@ -81,8 +81,8 @@ def _build(options: Any) -> Any:
         if "program startup" not in str(error):
             raise
         raise ArgumentError(
-            "strategy() came after another TensorFlow operation of this process, and TensorFlow can join a "
-            "group of workers only before its first one: call strategy() before any tensor, dataset or model is made"
+            "strategy() came after another TensorFlow operation of this process, which joins a group only "
+            "before its first one: call strategy() before any tensor, dataset or model is made"
         ) from error
 
 
