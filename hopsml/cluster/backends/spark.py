@@ -203,10 +203,10 @@ def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator
         import os
         import socket
 
-        from hopsml.cluster.agent import Bootstrap, run_agent  # first: where hopsml is missing, the error says so
-
         import msgspec
         from pyspark import TaskContext
+
+        from hopsml.cluster.agent import Bootstrap, run_agent  # first: where hopsml is missing, the error says so
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task else None
