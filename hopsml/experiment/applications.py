@@ -180,10 +180,10 @@ def _port_range() -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def shutdown() -> None:
-    """End all runs, give all agents back, and stop what hopsml has started in this process.
+def shutdown(spark: bool = False) -> None:
+    """End all runs, give all agents back and close the coordinators of this process; done at its end in any case.
 
-    A SparkContext of the user's own is left running; one that hopsml made, for want of another, is stopped.
+    ``spark``: stop the SparkContext as well, if hopsml made it for want of another; a user's own is left running.
     """
     with _lock:
         for application in list(_applications.values()):
@@ -191,11 +191,11 @@ def shutdown() -> None:
             for run in list(application.runs):
                 run.join(timeout_s=30)  # its status.json is written by a thread that dies with the interpreter
         _applications.clear()
-        while _own_contexts:
+        while spark and _own_contexts:
             _stop(_own_contexts.pop())
-        if _spark_folder:
+        if spark and _spark_folder:
             shutil.rmtree(_spark_folder, ignore_errors=True)
     filesystem.close_all()
 
 
-atexit.register(shutdown)
+atexit.register(shutdown, spark=True)
