@@ -18,8 +18,8 @@ from hopsml.errors import CaptureError, CoordinatorLost, NotEnoughSlots, WorkerF
 from hopsml.experiment import applications  # noqa: E402
 from tests.cluster import workloads  # noqa: E402
 from tests.cluster.backend_contract import GONE_S, check_run_dir, submit  # noqa: E402
-from tests.cluster_tests.conftest import ROOT  # noqa: E402
 from tests.cluster.workloads import WAIT_S, living, traces, wait_until  # noqa: E402
+from tests.cluster_tests.conftest import ROOT  # noqa: E402
 
 pytestmark = pytest.mark.spark
 SLOTS = 4
