@@ -70,6 +70,11 @@ class Bootstrap(msgspec.Struct, frozen=True):
     host: str = ""  # address to bind and to announce; found by trying when empty
 
 
+def decode_bootstrap(data: bytes) -> Bootstrap:
+    """The opposite of ``msgspec.msgpack.encode``."""
+    return msgspec.msgpack.decode(data, type=Bootstrap)
+
+
 def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = ()) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
@@ -315,7 +320,7 @@ def main() -> None:
     """A local agent: the bootstrap arrives on standard input, whose end is the driver's death."""
     index = int(sys.argv[1])
     size = int.from_bytes(sys.stdin.buffer.read(4), "big")
-    bootstrap = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=Bootstrap)
+    bootstrap = decode_bootstrap(sys.stdin.buffer.read(size))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its agents
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders and processes are put away
     reason = run_agent(bootstrap, index)

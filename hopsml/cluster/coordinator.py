@@ -63,6 +63,7 @@ class Coordinator:
         self.runs: dict[str, _Run] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None
+        self._others_wait = False  # another job of the application finds no free slot
         self._gate = threading.Lock()  # a launch and the decision to close for idleness exclude each other
         self._launched = 0  # runs that callers have handed over
         self._begun = 0
@@ -137,7 +138,9 @@ class Coordinator:
         async with server:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
+            others = asyncio.create_task(self._watch_others())
             await self._keep_time()
+            others.cancel()
             await self._wind_up()
 
     async def _keep_time(self) -> None:
@@ -148,14 +151,28 @@ class Coordinator:
                 self._event(run_id, gang.Tick())
             if now - renewed >= RENEW_S:
                 renewed = now
+<<<<<<< HEAD
                 self.door.renew()
             waits = bool(self.pool.idle()) and await asyncio.to_thread(self.backend.others_wait)
             self._pool(self.pool.tick(time.monotonic(), waits))
+=======
+                self._cut_silent(now)
+                for session in self.sessions.values():
+                    session.outbox.put_nowait(renew)
+            self._pool(self.pool.tick(time.monotonic(), self._others_wait))
+>>>>>>> trouble
             self._close_when_idle()
             try:
                 await asyncio.wait_for(self._closing.wait(), TICK_S)
             except TimeoutError:
                 pass
+
+    async def _watch_others(self) -> None:
+        """Beside the timers, not among them: a JVM that does not answer must not stop leases and deadlines."""
+        while True:
+            idle = bool(self.pool.idle())
+            self._others_wait = idle and await asyncio.to_thread(self.backend.others_wait)
+            await asyncio.sleep(TICK_S)
 
     def _close_when_idle(self) -> None:
         """With no run and no agent for a while, the thread, the port and the certificate go too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +15,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from hopsml.cluster import protocol
+<<<<<<< HEAD
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.formation import RunRequest
+=======
+from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.backends.base import AskEnded
+from hopsml.cluster.coordinator import Coordinator, RunRequest
+>>>>>>> trouble
 from hopsml.cluster.gang import GangSpec
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
@@ -283,3 +290,27 @@ def test_a_run_of_an_id_that_is_going_on_is_an_error_of_its_own(crowd: Coordinat
     assert not big.is_over
     crowd.cancel("app_1", "enough")
     assert big.wait(WAIT_S) and isinstance(big.error, RunCancelled)
+
+
+def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
+    answer, asked = threading.Event(), threading.Event()
+
+    class Frozen(SimulatedBackend):
+        def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+            if bootstrap.ask == 1:
+                super().submit(bootstrap, count, ended)
+
+        def others_wait(self) -> bool:
+            asked.set()
+            return not answer.wait(WAIT_S)
+
+    coordinator = Coordinator(Frozen(4))
+    coordinator.start()
+    try:
+        assert coordinator.launch(request("app_1", 2)).wait(WAIT_S)
+        assert asked.wait(WAIT_S)  # about the two agents that are idle now
+        late = coordinator.launch(request("app_2", 3, start_timeout_s=0.2))  # the third never comes
+        assert late.wait(WAIT_S / 2) and isinstance(late.error, StartTimeout)
+    finally:
+        answer.set()
+        coordinator.close()

@@ -80,7 +80,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 @pytest.fixture
-def driver(kept: Driver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def driver(kept: Driver) -> Driver:
     """The program of this file, or a new one where the test before has ended it."""
     if kept.process.poll() is not None:
         pytest.fail("a test before this one has ended the driver")
