@@ -151,16 +151,8 @@ class Coordinator:
                 self._event(run_id, gang.Tick())
             if now - renewed >= RENEW_S:
                 renewed = now
-<<<<<<< HEAD
                 self.door.renew()
-            waits = bool(self.pool.idle()) and await asyncio.to_thread(self.backend.others_wait)
-            self._pool(self.pool.tick(time.monotonic(), waits))
-=======
-                self._cut_silent(now)
-                for session in self.sessions.values():
-                    session.outbox.put_nowait(renew)
             self._pool(self.pool.tick(time.monotonic(), self._others_wait))
->>>>>>> trouble
             self._close_when_idle()
             try:
                 await asyncio.wait_for(self._closing.wait(), TICK_S)

@@ -15,14 +15,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from hopsml.cluster import protocol
-<<<<<<< HEAD
-from hopsml.cluster.coordinator import Coordinator
-from hopsml.cluster.formation import RunRequest
-=======
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import AskEnded
-from hopsml.cluster.coordinator import Coordinator, RunRequest
->>>>>>> trouble
+from hopsml.cluster.coordinator import Coordinator
+from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications

@@ -203,17 +203,10 @@ def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator
         import os
         import socket
 
-<<<<<<< HEAD
-        import msgspec
-        from pyspark import TaskContext
-
-        from hopsml.cluster.agent import Bootstrap, run_agent  # first: where hopsml is missing, the error says so
-=======
         from pyspark import TaskContext
 
         # Nothing else: where hopsml is missing, the error shall name it, and not one of the packages that it needs.
         from hopsml.cluster.agent import decode_bootstrap, run_agent
->>>>>>> trouble
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task else None
