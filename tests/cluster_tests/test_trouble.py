@@ -83,7 +83,8 @@ def test_a_python_that_cannot_start_agents_is_the_error(
 ) -> None:
     python = tmp_path / "python"
     if kind == "without hopsml":
-        without = f'PYTHONPATH=$(printf %s "$PYTHONPATH" | sed "s#{ROOT}##g") exec {sys.executable} -S "$@"'
+        less = f"printf %s \"$PYTHONPATH\" | tr : '\\n' | grep -vx '{ROOT}' | paste -sd:"
+        without = f'PYTHONPATH=$({less}) exec {sys.executable} -S "$@"'
         python.write_text(f"#!/bin/sh\n{without}\n")
         python.chmod(0o755)
     monkeypatch.setattr(spark, "pythonExec", str(python))
