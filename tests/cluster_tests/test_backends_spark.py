@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("tests.cluster.backend_contract")
-
-from tests.cluster.backend_contract import BackendContract  # noqa: E402
+from tests.cluster.backend_contract import BackendContract
 
 pytestmark = pytest.mark.spark
 

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.cluster.backend_contract")
-
-from hopsml.errors import WorkerFailed  # noqa: E402
-from tests.cluster import workloads  # noqa: E402
-from tests.cluster.backend_contract import GONE_S, check_run_dir, submit  # noqa: E402
-from tests.cluster.workloads import living, traces, wait_until  # noqa: E402
+from hopsml.errors import WorkerFailed
+from tests.cluster import workloads
+from tests.cluster.backend_contract import GONE_S, check_run_dir, submit
+from tests.cluster.workloads import living, traces, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.tensorflow]
 

@@ -11,15 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-pytest.register_assert_rewrite("tests.cluster.backend_contract")
-
-from hopsml import experiment  # noqa: E402
-from hopsml.errors import CaptureError, CoordinatorLost, NotEnoughSlots, WorkerFailed  # noqa: E402
-from hopsml.experiment import applications  # noqa: E402
-from tests.cluster import workloads  # noqa: E402
-from tests.cluster.backend_contract import GONE_S, check_run_dir, submit  # noqa: E402
-from tests.cluster.workloads import WAIT_S, living, traces, wait_until  # noqa: E402
-from tests.cluster_tests.conftest import ROOT  # noqa: E402
+from hopsml import experiment
+from hopsml.errors import CaptureError, CoordinatorLost, NotEnoughSlots, WorkerFailed
+from hopsml.experiment import applications
+from tests.cluster import workloads
+from tests.cluster.backend_contract import GONE_S, check_run_dir, submit
+from tests.cluster.workloads import WAIT_S, living, traces, wait_until
+from tests.cluster_tests.conftest import ROOT
 
 pytestmark = pytest.mark.spark
 SLOTS = 4
