@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
@@ -69,6 +70,11 @@ class Bootstrap(msgspec.Struct, frozen=True):
     host: str = ""  # address to bind and to announce; found by trying when empty
 
 
+def decode_bootstrap(data: bytes) -> Bootstrap:
+    """The opposite of ``msgspec.msgpack.encode``."""
+    return msgspec.msgpack.decode(data, type=Bootstrap)
+
+
 def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = ()) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
@@ -78,7 +84,7 @@ def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addre
     try:
         return asyncio.run(agent.live(server))
     except Exception as error:  # noqa: BLE001 see above
-        return f"{type(error).__name__}: {error}"
+        return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -104,6 +110,7 @@ class Agent:
         self.gpu_addresses, self.folder = gpu_addresses, folder
         self.host = ""
         self.ended = ""
+        self.joined = False  # whether the coordinator has welcomed it
         self.lease_s = bootstrap.lease_s
         self.last_word = time.monotonic()
         self.formations: dict[tuple[str, int], Formation] = {}
@@ -220,7 +227,7 @@ class Agent:
     def _on_message(self, message: object) -> None:
         match message:
             case Welcome():
-                self.lease_s = message.lease_s
+                self.lease_s, self.joined = message.lease_s, True
             case Renew():
                 pass
             case Preload():
@@ -313,7 +320,7 @@ def main() -> None:
     """A local agent: the bootstrap arrives on standard input, whose end is the driver's death."""
     index = int(sys.argv[1])
     size = int.from_bytes(sys.stdin.buffer.read(4), "big")
-    bootstrap = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=Bootstrap)
+    bootstrap = decode_bootstrap(sys.stdin.buffer.read(size))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its agents
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders and processes are put away
     reason = run_agent(bootstrap, index)

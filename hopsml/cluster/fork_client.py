@@ -41,6 +41,9 @@ def start_process(modules: tuple[str, ...]) -> Started:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
+            # Signals to the agent's group are not for it: when an executor dies, Spark's daemon sends SIGHUP to its whole
+            # group, and a server that died of that would leave what the workers have started.
+            start_new_session=True,
         )
     process.mark = environment[MARK]
     return process, ours

@@ -138,9 +138,8 @@ class ForkServer:
         request = decode_request.decode(data)
         if isinstance(request, SignalWorker):
             for worker in self.workers.values():
-                # Just forked, it may not lead its group yet: then it is alone, and the pid is enough.
                 if worker.id == request.id and not processes.kill_group_quietly(worker.pid, request.number):
-                    processes.kill_quietly(worker.pid, request.number)
+                    processes.kill_quietly(worker.pid, request.number)  # so young that it leads no group yet
             return True
         pid = self.launch(request, *descriptors)
         for descriptor in descriptors:

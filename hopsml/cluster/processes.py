@@ -1,4 +1,4 @@
-"""Linux process control that agent, fork server and worker share: death signals, subreapers, descendants."""
+"""Linux process control that the agent, the fork server and the worker share: death signals, subreapers, descendants."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def kill_quietly(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def kill_group_quietly(pgid: int, number: int = signal.SIGKILL) -> bool:
-    """Signal a process group that may be gone; whether it was there."""
+    """Signal a process group that may be gone; False when there is none."""
     try:
         os.killpg(pgid, number)
     except (ProcessLookupError, PermissionError):

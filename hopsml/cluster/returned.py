@@ -95,7 +95,13 @@ def pickle_result(value: Any, context: WorkerContext) -> bytes:
     """The bytes for the driver; raises TypeError or ValueError that says what to return instead."""
     import cloudpickle
 
-    value = keep_files(to_host(value), context)
+    kind = type(value).__name__
+    try:
+        value = keep_files(to_host(value), context)
+    except RecursionError:
+        raise ValueError(
+            f"the training function returned a {kind} that holds itself, or is nested too deep; return plain values"
+        ) from None
     try:
         data = bytes(cloudpickle.dumps(value))
     except Exception as error:

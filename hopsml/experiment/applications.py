@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hopsml import profiles
@@ -39,6 +40,10 @@ class Application:
 
 _lock = threading.RLock()
 _applications: dict[str, Application] = {}
+_own_contexts: list[Any] = []  # SparkContexts that this module has made
+_spark_folder = ""  # of their executors on this machine
+_noting = False
+_failed = False  # whether the program ends by an exception that nobody caught
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
 
@@ -116,15 +121,37 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")
     context = SparkContext.getOrCreate(conf)
-    atexit.register(_stop, context)
+    _note_failures()
+    _own_contexts.append(context)
     return context
 
 
 def _stop(context: Any) -> None:
-    """A context of ours is stopped in order: left to the JVM's exit it logs a page of errors."""
-    shutdown()
-    if context._jsc is not None:
-        context.stop()
+    """A context of ours is stopped in order: left to the JVM's exit it logs a page of errors.
+
+    After an exception that nobody caught the cluster manager is told so; YARN would list the application of a
+    driver in client mode as SUCCEEDED otherwise.
+    """
+    if context._jsc is None:
+        return
+    if _failed:
+        context._jsc.sc().stop(1)
+    context.stop()
+
+
+def _note_failures() -> None:
+    global _noting
+    if _noting:
+        return
+    _noting = True
+    usual = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        global _failed
+        _failed = True
+        usual(kind, error, trace)
+
+    sys.excepthook = note
 
 
 def _prepare_environment(profile: profiles.Profile) -> None:
@@ -137,9 +164,8 @@ def _prepare_environment(profile: profiles.Profile) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors share this disk, so this Python too
     if profile.master.startswith("local-cluster") and "SPARK_WORKER_DIR" not in os.environ:
         # Spark would put the executors' folders into its own installation.
-        folder = tempfile.mkdtemp(prefix="hopsml-spark-")
-        os.environ["SPARK_WORKER_DIR"] = folder
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        global _spark_folder
+        _spark_folder = os.environ["SPARK_WORKER_DIR"] = tempfile.mkdtemp(prefix="hopsml-spark-")
 
 
 def _port_range() -> tuple[int, int] | None:
@@ -154,15 +180,22 @@ def _port_range() -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def shutdown() -> None:
-    """End all runs, give all agents back and close the coordinators of this process. Spark itself is left running."""
+def shutdown(spark: bool = False) -> None:
+    """End all runs, give all agents back and close the coordinators of this process; done at its end in any case.
+
+    ``spark``: stop the SparkContext as well, if hopsml made it for want of another; a user's own is left running.
+    """
     with _lock:
         for application in list(_applications.values()):
             application.coordinator.close()
             for run in list(application.runs):
                 run.join(timeout_s=30)  # its status.json is written by a thread that dies with the interpreter
         _applications.clear()
+        while spark and _own_contexts:
+            _stop(_own_contexts.pop())
+        if spark and _spark_folder:
+            shutil.rmtree(_spark_folder, ignore_errors=True)
     filesystem.close_all()
 
 
-atexit.register(shutdown)
+atexit.register(shutdown, spark=True)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from hopsml import settings
 from hopsml.cluster import capture, gpus
-from hopsml.cluster.coordinator import RunRequest
+from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
 from hopsml.errors import CoordinatorLost, NotEnoughSlots

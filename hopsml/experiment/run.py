@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from hopsml.cluster.run_state import Observer, RunState
-from hopsml.errors import PathNotFound, RunCancelled
+from hopsml.errors import PathNotFound, RunCancelled, RunError
 from hopsml.experiment.result import Result, as_json, outputs
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
@@ -151,8 +151,18 @@ class Run:
         elif result is not None:
             self._future.set_result(result)
 
+    def _value(self) -> Any:
+        try:
+            return cloudpickle.loads(self.state.result) if self.state.result else None
+        except Exception as error:
+            raise RunError(
+                f"run {self.run_id} finished, but the value that the training function returned cannot be read here "
+                f"({type(error).__name__}: {error}); return numbers, strings, numpy arrays or dicts of them",
+                self.run_dir,
+            ) from error
+
     def _result(self) -> Result:
-        value = cloudpickle.loads(self.state.result) if self.state.result else None
+        value = self._value()
         metrics = outputs(value, self.directory.log(0, 0), self._metric_key)
         layout = self.state.layout
         return Result(

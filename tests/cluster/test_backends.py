@@ -13,12 +13,9 @@ from hopsml.cluster import processes
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.experiment import applications
 from tests.cluster import workloads
+from tests.cluster.backend_contract import GONE_S, BackendContract, check_run_dir, submit
 from tests.cluster.workloads import WAIT_S, living, traces, wait_until
-
-pytest.register_assert_rewrite("tests.cluster.backend_contract")
-
-from tests.cluster.backend_contract import GONE_S, BackendContract, check_run_dir, submit  # noqa: E402
-from tests.experiment.conftest import SLOTS, store  # noqa: E402
+from tests.experiment.conftest import SLOTS, store
 
 pytestmark = pytest.mark.fast
 __all__ = ["store"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from hopsml.cluster import protocol
-from hopsml.cluster.coordinator import Coordinator, RunRequest
+from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.backends.base import AskEnded
+from hopsml.cluster.coordinator import Coordinator
+from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
@@ -35,7 +39,7 @@ class Besieged:
     def __init__(self, run: Run, coordinator: Coordinator) -> None:
         self.run, self.coordinator = run, coordinator
         self.address = coordinator.addresses[0]
-        self.certificate = coordinator.identity.certificate
+        self.certificate = coordinator.door.identity.certificate
         self.caplog: pytest.LogCaptureFixture
 
     def connected(self, token: str | None) -> Any:
@@ -43,8 +47,10 @@ class Besieged:
 
     def check_refused(self, kind: str, count: int = TRIES) -> None:
         """Each one counted, the first one logged, and the run still there."""
-        wait_until(lambda: self.coordinator.refused[kind] >= count, f"{count} refusals, {self.coordinator.refused}")
-        assert dict(self.coordinator.refused) == {kind: count}
+        wait_until(
+            lambda: self.coordinator.door.refused[kind] >= count, f"{count} refusals, {self.coordinator.door.refused}"
+        )
+        assert dict(self.coordinator.door.refused) == {kind: count}
         logged = [record.getMessage() for record in self.caplog.records if record.name == "hopsml.coordinator"]
         assert len(logged) == 1 and logged[0].startswith("refused: "), logged
         assert self.run.running() and self.run.status()["phase"] == "running"
@@ -67,7 +73,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
 @pytest.fixture
 def besieged(long_run: Besieged, caplog: pytest.LogCaptureFixture) -> Besieged:
     long_run.caplog = caplog
-    long_run.coordinator.refused.clear()
+    long_run.coordinator.door.refused.clear()
     return long_run
 
 
@@ -120,7 +126,7 @@ def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: b
     """The close code that an agent with the right token gets for these frames, or for raw bytes on the wire."""
 
     async def speak() -> int:
-        async with besieged.connected(besieged.coordinator.token) as connection:
+        async with besieged.connected(besieged.coordinator.door.token) as connection:
             if welcome:
                 await connection.send(protocol.encode(hello(900, 0)))
                 assert isinstance(protocol.decode_for_agent(await connection.recv()), protocol.Welcome)
@@ -178,10 +184,10 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
     ]
 
     async def speak() -> None:
-        async with besieged.connected(besieged.coordinator.token) as connection:
+        async with besieged.connected(besieged.coordinator.door.token) as connection:
             for word in (hello(900, 0), *words):
                 await connection.send(protocol.encode(word))
-            while besieged.coordinator.refused.total() < len(words):
+            while besieged.coordinator.door.refused.total() < len(words):
                 await asyncio.wait_for(connection.recv(), WAIT_S)  # the lease's renewals keep coming
 
     asyncio.run(speak())
@@ -192,7 +198,7 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
 def test_ordinary_runs_beside_it_are_refused_nothing(besieged: Besieged) -> None:
     for _ in range(2):
         submit(lambda: print("hello"), keep_warm=600).result(WAIT_S)
-    assert not besieged.coordinator.refused
+    assert not besieged.coordinator.door.refused
 
 
 # ---------------------------------------------------------------------------------------------- many agents
@@ -221,7 +227,7 @@ def test_two_hundred_agents_join_are_launched_and_finish(crowd: Coordinator) -> 
     again = crowd.launch(request("app_2", 200))  # on the agents that are there
     assert again.wait(WAIT_S) and again.error is None
     assert time.monotonic() - began < WAIT_S
-    assert not crowd.refused
+    assert not crowd.door.refused
 
 
 def test_runs_queue_for_slots_and_all_of_them_finish(crowd: Coordinator) -> None:
@@ -280,3 +286,27 @@ def test_a_run_of_an_id_that_is_going_on_is_an_error_of_its_own(crowd: Coordinat
     assert not big.is_over
     crowd.cancel("app_1", "enough")
     assert big.wait(WAIT_S) and isinstance(big.error, RunCancelled)
+
+
+def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
+    answer, asked = threading.Event(), threading.Event()
+
+    class Frozen(SimulatedBackend):
+        def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+            if bootstrap.ask == 1:
+                super().submit(bootstrap, count, ended)
+
+        def others_wait(self) -> bool:
+            asked.set()
+            return not answer.wait(WAIT_S)
+
+    coordinator = Coordinator(Frozen(4))
+    coordinator.start()
+    try:
+        assert coordinator.launch(request("app_1", 2)).wait(WAIT_S)
+        assert asked.wait(WAIT_S)  # about the two agents that are idle now
+        late = coordinator.launch(request("app_2", 3, start_timeout_s=0.2))  # the third never comes
+        assert late.wait(WAIT_S / 2) and isinstance(late.error, StartTimeout)
+    finally:
+        answer.set()
+        coordinator.close()

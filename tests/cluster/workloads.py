@@ -134,10 +134,10 @@ class Trace:
     agent: int
 
 
-def traces(folder: Path, workers: int = 2) -> list[Trace]:
+def traces(folder: Path, workers: int = 2, timeout_s: float = WAIT_S) -> list[Trace]:
     """What the workers of ``leave_trace`` have written, in rank order; waits for all of them."""
     paths = [folder / f"rank-{rank}.json" for rank in range(workers)]
-    wait_until(lambda: all(path.exists() for path in paths), f"{workers} workers")
+    wait_until(lambda: all(path.exists() for path in paths), f"{workers} workers", timeout_s)
     return [Trace(**json.loads(path.read_text())) for path in paths]
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,13 @@ def settings(hadoop: Hadoop) -> dict[str, str]:
     for role in ("appMasterEnv", "executorEnv"):
         conf[f"spark.yarn.{role}.{MARK}" if role == "appMasterEnv" else f"spark.{role}.{MARK}"] = project
     return {**conf, "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
+
+
+@pytest.fixture(autouse=True)
+def no_helpers_left() -> Iterator[None]:
+    """The processes through which this one reads HDFS end with the test."""
+    yield
+    filesystem.close_all()
 
 
 def project_of(settings: dict[str, str]) -> str:
@@ -70,9 +77,10 @@ def test_a_job_succeeds_with_one_gpu_for_each_worker(hadoop, settings, deploy_mo
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", ["raise", "sys.exit", "os._exit"])
-def test_a_worker_that_fails_fails_the_application(hadoop, settings, how):
-    done = hadoop.submit(JOBS / "train.py", how, conf=settings)
+@pytest.mark.parametrize(("how", "deploy_mode"), [("raise", "client"), ("raise", "cluster"), ("os._exit", "cluster")])
+def test_a_worker_that_fails_fails_the_application(hadoop, settings, how, deploy_mode, monkeypatch):
+    monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
+    done = hadoop.submit(JOBS / "train.py", how, conf=settings, deploy_mode=deploy_mode)
     assert done.returncode != 0
     assert done.state.final_status == "FAILED"
     status = read(f"{project_of(settings)}/Experiments/{done.app_id}_1/status.json")

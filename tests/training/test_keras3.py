@@ -38,7 +38,9 @@ def test_loss_curve_does_not_depend_on_the_number_of_workers(results: Results, t
 
 def test_a_plain_strategy_does_the_same(results: Results, tmp_path: Path) -> None:
     for plain, ours in zip(
-        run_group("keras3:training", tmp_path, parts=["fit", "several_steps"], plain=True), results, strict=True
+        run_group("keras3:training", tmp_path, parts=["fit", "several_steps"], plain=True),
+        results,
+        strict=True,
     ):
         assert plain["fit"] == ours["fit"]
         assert plain["several_steps"] == ours["several_steps"]

@@ -38,6 +38,7 @@ def test_packs_are_merged_without_the_scoped_allocator(results: Results) -> None
 def test_the_settings_of_the_call_are_the_ones_in_force(results: Results) -> None:
     for result in results:
         assert result["settings"] == ["all", "scoped_allocator"]
+        assert result["ring_order"] == "0"
         assert result["own_counts"]["CollectiveReduce"] == 1
 
 

@@ -29,7 +29,8 @@ def test_versions_are_read_up_to_their_suffix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"), [("2.21.0", "works"), ("2.22.1", "unknown"), ("2.4.0", "broken"), ("1.15.5", "broken")]
+    ("version", "expected"),
+    [("2.21.0", "works"), ("2.22.1", "unknown"), ("2.4.0", "broken"), ("1.15.5", "broken")],
 )
 def test_verdict_on_tensorflow(version: str, expected: str) -> None:
     assert verdict(TENSORFLOW, version) == expected
@@ -133,7 +134,8 @@ def test_a_leader_that_never_listens_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "expected"), [("10.0.0.9:80", ("10.0.0.9", 80)), ("[::1]:8080", ("::1", 8080)), ("h:1", ("h", 1))]
+    ("address", "expected"),
+    [("10.0.0.9:80", ("10.0.0.9", 80)), ("[::1]:8080", ("::1", 8080)), ("h:1", ("h", 1))],
 )
 def test_addresses(address: str, expected: tuple[str, int]) -> None:
     assert split_address(address) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib
 import json
@@ -15,6 +16,7 @@ from hopsml.cluster.context import WorkerContext, set_current
 
 def main() -> None:
     """Run the job of the specification named on the command line."""
+    _die_with_parent()
     faulthandler.register(signal.SIGUSR1)  # the group asks for stacks when its time is up
     spec = json.loads(Path(sys.argv[1]).read_text())
     context, sent = make_context(spec)
@@ -23,6 +25,12 @@ def main() -> None:
     result = getattr(importlib.import_module(f"tests.training.jobs.{module}"), function)(**spec["arguments"])
     result = {**(result or {}), "sent": sent}
     (Path(spec["folder"]) / f"result-{spec['rank']}.json").write_text(json.dumps(result))
+
+
+def _die_with_parent() -> None:
+    """A test session that is killed takes its workers with it."""
+    parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 
 
 def make_context(spec: dict[str, Any]) -> tuple[WorkerContext, list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.agent import NEVER_JOINED, Bootstrap
 from hopsml.cluster.backends.base import AskEnded, Capacity
 
 REGISTRATION_WAIT_S = 15.0
@@ -120,7 +120,8 @@ class SparkBackend:
             profile = self._profile(dynamic)
             if profile is not None:
                 slots = slots.withResources(profile)
-            slots.mapPartitionsWithIndex(_agent_body(bootstrap)).collect()
+            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap)).collect()
+            problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
             problem = _cause(error)
         ended(bootstrap.ask, problem)
@@ -202,17 +203,17 @@ def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator
         import os
         import socket
 
-        import msgspec
         from pyspark import TaskContext
 
-        from hopsml.cluster.agent import Bootstrap, run_agent
+        # Nothing else: where hopsml is missing, the error shall name it, and not one of the packages that it needs.
+        from hopsml.cluster.agent import decode_bootstrap, run_agent
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task else None
         # Python workers of one executor are forked from one daemon.
         executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
         yield run_agent(
-            msgspec.msgpack.decode(data, type=Bootstrap),
+            decode_bootstrap(data),
             index,
             executor,
             tuple(gpus.addresses) if gpus else (),

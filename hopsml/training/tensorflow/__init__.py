@@ -4,7 +4,7 @@ Only the files of this folder import TensorFlow or Keras, and only inside functi
 free of it.
 
     settings of the reduction   merge.py (pure), reducer.py, strategy.py
-    Keras 3 under the strategy  keras_repairs.py, batch_statistics.py, keras_callbacks.py
+    Keras 3 under the strategy  keras_repairs.py, batch_statistics.py, keras_callbacks.py, groups.py
     start of a worker           setup.py, versions.py (pure), import_hook.py, leader.py
     results                     checkpoints.py, file_exchange.py, callbacks.py, export.py
 """

@@ -1,12 +1,14 @@
 """Batch normalisation under MultiWorkerMirroredStrategy: all workers hold one set of moving statistics.
 
-Keras 3 and tf_keras let every worker keep moving statistics of its own batches. Workers then evaluate differently, and with
-Keras 3 the chief's checkpoint holds the statistics of its part of the data. Here the statistics that a ``strategy.run``
-has updated are averaged over the replicas at its end, all of them in one merged reduction. The update is linear in the
-batch's mean and variance, so this equals averaging these before the update.
+Keras 3 and tf_keras let every worker keep moving statistics of its own batches. Workers then evaluate
+differently, and with Keras 3 the chief's checkpoint holds the statistics of its part of the data. Here the
+statistics that a ``strategy.run`` has updated are averaged over the replicas at its end, all of them in one
+merged reduction. The update is linear in the batch's mean and variance, so this equals averaging these before
+the update.
 
-A layer that is called inside a tf.function of its own within the step is averaged right there: the step's own trace may
-never see that call (the function may have been traced before), and workers must not differ in what they reduce.
+A layer that is called inside a tf.function of its own within the step is averaged right there: the step's own
+trace may never see that call (the function may have been traced before), and workers must not differ in what
+they reduce.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
+
+from hopsml.training.tensorflow.groups import in_group
 
 _STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
 
@@ -46,15 +50,13 @@ def install_keras3() -> None:
 
 
 def install_tf_keras(module: ModuleType) -> None:
-    """Repair the layers of tf_keras; ``module`` is ``tf_keras.src.layers.normalization.batch_normalization``."""
+    """Repair the layers of tf_keras; ``module`` is the one that defines its batch normalisation."""
     _average_after_call(module.BatchNormalizationBase)
     _average_after_step()
 
 
 def _average_after_step() -> None:
     from tensorflow.python.distribute import mirrored_run
-
-    from hopsml.training.tensorflow.keras_repairs import in_group
 
     global _steps_average
     if _steps_average:
@@ -100,7 +102,7 @@ def _average_after_call(layer_class: Any) -> None:
 
 
 def _tensorflow_variable(variable: Any) -> Any:
-    """A Keras 3 variable holds TensorFlow's as ``value``; tf_keras's is one, and has a method of that name."""
+    """A Keras 3 variable holds TensorFlow's as ``value``; a variable of tf_keras is one itself."""
     import tensorflow as tf
 
     return variable if isinstance(variable, tf.Variable) else variable.value
@@ -108,8 +110,6 @@ def _tensorflow_variable(variable: Any) -> Any:
 
 def _note_update(variables: list[Any]) -> None:
     import tensorflow as tf
-
-    from hopsml.training.tensorflow.keras_repairs import in_group
 
     replica = tf.distribute.get_replica_context()
     if replica is None or not in_group(replica.strategy):

@@ -1,4 +1,4 @@
-"""Callbacks for ``fit`` of Keras 3 and of tf_keras: checkpoints that a run goes on from, and reports to the driver.
+"""Callbacks for ``fit`` of Keras 3 and tf_keras: checkpoints to go on from, and reports to the driver.
 
 They derive from neither framework's class, so that one class serves both and importing it imports none.
 """
@@ -59,8 +59,8 @@ class CheckpointCallback(FitHooks):
         callback = hopsml.tensorflow.CheckpointCallback()
         model.fit(..., initial_epoch=callback.restore(model), callbacks=[callback])
 
-    A checkpoint within an epoch holds the weights at that step; ``fit`` then repeats that epoch from its beginning, because
-    a dataset's position is not part of it.
+    A checkpoint within an epoch holds the weights at that step; ``fit`` then repeats that epoch from its
+    beginning, because a dataset's position is not part of it.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class CheckpointCallback(FitHooks):
 
 
 class ReportCallback(FitHooks):
-    """Sends the chief's step, loss and metrics to the driver: at most one message an interval, and one each epoch."""
+    """Sends the chief's step, loss and metrics to the driver: at most once an interval, and every epoch."""
 
     def __init__(self, interval_s: float = 1.0) -> None:
         """``interval_s``: seconds between two messages within an epoch; 0 sends every step."""
@@ -143,7 +143,7 @@ class ReportCallback(FitHooks):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Send the epoch's values, those of the validation among them."""
-        self._send({**(logs or {}), "epoch": epoch + 1})
+        self._send(logs)
 
     def _send(self, logs: Logs) -> None:
         self._next = time.monotonic() + self._interval_s

@@ -1,12 +1,13 @@
 """Checkpoints of TensorFlow objects: complete or absent, the same on every rank.
 
 A checkpoint is a folder ``step-000000120`` in the run's checkpoint directory. It is written aside as
-``.step-000000120.tmp`` and renamed when all of it is on disk, so a folder of the first name is complete; what a worker left
-half-written is never read and is swept up by the next save.
+``.step-000000120.tmp`` and renamed when all of it is on disk, so a folder of the first name is complete; what
+a worker left half-written is never read and is swept up by the next save.
 
-All ranks call ``save`` and ``restore_latest`` at the same place of the program. Only the chief's files are kept: the others
-write, where reading a variable needs every rank (those synchronised on read), to a folder that goes away. The chief picks
-what is restored, and sends it to the ranks that do not see the very same files.
+All ranks call ``save`` and ``restore_latest`` at the same place of the program. Only the chief's files are
+kept: the others write, where reading a variable needs every rank (those synchronised on read), to a folder
+that goes away. The chief picks what is restored, and sends it to the ranks that do not see the very same
+files.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Any
 
 from hopsml.cluster.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.tensorflow import file_exchange, setup
+from hopsml.training.tensorflow import file_exchange
+from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder
-from hopsml.training.tensorflow.keras_repairs import in_group
 
 _NAME = re.compile(r"step-(\d{9,})")
 _DESCRIPTION = "checkpoint.json"
@@ -74,7 +75,7 @@ class Checkpointer:
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, keep: int = 3, **trackables: Any) -> None:
-        """``directory``: default the run's checkpoint directory. ``keep``: how many checkpoints stay, the newest.
+        """``directory``: default the run's checkpoint directory. ``keep``: how many of the newest stay.
 
         Raises ArgumentError where there is no directory (outside of a run, none given) or nothing to save.
         """
@@ -90,7 +91,7 @@ class Checkpointer:
         self.notes: dict[str, Any] = {}
 
     def save(self, step: int, **notes: Any) -> Path:
-        """Save as checkpoint ``step`` (0 or more); ``notes`` are JSON. Returns its folder, also where nothing was written.
+        """Save as checkpoint ``step`` (0 or more) with JSON ``notes``; its folder, on all ranks.
 
         Raises ArgumentTypeError or ArgumentError for a bad step, OSError when the chief cannot write.
         """
@@ -99,7 +100,7 @@ class Checkpointer:
         if step < 0:
             raise ArgumentError(f"step={step}: it must be 0 or more")
         target = self._directory / folder_name(step)
-        if self._leads():
+        if leads(latest_strategy()):
             self._write_complete(target, {"step": step, **notes, "id": uuid.uuid4().hex})
             for old in complete_checkpoints(self._directory)[: -self._keep]:
                 shutil.rmtree(old.folder)
@@ -110,9 +111,10 @@ class Checkpointer:
         return target
 
     def restore_latest(self) -> int:
-        """Restore the newest complete checkpoint of the directory, else the one that the run is to go on from.
+        """Restore the directory's newest complete checkpoint, else the one that the run goes on from.
 
-        Returns its step, 0 when there is none. Variables that do not exist yet get their values when they are made.
+        Returns its step, 0 when there is none. Variables that do not exist yet get their values when they are
+        made.
 
         Raises ArgumentError when the objects have variables that the checkpoint does not hold.
         """
@@ -125,17 +127,11 @@ class Checkpointer:
             status.assert_existing_objects_matched()
         except AssertionError as error:
             raise ArgumentError(
-                f"checkpoint {source.folder} does not hold all variables of what is to be restored ({error}); restore into "
-                "the objects that were saved, under the same names"
+                f"checkpoint {source.folder} lacks variables of what is to be restored ({error}); "
+                "restore into the objects that were saved, under the same names"
             ) from error
         self.notes = {key: value for key, value in source.notes.items() if key not in ("step", "id")}
         return source.step
-
-    def _leads(self) -> bool:
-        strategy = setup.latest_strategy()
-        if in_group(strategy):
-            return bool(strategy.extended._is_chief)
-        return self._context is None or self._context.is_chief
 
     def _needs_every_rank(self) -> bool:
         """Whether some variable is synchronised on read, which is a reduction over all ranks."""
@@ -143,7 +139,8 @@ class Checkpointer:
         from tensorflow.python.distribute.values import SyncOnReadVariable
 
         for node in trackable_view.TrackableView(self._checkpoint).descendants():
-            # A Keras 3 variable holds TensorFlow's; looked up without running code, which might read the variable.
+            # A Keras 3 variable holds TensorFlow's; looked up without running code, which might read the
+            # variable.
             inner = getattr(node, "__dict__", {}).get("_value")
             if isinstance(node, SyncOnReadVariable) or isinstance(inner, SyncOnReadVariable):
                 return True
@@ -167,11 +164,10 @@ class Checkpointer:
 
     def _agree_on_source(self) -> SavedStep | None:
         """The checkpoint that all ranks restore, in a folder that this rank can read."""
-        strategy = setup.latest_strategy()
+        strategy = latest_strategy()
         if not in_group(strategy):
             return self._newest()
-        leads = self._leads()
-        chosen = self._newest() if leads else None
+        chosen = self._newest() if leads(strategy) else None
         answer = json.dumps(None if chosen is None else [str(chosen.folder), chosen.notes]).encode()
         agreed = json.loads(file_exchange.broadcast_bytes(strategy, answer))
         if agreed is None:
@@ -207,9 +203,7 @@ class Checkpointer:
 
 def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | None) -> Path:
     if given is None and context is None:
-        raise ArgumentError(
-            "Checkpointer() needs directory=... here: this process is not a worker of a run, which would have one"
-        )
+        raise ArgumentError("Checkpointer() needs directory=... here: this process is not a worker of a run")
     directory = Path(given) if given is not None else context.checkpoint_dir  # type: ignore[union-attr]
     if "://" in str(given or ""):
         raise ArgumentError(

@@ -9,16 +9,15 @@ from typing import Any
 
 from hopsml.cluster.context import current
 from hopsml.errors import ArgumentError
-from hopsml.training.tensorflow import setup
+from hopsml.training.tensorflow.groups import latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder
-from hopsml.training.tensorflow.keras_repairs import in_group
 
 
 def export(model: Any, name: str = "model") -> Path:
-    """Write ``model`` (Keras 3, tf_keras or tf.Module) as a SavedModel to ``<export_dir>/<name>``; its folder.
+    """Write ``model`` (Keras or tf.Module) as a SavedModel to ``<export_dir>/<name>``; that folder.
 
-    All ranks call it, since reading some variables needs all of them; only the chief's files stay. They appear under their
-    name when they are complete; an earlier export of the name is replaced.
+    All ranks call it, since reading some variables needs all of them; only the chief's files stay. They
+    appear under their name when they are complete; an earlier export of the name is replaced.
 
     Raises ArgumentError outside of a run and for a name that is no file name.
     """
@@ -28,13 +27,12 @@ def export(model: Any, name: str = "model") -> Path:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ArgumentError(f"name={name!r}: it must be a file name of letters, digits, '_', '-' and '.'")
     target = context.export_dir / name
-    strategy = setup.latest_strategy()
-    leads = bool(strategy.extended._is_chief) if in_group(strategy) else context.is_chief
-    aside = context.export_dir / f".{name}.tmp" if leads else private_folder() / name
+    keep = leads(latest_strategy())
+    aside = context.export_dir / f".{name}.tmp" if keep else private_folder() / name
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
     _write(model, str(aside))
-    if leads:
+    if keep:
         shutil.rmtree(target, ignore_errors=True)
         aside.rename(target)
     else:

@@ -11,18 +11,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from hopsml.training.tensorflow.groups import leads
+
 CHUNK_BYTES = 16 * 2**20
 
 
 def broadcast_bytes(strategy: Any, data: bytes | None) -> bytes:
     """The chief's ``data`` on every worker; what the others pass is ignored."""
-    leads = bool(strategy.extended._is_chief)
-    mine = (data or b"") if leads else b""
+    sends = leads(strategy)
+    mine = (data or b"") if sends else b""
     size = int(_sum(strategy, [len(mine)], "int64")[0])
     received = bytearray()
     for start in range(0, size, CHUNK_BYTES):
         length = min(CHUNK_BYTES, size - start)
-        received += _broadcast_chunk(strategy, mine[start : start + length] if leads else None, length)
+        received += _broadcast_chunk(strategy, mine[start : start + length] if sends else None, length)
     return bytes(received)
 
 
@@ -58,18 +60,18 @@ def share_folder(strategy: Any, folder: Path) -> bool:
     Files are sent one after another, ``CHUNK_BYTES`` at a time. A worker that holds the very same path (a
     shared disk) would write to what the chief reads, so each worker must pass a folder of its own.
     """
-    leads = bool(strategy.extended._is_chief)
-    files = sorted(path for path in folder.rglob("*") if path.is_file()) if leads and folder.is_dir() else []
-    table = [str(path.relative_to(folder)) for path in files] if leads and folder.is_dir() else None
+    sends = leads(strategy)
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if sends and folder.is_dir() else []
+    table = [str(path.relative_to(folder)) for path in files] if sends and folder.is_dir() else None
     names = json.loads(broadcast_bytes(strategy, json.dumps(table).encode()))
     if names is None:
         return False
-    if not leads:
+    if not sends:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     for name in names:
-        content = broadcast_bytes(strategy, (folder / name).read_bytes() if leads else None)
-        if not leads:
+        content = broadcast_bytes(strategy, (folder / name).read_bytes() if sends else None)
+        if not sends:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     return True

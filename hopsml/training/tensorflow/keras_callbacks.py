@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.cluster.context import current
+from hopsml.training.tensorflow import file_exchange
+from hopsml.training.tensorflow.groups import in_group, leads
 
 _scratch: Path | None = None
 
@@ -48,19 +50,12 @@ def private_folder() -> Path:
     return _scratch
 
 
-def _leads(model: Any) -> bool:
-    """Whether this worker's files are the ones to keep: it is the chief of the model's group, or alone."""
-    from hopsml.training.tensorflow.keras_repairs import in_group
-
-    strategy = model.distribute_strategy
-    return not in_group(strategy) or bool(strategy.extended._is_chief)
-
-
 def _write_privately(callback_class: Any, attribute: str, keep: bool = False) -> None:
     original = callback_class.set_model
 
     def set_model(self: Any, model: Any) -> None:
-        if not _leads(model) and not getattr(self, "_hopsml_private", False):
+        strategy = model.distribute_strategy
+        if in_group(strategy) and not leads(strategy) and not getattr(self, "_hopsml_private", False):
             self._hopsml_private = True
             context = current()
             asked = str(getattr(self, attribute)).rstrip("/")
@@ -84,9 +79,6 @@ def _share_backup(callback_class: Any) -> None:
     original = callback_class.on_train_begin
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
-        from hopsml.training.tensorflow import file_exchange
-        from hopsml.training.tensorflow.keras_repairs import in_group
-
         strategy = self.model.distribute_strategy
         if in_group(strategy) and "://" not in str(self.backup_dir):
             file_exchange.share_folder(strategy, Path(self.backup_dir))

@@ -6,8 +6,9 @@ Keras 3 does not support the strategy (its own trainer fails on the first batch)
   local batch;
 * the logs of a step are averaged over the first axis of a scalar: average over replicas, all logs in one
   collective;
-* arrays given to ``fit`` are shuffled by each worker for itself, and the worker's share is cut from its own order: samples
-  would be met twice or never. All workers take one order, drawn by the chief, unless the user has set a seed;
+* arrays given to ``fit`` are shuffled by each worker for itself, and the worker's share is cut from its own
+  order: samples would be met twice or never. All workers take one order, drawn by the chief, unless the user
+  has set a seed;
 * ``LossScaleOptimizer`` (mixed float16) decides on each worker alone whether gradients are finite, before
   they are reduced; workers that decide differently wait for each other for ever: decide together;
 * gradients may lack a static shape, which depends on the batch that was traced: give them their variable's.
@@ -24,6 +25,8 @@ from types import ModuleType
 from typing import Any
 
 from hopsml.training.tensorflow import batch_statistics, keras_callbacks
+from hopsml.training.tensorflow.file_exchange import broadcast_bytes
+from hopsml.training.tensorflow.groups import in_group
 
 
 def install(trainer: ModuleType) -> None:
@@ -38,17 +41,6 @@ def install(trainer: ModuleType) -> None:
     _repair_finite_check(loss_scale_optimizer.LossScaleOptimizer)
     batch_statistics.install_keras3()
     keras_callbacks.install()
-
-
-def in_group(strategy: Any) -> bool:
-    """Whether ``strategy`` spans several workers by collectives (more than one worker in its cluster)."""
-    import tensorflow as tf
-
-    return (
-        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        and strategy.extended._in_multi_worker_mode()
-        and strategy.extended._num_workers > 1
-    )
 
 
 def _repair_first_batch(trainer: ModuleType) -> None:
@@ -103,8 +95,6 @@ def _one_order(strategy: Any) -> Iterator[None]:
     """Within the block all workers draw alike; a seed that the user has set does that already and stays."""
     import tensorflow as tf
     from tensorflow.python.eager import context
-
-    from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 
     if not in_group(strategy) or context.global_seed() is not None:
         yield

@@ -31,9 +31,7 @@ def parse_merge_scope(value: int | str) -> int | None:
         if value == "all":
             return None
         if not value.isdigit():
-            raise ArgumentError(
-                f"merge_scope={value!r}: it must be 1 (no merging), a number n (n gradients a collective) or 'all'"
-            )
+            raise ArgumentError(f"merge_scope={value!r}: it must be 1 (no merging), a number of gradients, or 'all'")
         value = int(value)
     if value < 1:
         raise ArgumentError(f"merge_scope={value}: it must be 1 (no merging) or more, or 'all'")

@@ -59,12 +59,12 @@ def scope_of_run(context: WorkerContext | None) -> int | None:
 
 
 def allocator_of_run(context: WorkerContext | None) -> bool | None:
-    """False where the run has switched the scoped allocator off; None leaves the choice to ``set_merging``."""
+    """False where the run switched the scoped allocator off; None leaves the choice to ``set_merging``."""
     return None if context is None or context.scoped_allocator else False
 
 
 def set_merging(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> MergeSettings:
-    """Have ``strategy`` merge ``scope`` gradients a collective; None for ``scoped_allocator`` = where it is safe."""
+    """Merge ``scope`` gradients a collective; ``scoped_allocator=None`` uses it where it is safe."""
     extended = strategy.extended
     if scoped_allocator is None:
         hint = extended._communication_options.implementation.value

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
 from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.context import WorkerContext, current
+from hopsml.training.tensorflow import groups
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.leader import DEFAULT_TIMEOUT_S, wait_for_port
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
@@ -23,7 +23,6 @@ DEFAULT_HEARTBEAT_TIMEOUT_S = 10.0
 _lock = threading.Lock()
 _prepared = False
 _hooked = False
-_latest_strategy: weakref.ref[Any] | None = None
 
 
 def install_import_hook(context: WorkerContext | None = None) -> None:
@@ -51,18 +50,13 @@ def prepare(context: WorkerContext | None = None) -> None:
     with _lock:
         if _prepared:
             return
+        check_version(TENSORFLOW, tf.__version__)
         _prepared = True
-    check_version(TENSORFLOW, tf.__version__)
     _prepare_strategies()
     # Keras is loaded when first used, and which one (Keras 3 or tf_keras) is the user's choice.
     after_import("keras.src", _check_keras)
     after_import("keras.src.backend.tensorflow.trainer", _repair_keras)
     after_import("tf_keras.src.layers.normalization.batch_normalization", _repair_tf_keras)
-
-
-def latest_strategy() -> Any:
-    """The youngest MultiWorkerMirroredStrategy of this process that is still in use; None without one."""
-    return _latest_strategy() if _latest_strategy is not None else None
 
 
 def _check_keras(module: ModuleType) -> None:
@@ -97,9 +91,8 @@ def _prepare_strategies() -> None:
         connect(self, cluster_resolver)
 
     def build_then_merge(self: Any, *args: Any, **kwargs: Any) -> None:
-        global _latest_strategy
         build(self, *args, **kwargs)
-        _latest_strategy = weakref.ref(self)
+        groups.remember(self)
         # A plain strategy has the run's merge settings as well.
         context = current()
         set_merging(self, scope_of_run(context), allocator_of_run(context))

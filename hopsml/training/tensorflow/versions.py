@@ -60,11 +60,9 @@ def check_version(known: KnownVersions, version: str) -> None:
     found = verdict(known, version)
     names = ", ".join(".".join(map(str, working)) for working in known.working)
     if found == "broken":
-        oldest = ".".join(map(str, known.oldest))
         raise UnsupportedVersion(
             f"{known.package} {version} does not work with hopsml: {known.why_not_older}. "
-            f"Versions known to work: {names} (from {oldest} on others may). "
-            f"Remedy: pip install '{known.package}=={names.split(', ')[-1]}.*'"
+            f"Known to work: {names}. Remedy: pip install '{known.package}=={names.split(', ')[-1]}.*'"
         )
     if found == "unknown" and known.package not in _warned:
         _warned.add(known.package)

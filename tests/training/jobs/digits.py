@@ -1,4 +1,4 @@
-"""The digits network as a user writes it; the lines marked with + are the ones that a single machine does not need."""
+"""The digits network as a user writes it; a single machine does not need the lines marked with +."""
 
 from __future__ import annotations
 

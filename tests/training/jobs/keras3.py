@@ -147,7 +147,7 @@ def _collectives(strategy: Any) -> dict[str, int]:
 
 
 def _arrays(strategy: Any) -> dict[str, Any]:
-    """The share of one epoch that this worker gets of a shuffled array; no seed is set, each process has its own."""
+    """The share of one epoch that this worker gets of a shuffled array; no seed is set."""
     import numpy as np
     import tensorflow as tf
     from keras.src.backend.tensorflow.trainer import TFEpochIterator

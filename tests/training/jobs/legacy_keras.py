@@ -10,7 +10,7 @@ from tests.training.jobs.keras3 import CLASSES, FEATURES, _data, _dataset
 
 
 def training() -> dict[str, Any]:
-    """fit with batch normalisation and the callbacks, resume, evaluate, predict, the merged collectives of a step."""
+    """fit with the callbacks, resume, evaluate, predict, the merged collectives of a step."""
     strategy = hopsml.tensorflow.strategy()
     import numpy as np
 

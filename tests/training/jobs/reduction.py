@@ -12,8 +12,11 @@ GRADIENTS = 160
 
 def everything(merge_scope: int | str) -> dict[str, Any]:
     """All checks that can share one group of processes."""
-    strategy = hopsml.tensorflow.strategy(merge_scope=merge_scope)
+    strategy = hopsml.tensorflow.strategy(merge_scope=merge_scope, ring_order=[0])
+    from tensorflow.python.eager import context
+
     return {
+        "ring_order": context.context().config.gpu_options.experimental.collective_ring_order,
         "settings": [strategy.merge_settings.merge_scope, strategy.merge_settings.path],
         "counts": {name: _counts(strategy, *setting) for name, setting in SETTINGS.items()},
         "own_counts": _own_counts(strategy),

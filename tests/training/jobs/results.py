@@ -112,20 +112,23 @@ def restore_number(directory: str) -> dict[str, Any]:
     return {"step": step, "values": sorted(values)}
 
 
-def wrong_objects(directory: str) -> dict[str, Any]:
-    """A checkpoint restored into objects that were not saved."""
+def read_alone(directory: str, export: str) -> dict[str, Any]:
+    """In a process without a strategy: whether an export predicts, and a checkpoint restored into other objects."""
+    return {"error": _restore_other_objects(directory), "export": _predict(export)}
+
+
+def _restore_other_objects(directory: str) -> str:
     import tensorflow as tf
 
     hopsml.tensorflow.Checkpointer(directory, one=tf.Variable(1.0)).save(1)
     try:
         hopsml.tensorflow.Checkpointer(directory, other=tf.Variable(1.0)).restore_latest()
     except hopsml.errors.ArgumentError as error:
-        return {"error": str(error)}
-    return {}
+        return str(error)
+    return ""
 
 
-def exported(path: str) -> dict[str, Any]:
-    """Whether an export predicts; in a process without a strategy."""
+def _predict(path: str) -> dict[str, Any]:
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)

@@ -1,0 +1,185 @@
+"""The coordinator's door: a WebSocket server with TLS, the token, and one session for each agent that came in.
+
+A connection must bring the application's token in its HTTP request, before the upgrade. A message of the wrong type or
+size ends its connection. Every refusal is counted, the first of each kind is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import http
+import logging
+import secrets
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from hopsml.cluster import protocol
+from hopsml.cluster.strangers import watched, watched_connection, websocket_log
+from hopsml.cluster.tls import make_identity
+
+if TYPE_CHECKING:
+    from websockets.asyncio.server import Server, ServerConnection
+    from websockets.http11 import Request, Response
+
+log = logging.getLogger("hopsml.coordinator")
+
+HELLO_TIMEOUT_S = 10.0
+
+
+@dataclass
+class Session:
+    """One connected agent."""
+
+    agent_id: str
+    connection: ServerConnection
+    hello: protocol.Hello
+    port: int  # that it holds for the next worker
+    heard: float  # monotonic seconds
+    work: tuple[str, int] | None = None  # run and generation that it works for
+    outbox: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
+
+    def post(self, *messages: protocol.Message | bytes) -> None:
+        """Send, in order, without waiting."""
+        for message in messages:
+            self.outbox.put_nowait(message if isinstance(message, bytes) else protocol.encode(message))
+
+
+class Listener(Protocol):
+    """Who wants to know; called on the server's loop."""
+
+    def joined(self, session: Session) -> None:
+        """An agent has said who it is."""
+
+    def said(self, session: Session, message: protocol.ToCoordinator) -> None:
+        """A message of an agent; raises msgspec.DecodeError for one that it must not send."""
+
+    def left(self, session: Session, reason: str) -> None:
+        """An agent is gone."""
+
+
+class Sessions:
+    """The server and whoever is connected; used on one event loop."""
+
+    def __init__(self, listener: Listener, lease_s: float) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.identity = make_identity()
+        self.refused: Counter[str] = Counter()
+        self.agents: dict[str, Session] = {}
+        self._listener, self._lease_s = listener, lease_s
+        self._welcomed = 0
+        self._renew = protocol.encode(protocol.Renew())
+
+    async def open(self, host: str) -> tuple[Server, int]:
+        """Listen on a free port; returns the server and the port."""
+        from websockets.asyncio.server import serve
+
+        server = await serve(
+            self._session,
+            host,
+            0,
+            ssl=watched(self.identity.context, self.refuse),
+            ssl_handshake_timeout=HELLO_TIMEOUT_S,
+            open_timeout=HELLO_TIMEOUT_S,
+            create_connection=watched_connection(self.refuse),
+            logger=websocket_log(),
+            process_request=self._admit,
+            compression=None,
+            max_size=protocol.MAX_TO_COORDINATOR,
+            ping_interval=None,
+            backlog=4096,
+            server_header=None,
+        )
+        return server, next(iter(server.sockets)).getsockname()[1]
+
+    def refuse(self, kind: str, text: str) -> None:
+        """Count a refusal; log the first of its kind."""
+        self.refused[kind] += 1
+        if self.refused[kind] == 1:
+            log.warning("refused: %s (further ones of this kind are only counted)", text)
+
+    def renew(self) -> None:
+        """Prolong every agent's lease; cut off those that have been silent for its length."""
+        now = time.monotonic()
+        for session in list(self.agents.values()):
+            if now - session.heard > self._lease_s:
+                self.cut(session, f"no sign of life for {self._lease_s:g} s")
+            else:
+                session.post(self._renew)
+
+    def cut(self, session: Session, reason: str) -> None:
+        """End a connection that is of no use any more; the agent ends by its lease."""
+        session.connection.transport.abort()
+        self._forget(session, reason)
+
+    def _forget(self, session: Session, reason: str) -> None:
+        if self.agents.pop(session.agent_id, None) is not None:
+            self._listener.left(session, reason)
+
+    # ------------------------------------------------------------------------------------------ one connection
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Before the upgrade: nobody without the token gets further."""
+        offered = request.headers.get("Authorization", "")
+        if hmac.compare_digest(offered.encode(), f"Bearer {self.token}".encode()):
+            return None
+        self.refuse("token", f"{connection.remote_address} came without the token of this application")
+        return connection.respond(http.HTTPStatus.UNAUTHORIZED, "hopsml: a token is needed\n")
+
+    async def _session(self, connection: ServerConnection) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        session: Session | None = None
+        delivery: asyncio.Task[None] | None = None
+        try:
+            session = await self._welcome(connection)
+            delivery = asyncio.create_task(self._deliver(session))
+            async for frame in connection:
+                session.heard = time.monotonic()
+                if isinstance(frame, str):
+                    raise msgspec.DecodeError("a text frame")
+                self._listener.said(session, protocol.decode_for_coordinator(frame))
+        except msgspec.MsgspecError as error:
+            self.refuse("message", f"{connection.remote_address} sent what is no message of ours: {error}")
+            await connection.close(1008, "not a message of this protocol")
+        except ConnectionClosed as closed:
+            if closed.sent is not None and closed.sent.code == 1009:
+                self.refuse("size", f"{connection.remote_address} sent too large a message: {closed.sent.reason}")
+        except TimeoutError:
+            self.refuse("silence", f"{connection.remote_address} did not say who it is")
+        except OSError:
+            pass
+        finally:
+            if delivery is not None:
+                delivery.cancel()
+            if session is not None:
+                self._forget(session, "its connection broke: the executor or the agent in it was ended")
+
+    async def _welcome(self, connection: ServerConnection) -> Session:
+        frame = await asyncio.wait_for(connection.recv(), HELLO_TIMEOUT_S)
+        hello = protocol.decode_for_coordinator(frame if isinstance(frame, bytes) else frame.encode())
+        if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
+            raise msgspec.DecodeError(f"expected a hello of version {protocol.VERSION}, got {hello!r:.200}")
+        self._welcomed += 1
+        session = Session(f"a{self._welcomed}", connection, hello, hello.port, time.monotonic())
+        self.agents[session.agent_id] = session
+        session.post(protocol.Welcome(session.agent_id, self._lease_s))
+        self._listener.joined(session)
+        return session
+
+    async def _deliver(self, session: Session) -> None:
+        """Send what is posted, in order; cut off an agent that takes nothing."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            while True:
+                frame = await session.outbox.get()
+                await asyncio.wait_for(session.connection.send(frame), self._lease_s)
+        except TimeoutError:
+            self.cut(session, f"took no message for {self._lease_s:g} s")
+        except ConnectionClosed:
+            pass  # its session ends by itself

@@ -1,0 +1,56 @@
+"""A user's program in client mode, for tests that interrupt or kill it: commands come as JSON lines.
+
+{"do": "train", "folder": "..."}          collective_all_reduce that does not end by itself
+{"do": "stop-spark", "folder": "..."}     the same, and the SparkContext is stopped in the middle
+{"do": "quick"}                           a run that returns at once
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from hopsml import experiment
+from tests.cluster import workloads
+
+
+def train(folder: str) -> Any:
+    return experiment.collective_all_reduce(
+        workloads.sleep_with_trace, args={"folder": folder}, num_workers=2, keep_warm=60, progress=False
+    )
+
+
+def stop_spark(folder: str) -> Any:
+    from pathlib import Path
+
+    from pyspark import SparkContext
+
+    run = experiment.submit(workloads.sleep_with_trace, args={"folder": folder}, num_workers=2, progress=False)
+    workloads.traces(Path(folder))
+    SparkContext._active_spark_context.stop()
+    return run.result(60)
+
+
+def quick() -> Any:
+    return experiment.collective_all_reduce(lambda: "works", num_workers=2, keep_warm=60, progress=False).value
+
+
+VERBS = {"train": train, "stop-spark": stop_spark, "quick": quick}
+
+
+def answer(command: dict[str, Any]) -> dict[str, str]:
+    verb = VERBS[command.pop("do")]
+    try:
+        return {"value": verb(**command)}
+    except BaseException as error:  # noqa: BLE001 KeyboardInterrupt is one of the answers
+        return {"error": type(error).__name__, "message": str(error)}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

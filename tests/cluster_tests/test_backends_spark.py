@@ -1,0 +1,13 @@
+"""The contract of backends, held by agents that are ordinary tasks of real executors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.backend_contract import BackendContract
+
+pytestmark = pytest.mark.spark
+
+
+class TestSpark(BackendContract):
+    slots = 4

@@ -1,0 +1,133 @@
+"""A whole program in client mode on two executors of one slot: interrupted, killed, its Spark stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster import processes
+from tests.cluster.workloads import Trace, living, traces, wait_until
+from tests.cluster_tests.conftest import ROOT, spark_environment
+
+pytestmark = pytest.mark.spark
+GONE_S = 10.0
+TAG = "HOPSML_TEST_DRIVER"  # in the environment of everything that the driver starts, however it detaches itself
+
+
+class Driver:
+    """The program, as a subprocess that leads a session of its own, as under a terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tag = uuid.uuid4().hex
+        conf = folder / "conf"
+        conf.mkdir()
+        profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", "[2,1,1024]")
+        (conf / "one-slot.yaml").write_text(profile)
+        (folder / "executors").mkdir()
+        with spark_environment() as environment:
+            environment.setenv("HOPSML_CONF_DIR", str(conf))
+            environment.setenv("HOPSML_PROFILE", "one-slot")
+            environment.setenv("HOPSML_PROJECT_URL", f"file://{folder}/project")
+            environment.setenv("SPARK_WORKER_DIR", str(folder / "executors"))
+            environment.setenv("SPARK_LOCAL_DIRS", str(folder / "executors"))
+            environment.setenv(TAG, self.tag)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.cluster_tests.driver"],
+                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            )  # fmt: skip
+        self.log = folder / "project"
+
+    def say(self, do: str, **arguments: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The next answer; pytest's timeout is the limit."""
+        assert self.process.stdout is not None
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def descendants(self) -> list[int]:
+        return living([self.process.pid, *processes.carrying(TAG, self.tag)])
+
+    def end(self) -> None:
+        for pid in self.descendants():
+            processes.kill_quietly(pid)
+        self.process.wait(30)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    driver = Driver(tmp_path_factory.mktemp("driver"))
+    driver.say("quick")
+    assert driver.hear() == {"value": "works"}
+    yield driver
+    driver.end()
+
+
+@pytest.fixture
+def driver(kept: Driver) -> Driver:
+    """The program of this file, or a new one where the test before has ended it."""
+    if kept.process.poll() is not None:
+        pytest.fail("a test before this one has ended the driver")
+    return kept
+
+
+def workers(found: list[Trace]) -> list[int]:
+    return [pid for trace in found for pid in (trace.worker, trace.child)]
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["notebook", "terminal"])
+def test_an_interrupted_program_ends_its_workers_and_can_go_on(
+    driver: Driver, tmp_path: Path, whole_group: bool
+) -> None:
+    driver.say("train", folder=str(tmp_path))
+    found = traces(tmp_path)
+    began = time.monotonic()
+    if whole_group:
+        os.killpg(driver.process.pid, signal.SIGINT)
+    else:
+        os.kill(driver.process.pid, signal.SIGINT)
+    assert driver.hear()["error"] == "KeyboardInterrupt"
+    assert time.monotonic() - began < GONE_S
+    assert not living(workers(found))
+    driver.say("quick")
+    assert driver.hear() == {"value": "works"}
+
+
+def test_spark_that_is_stopped_ends_the_run_at_once(driver: Driver, tmp_path: Path) -> None:
+    driver.say("stop-spark", folder=str(tmp_path))
+    found = traces(tmp_path)
+    began = time.monotonic()
+    answer = driver.hear()
+    assert time.monotonic() - began < GONE_S
+    assert answer["error"] in ("WorkerFailed", "CoordinatorLost"), answer
+    wait_until(lambda: not living(workers(found)), "the workers' end", GONE_S)
+    driver.say("quick")  # in a new context
+    assert driver.hear() == {"value": "works"}
+
+
+def test_nothing_outlives_a_program_that_is_killed(driver: Driver, tmp_path: Path) -> None:
+    driver.say("train", folder=str(tmp_path))
+    found = traces(tmp_path)
+    agents = [pid for trace in found for pid in (trace.agent, trace.server)]
+    assert set(agents + workers(found)) <= set(driver.descendants())
+    began = time.monotonic()
+    os.kill(driver.process.pid, signal.SIGKILL)
+    driver.process.wait()
+    wait_until(lambda: not driver.descendants(), "the end of executors, agents and workers", GONE_S)
+    assert time.monotonic() - began < GONE_S and not living(workers(found))

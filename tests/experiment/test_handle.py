@@ -1,0 +1,99 @@
+"""The handle and the result beyond the backends' contract: progress, callbacks, the verbs' agreement, odd values."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import ArgumentError, RunError, WorkerFailed
+from tests.cluster.backend_contract import submit
+from tests.cluster.workloads import WAIT_S, Trap
+
+pytestmark = pytest.mark.fast
+
+
+def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(lr: float) -> dict[str, float]:
+        import hopsml
+
+        hopsml.report(step=7, loss=0.25)
+        print("from the chief")
+        return {"lr": lr}
+
+    logdir, metrics = experiment.collective_all_reduce(train, args={"lr": 0.5}, name="digits", num_workers=2)
+    assert metrics["lr"] == 0.5 and logdir.endswith("/events")
+    shown = capfd.readouterr().err
+    for line in ("waiting for executors", "running", "step 7  loss 0.25", "[rank 0] from the chief"):
+        assert line in shown
+
+
+def test_a_callback_hears_of_the_end(store: Path) -> None:
+    heard: list[Any] = []
+    run = submit(lambda: 1)
+    run.add_done_callback(lambda future: heard.append(future.result().value))
+    run.result(WAIT_S)
+    assert heard == [1] and run.done()
+
+
+def test_values_that_messages_cannot_hold_do_not_end_the_training(store: Path) -> None:
+    def train() -> None:
+        import hopsml
+
+        hopsml.report(
+            step=1, big=2**80, text="caf\u00e9 \udcff", long="x" * 1_000_000, nan=math.nan, none=None, odd=[1]
+        )
+
+    run = submit(train)
+    run.result(WAIT_S)
+    seen = run.status()["members"][0]["metrics"]
+    assert seen["big"] == float(2**80) and seen["text"] == "caf\u00e9 ?" and len(seen["long"]) == 10_000
+    assert math.isnan(seen["nan"]) and seen["none"] is None and seen["odd"] == "[1]"
+
+
+def test_an_exception_whose_text_utf8_cannot_hold_is_reported_in_full(store: Path) -> None:
+    def train() -> None:
+        raise FileNotFoundError("no file named \udcff")
+
+    with pytest.raises(WorkerFailed, match=r"FileNotFoundError: no file named \?") as caught:
+        submit(train).result(WAIT_S)
+    assert "raise FileNotFoundError" in caught.value.remote_traceback
+
+
+def test_a_value_that_holds_itself_is_refused(store: Path) -> None:
+    def train() -> Any:
+        value: dict[str, Any] = {}
+        value["self"] = [value]
+        return value
+
+    with pytest.raises(WorkerFailed, match="returned a dict that holds itself") as caught:
+        submit(train).result(WAIT_S)
+    assert len(str(caught.value)) < 5000
+
+
+def test_a_value_that_the_driver_cannot_read_is_the_runs_error(store: Path) -> None:
+    run = submit(lambda: Trap("only a worker can unpickle this", rank=9))
+    with pytest.raises(RunError, match=r"cannot be read here \(AssertionError.*return numbers"):
+        run.result(WAIT_S)
+    status = run.directory.read_status()
+    assert status is not None and status["state"] == "FAILED"
+
+
+def test_a_metric_that_is_not_there_is_the_runs_error(store: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"metric_key='accuracy'.*loss"):
+        submit(lambda: {"loss": 0.1}, metric_key="accuracy").result(WAIT_S)
+
+
+def test_a_store_that_vanishes_during_a_run_is_the_runs_error(store: Path) -> None:
+    def train() -> None:
+        import shutil
+
+        shutil.rmtree(store)
+        store.write_text("a file where the project was")
+
+    run = submit(train)
+    error = run.exception(WAIT_S)
+    assert error is not None and str(store) in str(error)

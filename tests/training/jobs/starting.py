@@ -1,0 +1,90 @@
+"""Jobs on a group's start and end: arguments, a late call, a leader that never comes, a peer that goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import hopsml
+from hopsml.cluster.context import current
+from hopsml.errors import HopsmlError
+
+
+def refusals() -> dict[str, Any]:
+    """One process that claims to be rank 1 of 2, whose leader never listens."""
+    from hopsml.training.tensorflow import setup
+
+    own = json.loads(os.environ["TF_CONFIG"]) if "TF_CONFIG" in os.environ else {}
+    assert not own, "started without a group"
+    found = {
+        name: _refused(**{name: value})
+        for name, value in {
+            "merge_scope": 0,
+            "implementation": "mpi",
+            "timeout_s": -1,
+            "heartbeat_timeout_s": 0.1,
+            "ring_order": [0, 1],
+        }.items()
+    }
+    cluster = {"worker": ["127.0.0.1:9", "127.0.0.1:10"]}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
+    setup.DEFAULT_TIMEOUT_S = 0.2
+    found["no leader"] = _refused()
+    import tensorflow as tf
+
+    tf.constant(1.0) + 1.0
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    found["late"] = _refused()
+    return found
+
+
+def _refused(**arguments: Any) -> list[str]:
+    try:
+        hopsml.tensorflow.strategy(**arguments)
+    except HopsmlError as error:
+        return [type(error).__name__, str(error)]
+    return ["nothing", ""]
+
+
+def step_until_a_peer_goes(**settings: Any) -> dict[str, Any]:
+    """Reduce for ever; the survivor says what it saw. Rank 0 begins after rank 1, which must wait for it."""
+    context = current()
+    assert context is not None
+    folder = Path(context.run_url)
+    import tensorflow as tf
+
+    if context.is_chief:
+        while not (folder / "rank-1-came").exists():
+            time.sleep(0.01)
+        (folder / "leader-began").write_text(str(time.monotonic()))
+    else:
+        (folder / "rank-1-came").touch()
+    strategy = hopsml.tensorflow.strategy(**settings)
+    built = time.monotonic()
+    began = float((folder / "leader-began").read_text())
+
+    @tf.function
+    def step(tensors: Any) -> Any:
+        def reduce(tensors: Any) -> Any:
+            replica = tf.distribute.get_replica_context()
+            return replica.all_reduce("SUM", [tensor * 2.0 for tensor in tensors])
+
+        return strategy.run(reduce, args=(tensors,))
+
+    tensors = [tf.ones((100,)), tf.ones((10,))]
+    steps = 0
+    try:
+        while True:
+            step(tensors)
+            steps += 1
+            if steps == 3:
+                (folder / f"stepping-{context.rank}").touch()
+    except tf.errors.OpError as error:
+        seen = type(error).__name__
+    (folder / "seen.tmp").write_text(json.dumps({"error": seen, "built_after_leader": built >= began}))
+    (folder / "seen.tmp").rename(folder / "seen")
+    # TensorFlow's own shutdown would wait for the peer that is gone.
+    os._exit(0)
