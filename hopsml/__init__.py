@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("devices", "errors", "experiment", "hdfs", "tensorboard", "tensorflow", "util")
+_MODULES = ("devices", "errors", "experiment", "hdfs", "tensorboard", "tensorflow", "tracking", "util")
 
-__all__ = ["__version__", "devices", "errors", "experiment", "hdfs", "report", "tensorboard", "tensorflow", "util"]
+__all__ = [
+    "__version__",
+    "devices",
+    "errors",
+    "experiment",
+    "hdfs",
+    "report",
+    "tensorboard",
+    "tensorflow",
+    "tracking",
+    "util",
+]
 
 if TYPE_CHECKING:
     import hopsml.devices as devices
@@ -22,6 +33,7 @@ if TYPE_CHECKING:
     import hopsml.hdfs as hdfs
     import hopsml.tensorboard as tensorboard
     import hopsml.tensorflow as tensorflow
+    import hopsml.tracking as tracking
     import hopsml.util as util
     from hopsml.training.report import report
 

@@ -74,7 +74,8 @@ class LocalBackend:
     def _start(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "hopsml.cluster.agent", str(index)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
+            # As Spark does for its executors: sets are iterated in one order, in this run and in its repetition.
+            env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
