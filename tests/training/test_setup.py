@@ -36,6 +36,11 @@ def test_verdict_on_tensorflow(version: str, expected: str) -> None:
     assert verdict(TENSORFLOW, version) == expected
 
 
+@pytest.mark.parametrize(("version", "expected"), [("3.12.2", "works"), ("3.11.0", "unknown"), ("3.10.0", "broken")])
+def test_verdict_on_keras(version: str, expected: str) -> None:
+    assert verdict(KERAS, version) == expected
+
+
 def test_a_broken_version_is_refused_with_those_that_work() -> None:
     with pytest.raises(UnsupportedVersion, match=r"tensorflow 1\.15\.5 does not work.*2\.21"):
         check_version(TENSORFLOW, "1.15.5")

@@ -27,15 +27,15 @@ class KnownVersions:
 
 TENSORFLOW = KnownVersions(
     "tensorflow",
-    working=((2, 21),),
+    working=((2, 16), (2, 18), (2, 20), (2, 21)),  # each went through tests/training
     oldest=(2, 16),
-    why_not_older="its Keras and its collective strategy differ in the parts that hopsml repairs",
+    why_not_older="Keras 3 needs TensorFlow 2.16 or later",
 )
 KERAS = KnownVersions(
     "keras",
-    working=((3, 15),),
-    oldest=(3, 0),
-    why_not_older="Keras 2 is used through the package tf_keras (TF_USE_LEGACY_KERAS=1) instead",
+    working=((3, 12), (3, 15)),
+    oldest=(3, 11),  # 3.5, 3.8 and 3.10 were tried: fit fails on the first batch
+    why_not_older="its trainer differs in the parts that hopsml repairs, and fit fails (for Keras 2 use tf_keras)",
 )
 
 _warned: set[str] = set()
