@@ -2,7 +2,6 @@
 
     collective_all_reduce(train, num_workers=4)      one group, synchronous data-parallel training
     launch(train, {"lr": [0.1, 0.01]})               one worker for each combination
-    rerun(run)                                       a recorded run once more, and whether the same came of it
 
 Each blocks and returns a ``Result``; ``submit`` gives a handle instead, and every blocking verb is
 ``submit(...).result()``. ``shutdown`` gives everything back before the program's end.
@@ -14,7 +13,6 @@ from hopsml.experiment.applications import shutdown
 from hopsml.experiment.collective import collective_all_reduce, submit
 from hopsml.experiment.launch import launch
 from hopsml.experiment.result import Result
-from hopsml.experiment.rerun import rerun
 from hopsml.experiment.run import Run
 
-__all__ = ["Result", "Run", "collective_all_reduce", "launch", "rerun", "shutdown", "submit"]
+__all__ = ["Result", "Run", "collective_all_reduce", "launch", "shutdown", "submit"]
