@@ -63,14 +63,16 @@ def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
 ) -> None:
     run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
     found = traces(tmp_path)
+    executors = [executor_of(trace.agent) for trace in found]
+    doomed = [other for other, executor in enumerate(executors) if executor == executors[rank]]  # two may share it
     began = time.monotonic()
-    os.kill(executor_of(found[rank].agent), 9)
+    os.kill(executors[rank], 9)
     with pytest.raises(WorkerFailed) as caught:
         run.result(WAIT_S)
     pids = [pid for trace in found for pid in (trace.worker, trace.child)]
     wait_until(lambda: not living([*pids, found[rank].agent, found[rank].server]), "the end of it all", GONE_S)
     assert time.monotonic() - began < GONE_S
-    assert caught.value.rank == rank and "executor or the agent in it was ended" in caught.value.cause
+    assert caught.value.rank in doomed and "executor or the agent in it was ended" in caught.value.cause
     check_run_dir(run, "FAILED")
     assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
