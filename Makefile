@@ -36,7 +36,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
 	@echo "lint: ruff, mypy and import-linter found nothing"
 
 test-fast: $(STAMP)  ## what needs neither Spark nor Hadoop nor TensorFlow; under a minute
-	@$(BIN)/python -m pytest -q -m fast
+	@$(BIN)/python -m pytest -q -m fast -n 4
 
 test: $(STAMP) lint  ## everything: fast, tensorflow, spark, hadoop; in this order, in one pytest
 	@$(BIN)/python -m pytest -q --durations=15 --durations-min=5
