@@ -6,6 +6,7 @@ is changed that the user can set: seeds, threads, visible devices and logging st
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from types import ModuleType
@@ -53,9 +54,10 @@ def prepare(context: WorkerContext | None = None) -> None:
         check_version(TENSORFLOW, tf.__version__)
         _prepared = True
     _prepare_strategies()
-    # Keras is loaded when first used, and which one (Keras 3 or tf_keras) is the user's choice.
-    after_import("keras.src", _check_keras)
-    after_import("keras.src.backend.tensorflow.trainer", _repair_keras)
+    # TensorFlow imports Keras 3 also where the user has chosen tf_keras; its version does not matter then.
+    if os.environ.get("TF_USE_LEGACY_KERAS") not in ("1", "true", "True"):
+        after_import("keras.src", _check_keras)
+        after_import("keras.src.backend.tensorflow.trainer", _repair_keras)
     after_import("tf_keras.src.layers.normalization.batch_normalization", _repair_tf_keras)
 
 
