@@ -27,7 +27,12 @@ class KnownVersions:
 
 TENSORFLOW = KnownVersions(
     "tensorflow",
-    working=((2, 16), (2, 18), (2, 20), (2, 21)),  # each went through tests/training
+    working=(
+        (2, 16),
+        (2, 18),
+        (2, 20),
+        (2, 21),
+    ),  # 2.21: all of tests/training; the others: its Keras 3 and reduction tests
     oldest=(2, 16),
     why_not_older="Keras 3 needs TensorFlow 2.16 or later",
 )
