@@ -15,8 +15,8 @@ from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
 from hopsml.errors import CoordinatorLost, NotEnoughSlots
 from hopsml.experiment import applications, arguments
+from hopsml.experiment.plain import as_json
 from hopsml.experiment.progress import LineProgress
-from hopsml.experiment.result import as_json
 from hopsml.experiment.run import Run
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.storage.runs import find

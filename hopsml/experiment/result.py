@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.returned import utf8
-from hopsml.errors import ArgumentError
+from hopsml.experiment import summary
 
 
 class Result(tuple[str, Any]):
@@ -39,48 +38,13 @@ class Result(tuple[str, Any]):
 
     def summary(self) -> str:
         """What a person wants to know at the end; see ``hopsml.experiment.summary``."""
-        from hopsml.experiment import summary
-
         return summary.text(self)
 
     def json(self, **more: Any) -> str:
         """One line for scripts: metrics, workers, run directory, state, and whatever is added."""
-        from hopsml.experiment import summary
-
         return summary.json_line(self, **more)
 
     def __repr__(self) -> str:
         return (
             f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
         )
-
-
-def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
-    """The returned value as the dict that is recorded: a number becomes ``metric``, nothing ``metric: None``."""
-    fields = value if isinstance(value, dict) else {"metric": _number(value)}
-    recorded = {str(key): item for key, item in fields.items()}
-    if metric_key is not None and metric_key not in recorded:
-        raise ArgumentError(
-            f"metric_key='{metric_key}' is not among what the training function returned: {', '.join(recorded)}"
-        )
-    recorded["log"] = log
-    return recorded
-
-
-def _number(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
-
-
-def as_json(value: Any) -> Any:
-    """The same for a JSON file: numpy numbers and arrays as Python's, anything else as text."""
-    if isinstance(value, dict):
-        return {utf8(str(key)): as_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [as_json(item) for item in value]
-    if isinstance(value, str):
-        return utf8(value)
-    if isinstance(value, (bool, int, float, type(None))):
-        return value
-    if hasattr(value, "tolist"):
-        return as_json(value.tolist())
-    return utf8(str(value))

@@ -12,7 +12,8 @@ import cloudpickle
 
 from hopsml.cluster.run_state import Observer, RunState
 from hopsml.errors import PathNotFound, RunCancelled, RunError
-from hopsml.experiment.result import Result, as_json, outputs
+from hopsml.experiment.plain import as_json, outputs
+from hopsml.experiment.result import Result
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Protocol
 
-from hopsml.experiment.result import Result, as_json
+from hopsml.experiment.plain import as_json
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
 
 
-def text(result: Result) -> str:
+class Finished(Protocol):
+    """What is told of a run: a ``Result``."""
+
+    run_id: str
+    run_dir: str
+    state: str
+    seconds: float
+    workers: list[dict[str, Any]]
+    ring_order: list[str]
+    metrics: dict[str, Any]
+    merge_scope: int | str
+    scoped_allocator: bool
+    steps_per_second: float
+
+
+def text(result: Finished) -> str:
     """Workers and their slots, ring order, merge setting, speed, metrics, and what lies in the run directory.
 
     The last line is ``json_line``, so that a script can read it.
@@ -33,7 +48,7 @@ def text(result: Result) -> str:
     return "\n".join([*(f"{name:{width}}  {value}" for name, value in rows), json_line(result)])
 
 
-def json_line(result: Result, **more: Any) -> str:
+def json_line(result: Finished, **more: Any) -> str:
     """One line: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is added."""
     content = {
         **{name: value for name, value in result.metrics.items() if name != "log"},
@@ -57,7 +72,7 @@ def _slot(worker: dict[str, Any]) -> str:
     )
 
 
-def _merging(result: Result) -> str:
+def _merging(result: Finished) -> str:
     scope = result.merge_scope
     words = {1: "no merging, one collective a gradient", "all": "all gradients in one collective"}
     how = "by the scoped allocator" if result.scoped_allocator else "by concatenation"
