@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,16 +24,18 @@ def tensorboard(run: str, port: int = 6006, host: str = "127.0.0.1") -> None:
     events = find(run, settings.project_url()).events
     scheme, _, path = urls.split(events)
     with tempfile.TemporaryDirectory(prefix="hopsml-tensorboard-") as folder:
-        local = path if scheme in ("", "file") else folder
+        copy = Path(folder, "events")
+        is_local = scheme in ("", "file")
+        local = path if is_local else str(copy)
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", local, "--host", host, "--port", str(port)]
-        if local is folder:
-            fetch(events, Path(folder))
-        process = subprocess.Popen(command)
+        if not is_local:
+            fetch(events, copy)
+        process = subprocess.Popen(command, env={**os.environ, "TMPDIR": folder})  # where it leaves notes of its own
         try:
             while process.poll() is None:
                 time.sleep(REFRESH_S)
-                if local is folder:
-                    fetch(events, Path(folder))
+                if not is_local:
+                    fetch(events, copy)
         except KeyboardInterrupt:
             pass
         finally:
