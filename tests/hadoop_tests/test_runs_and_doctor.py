@@ -29,6 +29,7 @@ def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("HOPSML_PROJECT_URL", url)
     monkeypatch.setenv("HOPSML_PROFILE", "local")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")  # that of local workers, which `hopsml rerun` takes over
     yield url
     experiment.shutdown()
 
