@@ -36,7 +36,7 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     packages=find_packages(include=["hopsml", "hopsml.*"]),
     package_data={"hopsml": ["py.typed", "conf/*.yaml"]},
     install_requires=CORE,
