@@ -88,8 +88,9 @@ class Launched:
             time.sleep(POLL_S)
 
     def tail(self) -> str:
-        """The end of what the processes have printed."""
-        return self.log.read_text(errors="replace")[-3000:]
+        """Beginning and end of what the processes have printed; the cause stands in the one or the other."""
+        text = self.log.read_text(errors="replace")
+        return text if len(text) <= 4000 else f"{text[:2000]}\n[...]\n{text[-2000:]}"
 
 
 def environment(variables: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -16,4 +16,4 @@ if __name__ == "__main__":
     from spark_tensorflow_distributor import MirroredStrategyRunner
 
     runner = MirroredStrategyRunner(num_slots=int(sys.argv[2]), use_gpu=False, use_custom_strategy=True)
-    runner.run(train, sys.argv[1], int(sys.argv[3]))
+    runner.run(train, folder=sys.argv[1], steps=int(sys.argv[3]))
