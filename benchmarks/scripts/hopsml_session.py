@@ -67,7 +67,12 @@ def give_back(context: Any) -> dict[str, Any]:
     return {}
 
 
-VERBS: dict[str, Callable[..., dict[str, Any]]] = {"call": call, "idle": idle, "import": get_ready, "give back": give_back}
+VERBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "call": call,
+    "idle": idle,
+    "import": get_ready,
+    "give back": give_back,
+}
 
 
 def executors(context: Any) -> int:

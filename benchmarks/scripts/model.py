@@ -43,11 +43,16 @@ def train(strategy: Any, folder: str, steps: int) -> None:
         done += 1
 
 
-def build(strategy: Any) -> Callable[[], float]:
-    """One synchronous step on all workers; returns the loss."""
+def build(strategy: Any, batch: int = GLOBAL_BATCH) -> Callable[[], float]:
+    """One synchronous step of ``batch`` examples over all workers; returns the loss."""
+    return prepare(strategy, batch)[0]
+
+
+def prepare(strategy: Any, batch: int) -> tuple[Callable[[], float], list[Any]]:
+    """The same, and the variables that it trains."""
     import tensorflow as tf
 
-    batches = iter(strategy.distribute_datasets_from_function(lambda context: dataset(context, strategy)))
+    batches = iter(strategy.distribute_datasets_from_function(lambda context: dataset(context, strategy, batch)))
     with strategy.scope():
         variables = [
             tf.Variable(tf.random.stateless_normal((inputs, outputs), seed=(index, 3)) / inputs**0.5)
@@ -62,7 +67,7 @@ def build(strategy: Any) -> Callable[[], float]:
                 hidden = tf.nn.relu(hidden @ kernel + bias)
             logits = hidden @ variables[-1] + biases[-1]
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = tf.reduce_sum(losses) / GLOBAL_BATCH
+            loss = tf.reduce_sum(losses) / batch
         every = variables + biases
         gradients = tf.distribute.get_replica_context().all_reduce("SUM", tape.gradient(loss, every))
         for variable, gradient in zip(every, gradients, strict=True):
@@ -70,13 +75,13 @@ def build(strategy: Any) -> Callable[[], float]:
         return loss
 
     @tf.function(autograph=False)
-    def step(batch: Any) -> Any:
-        return strategy.reduce("SUM", strategy.run(replica_step, args=batch), axis=None)
+    def step(examples: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(replica_step, args=examples), axis=None)
 
-    return lambda: float(step(next(batches)))
+    return lambda: float(step(next(batches))), variables + biases
 
 
-def dataset(context: Any, strategy: Any) -> Any:
+def dataset(context: Any, strategy: Any, batch: int) -> Any:
     """This worker's share of made-up examples."""
     import numpy as np
     import tensorflow as tf
@@ -86,4 +91,4 @@ def dataset(context: Any, strategy: Any) -> Any:
     labels = random.randint(0, 10, EXAMPLES).astype("int64")
     examples = tf.data.Dataset.from_tensor_slices((images, labels))
     share = examples.shard(context.num_input_pipelines, context.input_pipeline_id).repeat()
-    return share.batch(GLOBAL_BATCH // strategy.num_replicas_in_sync, drop_remainder=True).prefetch(2)
+    return share.batch(batch // strategy.num_replicas_in_sync, drop_remainder=True).prefetch(2)

@@ -37,6 +37,8 @@ def train(folder: str, steps: int) -> None:
 
 if __name__ == "__main__":
     from pyspark.ml.torch.distributor import TorchDistributor
+    from pyspark.sql import SparkSession
 
+    SparkSession.builder.getOrCreate()  # it takes the active one and makes none
     distributor = TorchDistributor(num_processes=int(sys.argv[2]), local_mode=False, use_gpu=False)
     distributor.run(train, sys.argv[1], int(sys.argv[3]))
