@@ -18,6 +18,8 @@ from hopsml.cluster.fork_server import Exited, Launched, LaunchWorker, Ready, Si
 _T = TypeVar("_T")
 _QUIET = {
     "OPENBLAS_NUM_THREADS": "1",  # OpenBLAS starts threads on import, and a process with threads cannot fork safely
+    # So does the allocator that comes with pyarrow, which pandas imports, which Keras imports, which TensorFlow imports.
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "TF_GRPC_REUSE_PORT": "1",  # TensorFlow may bind the port that the agent holds
 }
 
