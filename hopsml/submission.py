@@ -31,7 +31,7 @@ def command(
             "profile with --profile"
         )
     _check(script)
-    settings = dict(profile.spark)
+    settings = profile.settings()
     if num_workers is not None:
         settings["spark.executor.instances"] = str(num_workers)
     settings.update(conf or {})
