@@ -1,6 +1,7 @@
 """A user's Spark session with default settings, in which runs are started on command; JSON lines in and out.
 
 {"do": "idle", "workers": 2}                   a task on each executor, held until the next line: {"ready": ...}
+{"do": "job", "workers": 2}                    a plain Python job, as any session has run
 {"do": "import"}                               hopsml, as the head of a notebook does
 {"do": "call", "folder": ..., "workers": 2}    collective_all_reduce; answers {"called": when}
 {"do": "give back"}                            the agents; the session stays
@@ -50,6 +51,11 @@ def idle(context: Any, workers: int, release: str) -> dict[str, Any]:
         yield os.getpid()
 
     return {"pids": context.parallelize(range(workers), workers).mapPartitions(hold).collect()}
+
+
+def job(context: Any, workers: int) -> dict[str, Any]:
+    """Some Python on every executor."""
+    return {"sum": context.parallelize(range(100), workers).map(lambda number: number * number).sum()}
 
 
 def get_ready(context: Any) -> dict[str, Any]:
