@@ -6,6 +6,7 @@ measured alike. Measured from the start of the (first) process, or from the call
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -39,11 +40,12 @@ def in_session(options: Options) -> Report:
     """A call in a running Spark session over bare TensorFlow's time from process start, rounds taking turns."""
     warm: list[float] = []
     again: list[float] = []
-    candidates = {
+    candidates: dict[str, Callable[[], float]] = {
         "bare": partial(from_nothing, "bare", options),
         "cold": partial(_calls, warm, again),
-        **options.choose({"fresh": _first_of_all}, {}),
     }
+    if not options.quick:
+        candidates["fresh"] = _first_of_all
     times = alternate(options.rounds_of(7, 2), candidates, options.say)
     beside = "TensorFlow by hand"
     report = Report(

@@ -76,6 +76,7 @@ def give_back(context: Any) -> dict[str, Any]:
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "call": call,
     "idle": idle,
+    "job": job,
     "import": get_ready,
     "give back": give_back,
 }
