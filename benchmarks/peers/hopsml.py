@@ -1,4 +1,4 @@
-"""This project, by the spark-submit command that ``hopsml submit --profile local-cluster`` runs, archives made beforehand."""
+"""This project, by the spark-submit command that ``hopsml submit --profile local-cluster`` runs; archives are there."""
 
 from __future__ import annotations
 
