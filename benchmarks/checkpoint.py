@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 from benchmarks.figures import Report, measured, ratio_of
 from benchmarks.launched import Command, Launched, temporary_folder
 from benchmarks.options import Options
 from benchmarks.peers.base import SCRIPTS
+from benchmarks.peers.hopsml import PEER
 from benchmarks.scripts.checkpoint_job import BATCH, BLOCK, EVERY
 from hopsml.storage import filesystem, urls
 from tools.hadoop.cluster import Cluster
@@ -26,12 +26,12 @@ TIMEOUT_S = 600.0
 
 def run(options: Options) -> Report:
     """One run of two workers on a fresh HDFS."""
-    jars = ensure_jars()
+    jars, python = ensure_jars(), PEER.python(options.say)
     cluster = Cluster(CACHE / f"bench-{os.getpid()}")
     options.say("starting a NameNode and a DataNode")
     cluster.start(jars, Shape(datanodes=1, nodemanagers=1), guarded=True)
     try:
-        times = measure(cluster, options.rounds_of(12, 3))
+        times = measure(python, cluster, options.rounds_of(12, 3))
     finally:
         cluster.stop(now=True, remove=True)
         filesystem.close_all()
@@ -50,14 +50,14 @@ def run(options: Options) -> Report:
     )
 
 
-def measure(cluster: Cluster, blocks: int) -> dict[str, list[float]]:
+def measure(python: Path, cluster: Cluster, blocks: int) -> dict[str, list[float]]:
     """What scripts/checkpoint_job.py found, once its checkpoints have arrived in HDFS."""
     with temporary_folder() as name:
         folder = Path(name)
         report = folder / "times.json"
         project = f"{cluster.namenode_url}/Projects/bench"
         variables = {"HOPSML_PROJECT_URL": project, "HADOOP_CONF_DIR": str(cluster.conf_dir), "HOPSML_PROFILE": "local"}
-        script = [sys.executable, str(SCRIPTS / "checkpoint_job.py"), str(report), str(blocks)]
+        script = [str(python), str(SCRIPTS / "checkpoint_job.py"), str(report), str(blocks)]
         with Launched([Command(script, variables)], folder) as launched:
             launched.wait_until(lambda: launched.processes[0].poll() is not None, TIMEOUT_S, "the end of the run")
             if launched.processes[0].returncode:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.launched import Command, Launched
 from benchmarks.peers.base import QUIET, SCRIPTS, local_cluster
-from benchmarks.peers.hopsml import variables
+from benchmarks.peers.hopsml import PEER, variables_of
 
 START_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 120.0
@@ -18,14 +18,14 @@ ANSWER_TIMEOUT_S = 120.0
 class Session(Launched):
     """A driver with a SparkSession of Spark's default settings, and its executors; ends with its context."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
+    def __init__(self, folder: Path, workers: int, say: Callable[[str], None] = print) -> None:
         """Returns when all executors have registered. Raises RuntimeError when they do not."""
+        python = PEER.python(say)
         settings = " ".join(f"--conf {key}={value}" for key, value in QUIET.items())
         arguments = f"--master {local_cluster(workers)} {settings} pyspark-shell"
-        python = Path(sys.executable)
         script = [str(python), str(SCRIPTS / "hopsml_session.py"), str(folder), str(workers)]
         super().__init__(
-            [Command(script, {**variables(python, folder), "PYSPARK_SUBMIT_ARGS": arguments})],
+            [Command(script, {**variables_of(python, folder), "PYSPARK_SUBMIT_ARGS": arguments})],
             folder,
         )
         self.asked = 0

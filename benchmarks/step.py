@@ -8,7 +8,6 @@ strategy under hopsml, against TensorFlow's own strategy by hand.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from benchmarks.options import Options
 from benchmarks.pairing import alternate
 from benchmarks.peers import bare
 from benchmarks.peers.base import SCRIPTS
+from benchmarks.peers.hopsml import PEER
 from benchmarks.turn_server import TurnServer, take_turns
 
 SIZES = (2, 4)
@@ -48,9 +48,10 @@ def run(options: Options) -> Report:
 
 def measure(workers: int, options: Options) -> dict[str, list[float]]:
     """Milliseconds of a step by way, one median a round."""
+    python = PEER.python(options.say)
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
-        with Launched(commands(folder, server.path, workers), folder) as launched:
+        with Launched(commands(python, folder, server.path, workers), folder) as launched:
             wanted = workers * (1 + len(OURS))
             launched.wait_until(lambda: server.accept() == wanted, START_TIMEOUT_S, f"{wanted} workers ready")
             turns = take_turns(server, ("bare", *OURS), STEPS)
@@ -68,12 +69,12 @@ def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
     return lambda: statistics.median(turn()) * 1000
 
 
-def commands(folder: Path, socket: Path, workers: int) -> list[Command]:
+def commands(python: Path, folder: Path, socket: Path, workers: int) -> list[Command]:
     """Both launchers: the workers by hand, and one driver of ours with a run for each of our ways."""
     conf = folder / "conf"
     conf.mkdir()
     (conf / "local.yaml").write_text(f"master: none\nlocal_slots: {workers * len(OURS)}\n")
     variables = {"HOPSML_CONF_DIR": str(conf), "HOPSML_PROJECT_URL": f"file://{folder}/project"}
-    script = [sys.executable, str(SCRIPTS / "hopsml_steps.py"), str(socket), str(workers), *OURS]
-    by_hand = bare.start(Path(sys.executable), [str(SCRIPTS / "bare_steps.py"), str(socket)], workers)
+    script = [str(python), str(SCRIPTS / "hopsml_steps.py"), str(socket), str(workers), *OURS]
+    by_hand = bare.start(python, [str(SCRIPTS / "bare_steps.py"), str(socket)], workers)
     return [*by_hand, Command(script, variables)]

@@ -1,4 +1,4 @@
-"""Two TensorFlow processes with TF_CONFIG, started by hand: what every launcher is measured against."""
+"""TensorFlow processes with TF_CONFIG, started by hand: what every launcher is measured against; packages as ours."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-PEER = Peer("bare", "TensorFlow by hand", "bare_job.py", start, own_environment=False, has_driver=False)
+PEER = Peer("bare", "TensorFlow by hand", "bare_job.py", start, packages="hopsml")

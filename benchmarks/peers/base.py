@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +23,11 @@ class Peer:
     title: str
     script: str
     start: Callable[[Path, Sequence[str], int], list[Command]]
-    own_environment: bool = True
-    has_driver: bool = True
+    packages: str = ""  # whose environment it uses, if not one of its own
 
     def python(self, say: Callable[[str], None] = print) -> Path:
         """Its interpreter; makes its environment on first use."""
-        return environments.ensure(self.name, say) if self.own_environment else Path(sys.executable)
+        return environments.ensure(self.packages or self.name, say)
 
     def job(self, folder: Path, workers: int, steps: int, say: Callable[[str], None] = print) -> list[Command]:
         """The commands that start the training; it writes its first steps' times into ``folder``."""

@@ -1,33 +1,36 @@
-"""This project, by the spark-submit command that ``hopsml submit --profile local-cluster`` runs; archives are there."""
+"""This project, by the spark-submit command of ``hopsml submit --profile local-cluster``, after ``hopsml class-data``.
+
+Its environment holds what ``pip install hopsml[spark,tensorflow-cpu]`` brings, like those of the peers, and not what the
+project's tests and notebooks need besides: TensorFlow imports pandas, scikit-learn and others where it finds them.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import environments
-from benchmarks.launched import ROOT, Command
-from benchmarks.peers.base import Peer, local_cluster
-from hopsml import class_data, profiles, submission
+from benchmarks.launched import ROOT, Command, environment
+from benchmarks.peers.base import SCRIPTS, Peer, local_cluster
 
 
 def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
     """The settings of the profile; the project's folder lies beside the reports."""
-    profile = dataclasses.replace(profiles.load("local-cluster"), master=local_cluster(workers))
-    _make_archives(profile)
-    line = submission.command(profile, script[0], script[1:])
-    return [Command(line, variables(python, Path(script[1])))]
+    folder = Path(script[1])
+    variables = variables_of(python, folder)
+    built = subprocess.run(
+        [str(python), str(SCRIPTS / "hopsml_command.py"), *script],
+        env=environment({**variables, "HOPSML_SPARK_MASTER": local_cluster(workers)}, folder),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return [Command(json.loads(built.stdout), variables)]
 
 
-def _make_archives(profile: profiles.Profile) -> None:
-    """As ``hopsml class-data`` does, once for each Java and Spark; before anything is measured."""
-    archives = [class_data.archive_of(role, profile.spark) for role in class_data.OPTIONS]
-    if not all(archive is not None and archive.is_file() for archive in archives):
-        class_data.make(profile.spark, submission.spark_submit())
-
-
-def variables(python: Path, folder: Path) -> dict[str, str]:
+def variables_of(python: Path, folder: Path) -> dict[str, str]:
     """What the driver of a session or a job of ours needs."""
     return {
         "SPARK_HOME": str(environments.pyspark_home(python)),
@@ -38,4 +41,4 @@ def variables(python: Path, folder: Path) -> dict[str, str]:
     }
 
 
-PEER = Peer("hopsml", "hopsml", "hopsml_job.py", start, own_environment=False)
+PEER = Peer("hopsml", "hopsml", "hopsml_job.py", start)

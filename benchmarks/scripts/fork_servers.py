@@ -1,7 +1,6 @@
 """Two fork servers that have imported TensorFlow, as two agents of one host have, until standard input ends.
 
-Their pids go into the file that is named, as JSON. The only script here that imports hopsml: of it the fork server alone,
-which needs msgspec and nothing else.
+Their pids go into the file that is named, as JSON.
 """
 
 from __future__ import annotations
