@@ -44,8 +44,8 @@ def run(options: Options) -> Report:
         [
             "memory: MB are MiB; agent: the larger of idle and while its worker trains; agent and coordinator: dirty pages "
             "more than before, and clean ones of files mapped since (benchmarks/unique_memory.py says why)",
-            "memory.fork_server: what hopsml[spark,tensorflow-cpu] brings; full: in the project's own environment, where Keras, "
-            "which TensorFlow imports, finds pandas, scikit-learn, scipy, Pillow and IPython and imports them",
+            "memory.fork_server: with what hopsml[spark,tensorflow-cpu] brings; full: in the project's own environment, "
+            "where Keras, which TensorFlow imports, finds pandas, scikit-learn, scipy, Pillow and IPython and imports them",
         ],
     )
 
