@@ -44,8 +44,8 @@ def run(options: Options) -> Report:
             measured("checkpoint.save_ms", [seconds * 1000 for seconds in times["saves"]], "ms"),
         ],
         [
-            f"checkpoint: blocks of {BLOCK} steps of {BATCH} examples with one checkpoint of 0.9 MB and blocks without; save: "
-            "how long the chief's training function is in Checkpointer.save"
+            f"checkpoint: blocks of {BLOCK} steps of {BATCH} examples with one checkpoint of 0.9 MB and blocks without; "
+            "save: how long the chief's training function is in Checkpointer.save"
         ],
     )
 
