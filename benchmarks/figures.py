@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,15 @@ class Report:
         """Append another benchmark's."""
         self.figures += other.figures
         self.notes += other.notes
+
+    def note_of(self, who: str) -> Callable[[str], None]:
+        """For what ``who`` could not do: its first and last line become a note."""
+
+        def note(text: str) -> None:
+            lines = text.strip().splitlines() or [""]
+            self.notes.append(f"{who} failed: {lines[0][:200]} ... {lines[-1][:200]}")
+
+        return note
 
     def as_json(self) -> str:
         """``{"figures": {name: {...}}, "notes": [...], "machine": {...}}``."""

@@ -6,7 +6,7 @@ measured alike. Measured from the start of the (first) process, or from the call
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from benchmarks import first_step, peers
 from benchmarks.figures import Report, measured, ratio_of
 from benchmarks.launched import Launched, temporary_folder
 from benchmarks.options import Options
-from benchmarks.pairing import alternate
+from benchmarks.pairing import alternate, forgiving
 from benchmarks.session import Session
 
 WORKERS = 2
@@ -111,16 +111,27 @@ def from_submit(options: Options) -> Report:
     others = [name for name in OTHERS if options.wants(name)]
     for name in (REFERENCE, *others):
         peers.find(name).python(options.say)  # made beforehand: a peer's turn must not wait for its packages
-    candidates = {name: partial(from_nothing, name, options) for name in ("hopsml", REFERENCE, *others)}
+    report = Report()
+    candidates: dict[str, Callable[[], float | None]] = {
+        name: partial(from_nothing, name, options) for name in ("hopsml", REFERENCE)
+    }
+    for name in others:
+        candidates[name] = forgiving(partial(from_nothing, name, options), report.note_of(peers.find(name).title))
     times = alternate(options.rounds_of(5, 1), candidates, options.say)
-    reference = peers.find(REFERENCE).title
-    report = Report(
-        [
-            ratio_of("launch.submit_ratio", times["hopsml"], times[REFERENCE], reference),
-            measured("launch.submit_s", times["hopsml"], "s", reference, times[REFERENCE]),
-        ]
-    )
+    ours, reference = numbers(times["hopsml"]), numbers(times[REFERENCE])
+    beside = peers.find(REFERENCE).title
+    report.figures += [
+        ratio_of("launch.submit_ratio", ours, reference, beside),
+        measured("launch.submit_s", ours, "s", beside, reference),
+    ]
     for name in (REFERENCE, *others):
-        figure = f"launch.submit_{name.replace('-', '_')}_s"
-        report.figures.append(measured(figure, times[name], "s", "hopsml", times["hopsml"]))
+        pairs = [(theirs, mine) for theirs, mine in zip(times[name], ours, strict=True) if theirs is not None]
+        if pairs:
+            theirs, mine = zip(*pairs, strict=True)
+            report.figures.append(measured(f"launch.submit_{name.replace('-', '_')}_s", theirs, "s", "hopsml", mine))
     return report
+
+
+def numbers(values: Sequence[float | None]) -> list[float]:
+    """Those that were measured."""
+    return [value for value in values if value is not None]

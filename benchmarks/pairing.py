@@ -8,6 +8,19 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
+def forgiving(candidate: Callable[[], _T], note: Callable[[str], None]) -> Callable[[], _T | None]:
+    """The same for a peer that is only shown: that it fails is noted, and does not take the other figures along."""
+
+    def turn() -> _T | None:
+        try:
+            return candidate()
+        except RuntimeError as error:
+            note(str(error))
+            return None
+
+    return turn
+
+
 def alternate(
     rounds: int, candidates: Mapping[str, Callable[[], _T]], say: Callable[[str], None] = lambda line: None
 ) -> dict[str, list[_T]]:

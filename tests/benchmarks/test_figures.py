@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.figures import GOALS, Figure, Report, measured, ratio_of
-from benchmarks.pairing import alternate
+from benchmarks.pairing import alternate, forgiving
 from benchmarks.spread import paired_ratios, spread_of
 
 pytestmark = pytest.mark.fast
@@ -49,6 +49,18 @@ def test_everyone_takes_a_turn_and_nobody_is_always_first():
     results = alternate(3, {"a": lambda: turn("a"), "b": lambda: turn("b"), "c": lambda: turn("c")})
     assert order == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
     assert results == {"a": [1, 6, 8], "b": [2, 4, 9], "c": [3, 5, 7]}
+
+
+def test_a_peer_that_fails_is_noted_and_the_others_go_on():
+    report = Report()
+
+    def fail() -> float:
+        raise RuntimeError("failed before the first step:\nmany lines\nNo module named 'pandas'")
+
+    turns = {"ours": lambda: 1.0, "theirs": forgiving(fail, report.note_of("TorchDistributor"))}
+    assert alternate(2, turns) == {"ours": [1.0, 1.0], "theirs": [None, None]}
+    note = "TorchDistributor failed: failed before the first step: ... No module named 'pandas'"
+    assert report.notes == [note, note]
 
 
 def test_json_has_the_fields_of_every_figure():
