@@ -27,14 +27,17 @@ from hopsml.cluster import fork_client, processes
 from hopsml.cluster.protocol import (
     MAX_TO_AGENT,
     VERSION,
+    CommitDoorOpened,
     Dismiss,
     Formation,
     Heartbeat,
     Hello,
     Launch,
     Message,
+    Park,
     PortHeld,
     Preload,
+    Release,
     Renew,
     ServerReady,
     Stop,
@@ -46,12 +49,14 @@ from hopsml.cluster.protocol import (
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
+    from hopsml.cluster.held_commits import HeldCommits
     from hopsml.cluster.network import HeldPort
     from hopsml.cluster.slot_gpus import SlotGpus
     from hopsml.cluster.work import Work
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
 NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
 
 
@@ -115,6 +120,8 @@ class Agent:
         self.last_word = time.monotonic()
         self.formations: dict[tuple[str, int], Formation] = {}
         self.work: Work | None = None
+        self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
+        self.kept: Work | None = None  # its last generation here, whose folders the next one goes on with
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox: asyncio.Queue[Message] = asyncio.Queue()
         self.server: fork_client.ForkClient
@@ -211,6 +218,8 @@ class Agent:
         while time.monotonic() - self.last_word < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
             self.outbox.put_nowait(Heartbeat())
+            if self.work is not None and (stepped := self.work.stepped()) is not None:
+                self.outbox.put_nowait(stepped)
         self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
 
     async def _end(self) -> None:
@@ -219,8 +228,11 @@ class Agent:
             task.cancel()
         await self.server.close()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self.work is not None:
-            await self.work.tree.close(0.0)
+        for work in (self.work, self.kept):
+            if work is not None:
+                await work.tree.close(0.0)
+        if self.commits is not None:
+            await self.commits.close()
 
     # ------------------------------------------------------------------------------------------------ messages
 
@@ -236,9 +248,14 @@ class Agent:
                 self.formations = {(message.run_id, message.generation): message}
             case Launch():
                 self._launch(message)
+            case Park():
+                if self.commits is not None and self.commits.run_id == message.run_id:
+                    self.commits.slots.park = True
             case Stop():
                 if self.work is not None and self.work.key == (message.run_id, message.generation):
-                    self.work.stop(message.grace_s, message.flush_s)
+                    self.work.stop(message.grace_s, message.flush_s, message.keep, message.dump)
+            case Release():
+                self._spawn(self._release(message.run_id))
             case Dismiss():
                 self.ended = f"dismissed: {message.reason}"
 
@@ -267,13 +284,18 @@ class Agent:
         formation = self.formations[(launch.run_id, launch.generation)]
         if self.server.broken:
             self.server = fork_client.ForkClient(self.server.modules, *fork_client.start_process(self.server.modules))
+        kept, self.kept = self.kept, None
+        if self.commits is not None and not launch.has_commit:
+            self.commits.forget()
         work = Work(
             formation,
             launch,
             send=self.outbox.put_nowait,
-            folder=self.folder / f"{launch.run_id}-g{launch.generation}",
+            folder=self.folder / launch.run_id if formation.elastic else self.folder / f"{launch.run_id}-g0",
             environment=environment_for(launch.gpu_indices),
             sys_path=self.bootstrap.sys_path,
+            tree=kept.tree if kept is not None and kept.key[0] == launch.run_id else None,
+            commits=self._commits_for(formation),
         )
         conflict = self._conflict(formation)
         if conflict:
@@ -282,6 +304,36 @@ class Agent:
         self.worker_port, self.held = self.held, self._next_port()
         self.outbox.put_nowait(PortHeld(self.held.port))
         self._spawn(self._run(work))
+
+    def _commits_for(self, formation: Formation) -> HeldCommits | None:
+        from hopsml.cluster.held_commits import HeldCommits
+
+        if not formation.elastic:
+            return None
+        if self.commits is None or self.commits.run_id != formation.run_id:
+            self.commits = HeldCommits(formation.run_id, self.folder / formation.run_id, self.bootstrap.token)
+            self._spawn(self._open_door(self.commits))
+        self.commits.slots.park, self.commits.slots.progress = False, -1
+        return self.commits
+
+    async def _open_door(self, commits: HeldCommits) -> None:
+        await commits.door.open(self.host)
+        if commits.door.identity is not None:
+            self.outbox.put_nowait(CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
+
+    async def _release(self, run_id: str) -> None:
+        """The run has no further generation here: bring its last files away, give its commits' memory back."""
+        commits, kept = self.commits, self.kept
+        if commits is not None and commits.run_id == run_id:
+            self.commits = None
+        if kept is not None and kept.key[0] == run_id:
+            self.kept = None
+            if commits is not None and kept.launch.rank == 0:
+                await commits.persist_last(kept.formation, lambda problem: None)
+            await kept.tree.close(RELEASE_FLUSH_S)
+            shutil.rmtree(kept.folder, ignore_errors=True)
+        if commits is not None and commits.run_id == run_id:
+            await commits.close()
 
     def _conflict(self, formation: Formation) -> str:
         """Whether this executor's environment holds what the user did not want replaced."""
@@ -309,6 +361,8 @@ class Agent:
                 self.worker_port.close()
             if self.work is work:
                 self.work = None
+            if work.keep:
+                self.kept = work
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from hopsml.cluster import fork_server, processes
@@ -120,7 +121,9 @@ class ForkClient:
         doing = "" if self.ready.done() else f" while importing {', '.join(self.modules) or 'nothing'}"
         return f"the fork server{doing}: {how}"
 
-    async def launch(self, assignment: str, cwd: str, events: int, log: int) -> tuple[int, int]:
+    async def launch(
+        self, assignment: str, cwd: str, events: int, log: int, slots: Sequence[int] = ()
+    ) -> tuple[int, int]:
         """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone."""
         await self.ready
         self._last_id += 1
@@ -129,7 +132,7 @@ class ForkClient:
         self._launched[identity] = loop.create_future()
         self._exited[identity] = loop.create_future()
         request = fork_server.encode(LaunchWorker(identity, assignment, cwd))
-        socket.send_fds(self._connection, [request], [events, log])
+        socket.send_fds(self._connection, [request], [events, log, *slots])
         pid = await self._launched[identity]
         return identity, pid
 

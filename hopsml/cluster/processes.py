@@ -47,6 +47,15 @@ def _parents() -> dict[int, int]:
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the process is held by SIGSTOP or a debugger."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] in "Tt"
+
+
 def descendants_of(pid: int) -> list[int]:
     """Pids of all descendants that are alive or not yet reaped, parents before their children."""
     children: dict[int, list[int]] = {}

@@ -51,6 +51,7 @@ class RunState:
     def __init__(self, run_id: str, size: int) -> None:
         self.run_id, self.size = run_id, size
         self.phase = Phase.WAITING
+        self.generation = 0
         self.members: dict[int, MemberView] = {}
         self.layout: Layout | None = None
         self.began = time.time()
@@ -66,6 +67,11 @@ class RunState:
         self._over = threading.Event()
 
     # -------------------------------------------------------------------------------- the coordinator writes
+
+    def begin_generation(self, generation: int, size: int) -> None:
+        """Other members from now on."""
+        self.generation, self.size = generation, size
+        self.members = {}
 
     def publish(self, change: Change) -> None:
         """Record a change and tell the observers; an observer that fails is dropped, never the run."""

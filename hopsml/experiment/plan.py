@@ -27,6 +27,17 @@ HOOKS = ("hopsml.tracking.worker_record:attach", "hopsml.training.prepare:prepar
 
 
 @dataclass(frozen=True)
+class Elastic:
+    """A group that may change. Times are in seconds."""
+
+    min_size: int
+    reset_limit: int | None = None
+    min_workers_timeout_s: float = 600.0
+    heartbeat_timeout_s: float = 5.0
+    progress_timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """A checked call; ``size`` None means one worker for each executor.
 
@@ -53,6 +64,8 @@ class Plan:
     environment: dict[str, str]
     local_logdir: bool
     metric_key: str | None
+    checkpoint_every_s: float = 60.0
+    elastic: Elastic | None = None
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
 
@@ -68,7 +81,7 @@ def start(plan: Plan) -> Run:
     size = _size(plan, application)
     directory = claim(store, application.id, _record(plan, captured, application, size, seed))
     request = RunRequest(
-        spec=GangSpec(run_id=directory.run_id, size=size, start_timeout_s=plan.start_timeout_s),
+        spec=_spec(plan, directory.run_id, size),
         payload=captured.payload,
         run_url=directory.url,
         preload=_preload(plan, captured),
@@ -81,6 +94,8 @@ def start(plan: Plan) -> Run:
         scoped_allocator=plan.scoped_allocator,
         storage_timeout_s=settings.storage_timeout_s(),
         local_logdir=plan.local_logdir,
+        checkpoint_every_s=plan.checkpoint_every_s,
+        heartbeat_timeout_s=plan.elastic.heartbeat_timeout_s if plan.elastic else 10.0,
     )
     return _launch(plan, request, directory, application)
 
@@ -97,6 +112,8 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
         state,
         directory,
         lambda reason: coordinator.cancel(run_id, reason),
+        resize=(lambda size: coordinator.resize(run_id, size)) if request.spec.elastic else None,
+        limits=(request.spec.minimum, request.spec.size),
         metric_key=plan.metric_key,
         before_status=recording.join,
         merge_scope=plan.merge_scope,
@@ -108,9 +125,26 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
     return run
 
 
+def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
+    if plan.elastic is None:
+        return GangSpec(run_id=run_id, size=size, start_timeout_s=plan.start_timeout_s)
+    return GangSpec(
+        run_id=run_id,
+        size=size,
+        min_size=min(plan.elastic.min_size, size),
+        start_timeout_s=plan.start_timeout_s,
+        reset_limit=plan.elastic.reset_limit,
+        min_workers_timeout_s=plan.elastic.min_workers_timeout_s,
+        progress_timeout_s=plan.elastic.progress_timeout_s,
+    )
+
+
 def _size(plan: Plan, application: applications.Application) -> int:
     capacity = application.backend.capacity()
     size = plan.size or capacity.preferred
+    if plan.elastic is not None and capacity.limit is not None:
+        # What such a cluster can never give is not asked for: the tasks would wait in front of other jobs for ever.
+        size = max(min(size, capacity.limit), plan.elastic.min_size)
     if capacity.limit is not None and size > capacity.limit:
         raise NotEnoughSlots(
             f"num_workers={size}, but this cluster has at most {capacity.limit} slots ({capacity.setting}); "
@@ -170,6 +204,8 @@ def _record(
             ),
             "local_logdir": plan.local_logdir,
             "metric_key": plan.metric_key,
+            "checkpoint_every_s": plan.checkpoint_every_s,
+            "elastic": asdict(plan.elastic) if plan.elastic is not None else None,
         },
         "rerun_of": plan.rerun_of.url if plan.rerun_of is not None else None,
         "profile": plan.profile or os.environ.get("HOPSML_PROFILE"),

@@ -112,6 +112,9 @@ class SimulatedBackend:
         self._threads.append(thread)
         thread.start()
 
+    def cancel(self, ask: int) -> None:
+        """All agents of an ask connect at once: none is left to be taken back."""
+
     def why_missing(self, ask: int) -> str:
         return "simulated agents are slow"
 

@@ -36,7 +36,7 @@ def conclusion(actions: list[gang.Action]) -> gang.Conclude:
 
 def test_ranks_follow_the_order_of_the_grant():
     machine = Gang(SPEC)
-    assert machine.begin(0.0) == [gang.AskAgents(2)]
+    assert machine.begin(0.0) == [gang.AskAgents(2, 2)]
     assert machine.handle(gang.Granted(("x", "y")), 1.0) == [gang.StartGeneration(0, ("x", "y"))]
     assert [machine.rank(name) for name in ("x", "y", "stranger")] == [0, 1, -1]
 

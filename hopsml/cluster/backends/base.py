@@ -22,7 +22,7 @@ AskEnded = Callable[[int, str], None]  # ask, what went wrong ("" when its agent
 
 
 class Backend(Protocol):
-    """Starts agents. ``submit`` and ``others_wait`` run on a thread that may block; ``ended`` on any thread."""
+    """Starts agents. ``submit``, ``cancel`` and ``others_wait`` run on a thread that may block; ``ended`` on any thread."""
 
     name: str
     restarts_agents: bool  # whether an agent that dies comes back by itself
@@ -36,6 +36,9 @@ class Backend(Protocol):
 
     def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
         """Ask for ``count`` agents and return at once; ``ended`` is called when none of them is left to come."""
+
+    def cancel(self, ask: int) -> None:
+        """Nobody wants the agents of this ask, none of which has connected; ``ended`` follows."""
 
     def why_missing(self, ask: int) -> str:
         """What is known about the agents of an ask that have not connected, in one sentence."""

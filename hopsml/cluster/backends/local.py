@@ -85,6 +85,13 @@ class LocalBackend:
             pipe.write(len(data).to_bytes(4, "big") + data)
         return process
 
+    def cancel(self, ask: int) -> None:
+        """End the processes of the ask."""
+        with self._lock:
+            processes = self._processes.get(ask, [])
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+
     def why_missing(self, ask: int) -> str:
         """Whether the processes live."""
         with self._lock:

@@ -115,7 +115,7 @@ class SparkBackend:
             dynamic = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
             if not dynamic:
                 self._await_executors(min(count, self._fixed_executors()[0]))
-            self.context.setJobGroup(self._group, f"hopsml: {count} agents", interruptOnCancel=True)
+            self.context.setJobGroup(self._group_of(bootstrap.ask), f"hopsml: {count} agents", interruptOnCancel=True)
             slots = self.context.parallelize(range(count), count)
             profile = self._profile(dynamic)
             if profile is not None:
@@ -140,6 +140,26 @@ class SparkBackend:
             builder = builder.require(requests.resource("gpu", gpus, script))
         return builder.build
 
+    def _group_of(self, ask: int) -> str:
+        return f"{self._group}-{ask}"
+
+    def _job_ids(self) -> list[int]:
+        """Spark's jobs that hold agents."""
+        tracker = self.context.statusTracker()
+        return [
+            job_id
+            for ask, job in list(self._jobs.items())
+            if job.is_alive()
+            for job_id in tracker.getJobIdsForGroup(self._group_of(ask))
+        ]
+
+    def cancel(self, ask: int) -> None:
+        """Take the job back, whose tasks are pending."""
+        try:
+            self.context.cancelJobGroup(self._group_of(ask))
+        except Exception:  # noqa: BLE001 Spark is stopping: the job ends with it
+            pass
+
     def why_missing(self, ask: int) -> str:
         """What Spark is doing about the tasks."""
         job = self._jobs.get(ask)
@@ -152,7 +172,7 @@ class SparkBackend:
             )
         running = 0
         tracker = self.context.statusTracker()
-        for job_id in tracker.getJobIdsForGroup(self._group):
+        for job_id in self._job_ids():
             info = tracker.getJobInfo(job_id)
             for stage_id in info.stageIds if info else ():
                 stage = tracker.getStageInfo(stage_id)
@@ -168,7 +188,7 @@ class SparkBackend:
         try:
             ours = {
                 stage_id
-                for job_id in tracker.getJobIdsForGroup(self._group)
+                for job_id in self._job_ids()
                 if (info := tracker.getJobInfo(job_id)) is not None
                 for stage_id in info.stageIds
             }
@@ -186,10 +206,8 @@ class SparkBackend:
         for job in alive:
             job.join(5)
         if any(job.is_alive() for job in alive):
-            try:
-                self.context.cancelJobGroup(self._group)
-            except Exception:  # noqa: BLE001 the JVM is gone, and the jobs with it
-                pass
+            for ask in [ask for ask, job in self._jobs.items() if job.is_alive()]:
+                self.cancel(ask)
             for job in alive:
                 job.join(5)
 

@@ -121,7 +121,7 @@ class Checkpointer:
         source = self._agree_on_source()
         if source is None:
             return 0
-        self._build_optimizers()
+        build_optimizers(self._trackables)
         status = self._checkpoint.read(str(source.folder / _VARIABLES))
         try:
             status.assert_existing_objects_matched()
@@ -191,14 +191,15 @@ class Checkpointer:
             raise ArgumentError(f"{resume} is not a complete checkpoint: it has no readable {_DESCRIPTION}")
         return saved
 
-    def _build_optimizers(self) -> None:
-        """Keras makes an optimizer's variables at the first step; they must be there to be restored."""
-        for model in self._trackables.values():
-            optimizer = getattr(model, "optimizer", None)
-            if optimizer is None or not getattr(model, "built", False) or getattr(optimizer, "built", True):
-                continue
-            with model.distribute_strategy.scope():
-                optimizer.build(model.trainable_variables)
+
+def build_optimizers(trackables: dict[str, Any]) -> None:
+    """Keras makes an optimizer's variables at the first step; they must be there to be restored."""
+    for model in trackables.values():
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is None or not getattr(model, "built", False) or getattr(optimizer, "built", True):
+            continue
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
 
 
 def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | None) -> Path:
