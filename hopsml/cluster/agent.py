@@ -83,6 +83,7 @@ def decode_bootstrap(data: bytes) -> Bootstrap:
 def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = ()) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
+    _sweep(Path(_scratch() or tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=_scratch()))
     server = fork_client.start_process(bootstrap.preload)
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder)
@@ -94,9 +95,21 @@ def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addre
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def folder_prefix(pid: int) -> str:
+def folder_prefix(pid: int | str) -> str:
     """How the name of an agent's scratch folder begins, for whoever puts it away after an agent that was killed."""
     return f"hopsml-agent-{pid}-"
+
+
+def _sweep(scratch: Path) -> None:
+    """Put away what agents left that were killed together with whoever would have tidied up behind them."""
+    for left in scratch.glob(folder_prefix("[0-9]*") + "*"):
+        pid = left.name.removeprefix("hopsml-agent-").partition("-")[0]
+        try:
+            mine = left.stat().st_uid == os.getuid()
+        except FileNotFoundError:
+            continue
+        if mine and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _scratch() -> str | None:

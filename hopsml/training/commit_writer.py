@@ -22,7 +22,7 @@ class CommitWriter:
         self._in_memory: bool | None = None
         self._waiting: Snapshot | None = None
         self._wake = threading.Condition()
-        self._busy = False
+        self._busy = self._closed = False
         self.problem: BaseException | None = None
         self.written = -1  # the step of the newest complete commit of this process
         self._thread = threading.Thread(target=self._run, name="hopsml-commits", daemon=True)
@@ -48,6 +48,13 @@ class CommitWriter:
             self._wake.wait_for(lambda: self._waiting is None and not self._busy)
             self._raise()
 
+    def close(self) -> None:
+        """End the thread; for a process that lives on without commits."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        self._thread.join()
+
     def _raise(self) -> None:
         if self.problem is not None:
             raise self.problem
@@ -55,7 +62,9 @@ class CommitWriter:
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._waiting is not None)
+                self._wake.wait_for(lambda: self._waiting is not None or self._closed)
+                if self._closed:
+                    return
                 snapshot, self._waiting, self._busy = self._waiting, None, True
                 self._wake.notify_all()
             assert snapshot is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tests.cluster.elastic_workload import check_history, expected_weight
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.chaos
 __all__ = ["store"]
 
@@ -129,3 +132,36 @@ def test_a_run_of_fixed_size_cannot_be_resized(store: Path, tmp_path: Path) -> N
     with pytest.raises(ArgumentError, match="fixed size"):
         run.resize(2)
     run.result(WAIT_S)
+
+
+def test_a_run_whose_driver_was_killed_is_resumed_from_its_newest_checkpoint(store: Path, tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import sys\nfrom hopsml import experiment\nfrom tests.cluster import elastic_workload\n"
+        "args = {'folder': sys.argv[1], 'step_s': 0.05}\n"
+        "experiment.collective_all_reduce(elastic_workload.train, args=args, min_workers=1, max_workers=2,\n"
+        "                                 checkpoint_every=0.1, progress=False, profile='local')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen([sys.executable, str(script), str(tmp_path)], cwd=ROOT, env=environment)
+    try:
+        found = wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
+        workers = [pid_of(tmp_path, 0)]
+    finally:
+        driver.kill()
+        driver.wait()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers), "the end of its workers")
+    directory = found[0].parents[2]
+    saved = max(int(path.name[5:]) for path in directory.glob("checkpoints/step-*"))
+    value = experiment.resume(str(directory), progress=False).value
+    check_history(value)
+    assert value["weight"] == pytest.approx(expected_weight(), rel=1e-12)
+    steps = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("0-*-0.npy"))
+    assert saved >= 2 and steps[0] == 1  # the first run's; the second began behind its checkpoint
+
+
+def test_a_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
+    run = experiment.submit(lambda: None, num_workers=1, progress=False)
+    run.result(WAIT_S)
+    with pytest.raises(ArgumentError, match="has finished"):
+        experiment.resume(run)
