@@ -8,6 +8,7 @@ arrived for ``lease_s`` seconds, or the connection breaks, it ends its worker an
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import platform
 import shutil
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
 NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
 
@@ -83,8 +85,7 @@ def decode_bootstrap(data: bytes) -> Bootstrap:
 def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = ()) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
-    _sweep(Path(_scratch() or tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=_scratch()))
+    folder, lock = _own_folder()
     server = fork_client.start_process(bootstrap.preload)
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder)
     try:
@@ -93,6 +94,7 @@ def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addre
         return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def folder_prefix(pid: int | str) -> str:
@@ -100,16 +102,33 @@ def folder_prefix(pid: int | str) -> str:
     return f"hopsml-agent-{pid}-"
 
 
+def _own_folder() -> tuple[Path, int]:
+    """A scratch folder and the lock that says that its agent lives; both end with the agent."""
+    scratch = Path(_scratch() or tempfile.gettempdir())
+    _sweep(scratch)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=scratch))
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / LOCK).exists():  # else another agent has put it away between these two lines
+            return folder, lock
+        os.close(lock)
+
+
 def _sweep(scratch: Path) -> None:
     """Put away what agents left that were killed together with whoever would have tidied up behind them."""
-    for left in scratch.glob(folder_prefix("[0-9]*") + "*"):
-        pid = left.name.removeprefix("hopsml-agent-").partition("-")[0]
+    for left in scratch.glob(f"{folder_prefix('*')}*/{LOCK}"):
         try:
-            mine = left.stat().st_uid == os.getuid()
-        except FileNotFoundError:
+            lock = os.open(left, os.O_RDWR)
+        except OSError:  # gone by now, or somebody else's
             continue
-        if mine and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
-            shutil.rmtree(left, ignore_errors=True)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left.parent, ignore_errors=True)
+        except OSError:
+            pass  # its agent lives
+        finally:
+            os.close(lock)
 
 
 def _scratch() -> str | None:
