@@ -11,11 +11,17 @@ N_SAMPLES, BATCH, EPOCHS = 203, 16, 3  # neither divides the other
 
 
 def train(
-    folder: str, commit: int | None = 2, step_s: float = 0.01, hold_at: int = 0, raise_at: int = 0
+    folder: str,
+    commit: int | None = 2,
+    step_s: float = 0.01,
+    raise_at: int = 0,
+    ballast_mb: int = 0,
+    slow_rank: int = -1,
 ) -> dict[str, Any]:
     """Steps as a group does: none finishes a step before all have brought their share of it.
 
-    Each worker writes ``pid-<rank>-<generation>`` with its pid. ``hold_at``: stand still there until ``go`` appears.
+    Each worker writes ``pid-<rank>-<generation>`` with its pid. ``ballast_mb``: makes commits large.
+    ``slow_rank`` takes ten times as long for a step.
     """
     import numpy as np
 
@@ -26,16 +32,13 @@ def train(
     assert context is not None
     place = Path(folder)
     _announce(place / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
-    state = hopsml.elastic.State(seen=[], weight=0.0, worlds=[])
+    state = hopsml.elastic.State(seen=[], weight=0.0, worlds=[], ballast=bytes(ballast_mb << 20))
     data = hopsml.elastic.Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS)
     for batch in state.resume(data):
-        if hold_at and state.batches == hold_at:
-            while not (place / "go").exists():
-                time.sleep(0.005)
         if raise_at and state.batches == raise_at and context.rank == 1:
             raise ValueError("a bug in the user's code")
         ids = np.concatenate(_exchange(place, context, state.batches, batch))
-        time.sleep(step_s)
+        time.sleep(step_s * (10 if context.rank == slow_rank else 1))
         state.weight = 0.99 * state.weight + float(np.sum(np.sin(np.sort(ids))))
         state.seen = [*state.seen, sorted(int(one) for one in ids)]
         state.worlds = [*state.worlds, context.world_size]
