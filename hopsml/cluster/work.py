@@ -66,7 +66,7 @@ class Work:
         self.reported = False
         self._flush_s = formation.flush_s
         self._server: ForkClient | None = None
-        self._worker = 0
+        self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
 
     @property
     def stopping(self) -> bool:
@@ -138,7 +138,7 @@ class Work:
         """Launch the worker; returns the read end of its event pipe."""
         read_end, write_end = os.pipe()
         try:
-            self._worker, _ = await server.launch(str(assignment), str(self.folder / "cwd"), write_end, log)
+            self._worker, self._pid = await server.launch(str(assignment), str(self.folder / "cwd"), write_end, log)
         except ConnectionError:
             os.close(read_end)
             raise
@@ -227,7 +227,7 @@ class Work:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "started":
-            self.send(WorkerStarted(*self.key, pid=self._worker))
+            self.send(WorkerStarted(*self.key, pid=self._pid))
         elif event.kind == "report":
             self._record(event)
             self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
@@ -256,7 +256,7 @@ class Work:
         if interval_s <= 0:
             return
         name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
-        sampler = Sampler(self._worker, self.launch.gpu_indices)
+        sampler = Sampler(self._pid, self.launch.gpu_indices)
         try:
             sampler.sample()  # where the first one begins to count
             for number in itertools.count():

@@ -109,10 +109,11 @@ def system_lines(directory: RunDir) -> list[tuple[int, list[dict[str, Any]]]]:
 
 
 def _experiment(store: Store, wanted: Order) -> str:
-    if wanted.experiment_id:
-        return wanted.experiment_id
+    """The parent's where there is one: MLflow nests only within one experiment."""
     if wanted.parent_run_id:
         return store.experiment_of(wanted.parent_run_id)
+    if wanted.experiment_id:
+        return wanted.experiment_id
     return store.experiment_id(wanted.experiment)
 
 

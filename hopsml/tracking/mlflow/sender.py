@@ -186,10 +186,8 @@ class Sender:
             self._note(run, f"MLflow does not answer; what it missed is sent later, from the run directory ({error})")
 
     def _give_up(self, run: Followed, error: HopsmlError) -> None:
-        self._note(
-            run,
-            f"MLflow gets nothing of this run: {error}. Once that is repaired: hopsml runs sync {run.directory.run_id}",
-        )
+        remedy = f"once that is repaired: hopsml runs sync {run.directory.run_id}"
+        self._note(run, f"MLflow gets nothing more of this run: {error}; {remedy}")
         try:
             order.write(run.directory, replace(run.order, state=order.REFUSED, note=str(error)))
         except HopsmlError as problem:
