@@ -25,7 +25,8 @@ def sync(
 
     url = project or settings.project_url()
     directories = [find(run, url) for run in runs or []] or [RunDir(run) for run in order.pending(url)]
-    store.limit_waiting(CALL_TIMEOUT_S)
+    if directories:
+        store.limit_waiting(CALL_TIMEOUT_S)
     stores: dict[str, store.Store] = {}
 
     def opened(uri: str) -> store.Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from hopsml.tracking.mlflow import link, order, publish
+from hopsml.tracking.mlflow.entries import KEY_TAG
 from hopsml.tracking.mlflow.store import Store
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import store
@@ -220,8 +223,9 @@ def test_a_server_killed_in_the_middle_and_away_at_the_start_misses_nothing(
 
 
 def test_a_frozen_server_delays_nothing_and_gets_the_run_once(
-    server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
+    server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(link, "CALL_TIMEOUT_S", 2.0)
     server.freeze()
     try:
         began = time.monotonic()
@@ -238,6 +242,42 @@ def test_a_frozen_server_delays_nothing_and_gets_the_run_once(
     assert json.loads(done.stdout) == [{"run": run.run_id, "state": "sent", "notes": []}]
     (found,) = runs_of(server, name_of(request))
     assert history(server, found.info.run_id) == LOSS and found.data.metrics["accuracy"] == 0.5
+    check_that_sending_again_changes_nothing(server, run, found)
+
+
+def check_that_sending_again_changes_nothing(server: MlflowServer, run: experiment.Run, found: Any) -> None:
+    """As after a failure that leaves open what the server has done; and a run whose id never came back to the driver."""
+    key = found.data.tags[KEY_TAG]
+    server.client().create_run(found.info.experiment_id, start_time=found.info.start_time + 1, tags={KEY_TAG: key})
+    wanted = order.read(run.directory)
+    assert wanted is not None
+    unknown = dataclasses.replace(wanted, run_id="", state="pending")
+    done, _ = publish.complete(Store(server.uri), unknown, run.directory, history=True)
+    assert done.run_id == found.info.run_id
+    (left,) = server.client().search_runs([found.info.experiment_id])
+    assert left.info.run_id == found.info.run_id and left.data.metrics == found.data.metrics
+    assert history(server, found.info.run_id) == LOSS
+
+
+def test_a_sender_that_is_killed_is_told_and_the_next_run_sends_both(
+    server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    usual = link.start_process
+    monkeypatch.setattr(link, "start_process", lambda: started.append(usual()) or started[-1])
+    run = submit(args={"folder": str(tmp_path)})
+    wait_until((tracked / "Experiments" / run.run_id / "mlflow.json").exists, "the sender's first deed")
+    started[0].kill()
+    wait_until(lambda: run.state.notes, "the note")
+    assert "has died" in run.state.notes[0] and "hopsml runs sync" in run.state.notes[0]
+    (tmp_path / "go").touch()
+    run.result(WAIT_S)
+    second = submit()
+    second.result(WAIT_S)
+    wait_until(lambda: is_sent(run, second), "both in MLflow")
+    assert len(started) == 2
+    for found in runs_of(server, name_of(request)):
+        assert found.info.status == "FINISHED" and history(server, found.info.run_id) == LOSS
 
 
 def test_a_run_whose_driver_was_killed_is_sent_as_failed(

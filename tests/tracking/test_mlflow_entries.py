@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -253,25 +252,3 @@ def test_a_missing_package_is_named_and_the_run_goes_on(
     wait_until(lambda: run.state.notes, "the note")
     assert "pip install 'hopsml[mlflow]'" in run.state.notes[0]
     assert json.loads((store / "Experiments" / run.run_id / "mlflow.json").read_text())["state"] == "refused"
-
-
-def test_a_sender_that_dies_is_told_and_the_next_run_has_another(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hopsml.tracking.mlflow import link
-
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
-    started: list[subprocess.Popen[bytes]] = []
-    usual = link.start_process
-    monkeypatch.setattr(link, "start_process", lambda: started.append(usual()) or started[-1])
-
-    def waits(folder: str) -> None:
-        wait_until(Path(folder, "go").exists, "the test's word")
-
-    run = experiment.submit(waits, args={"folder": str(store)}, progress=False, num_workers=1)
-    wait_until(lambda: started, "the sender")
-    started[0].kill()
-    wait_until(lambda: run.state.notes, "the note")
-    assert "has died" in run.state.notes[0]
-    (store / "go").touch()
-    run.result(60)
-    experiment.submit(lambda: 1, progress=False, num_workers=1).result(60)
-    wait_until(lambda: len(started) == 2, "another sender")

@@ -131,12 +131,13 @@ class Sender:
             try:
                 self._advance(run)
             except MlflowAway as error:
-                self._is_away(run, error)
+                self._pause(run, f"MLflow does not answer; what it misses is sent later ({error})")
                 return
             except (MlflowRefused, MlflowMissing) as error:
                 self._give_up(run, error)
             except HopsmlError as error:  # the run directory's store
-                self._is_away(run, error)
+                self._pause(run, f"what MLflow should get cannot be read or noted in the run directory ({error})")
+                return
             else:
                 self._pause_s, run.noted = 0.0, False
         if self.close_at is None and runs:
@@ -178,12 +179,12 @@ class Sender:
 
     # ------------------------------------------------------------------------------------------ what goes wrong
 
-    def _is_away(self, run: Followed, error: HopsmlError) -> None:
+    def _pause(self, run: Followed, why: str) -> None:
         self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
         self._not_before = self._clock() + self._pause_s
         if not run.noted:
             run.noted = True
-            self._note(run, f"MLflow does not answer; what it missed is sent later, from the run directory ({error})")
+            self._note(run, why)
 
     def _give_up(self, run: Followed, error: HopsmlError) -> None:
         remedy = f"once that is repaired: hopsml runs sync {run.directory.run_id}"
@@ -202,10 +203,18 @@ class Sender:
         self._looked.add(project)
         try:
             older = [url for url in order.pending(project) if url not in self.runs]
-            for url in older:
-                send_recorded(RunDir(url), self._store, run.uri)
         except HopsmlError as error:
-            self._note(run, f"older runs that MLflow has missed were not sent either: {error}")
+            self._note(run, f"whether MLflow has missed older runs is not known: {error}")
+            return
+        for url in older:
+            if self.close_at is not None:
+                return
+            try:
+                send_recorded(RunDir(url), self._store, run.uri)
+            except MlflowAway:
+                return
+            except HopsmlError as error:
+                self._note(run, f"{url}, which MLflow has missed, was not sent either: {error}")
 
     def _note(self, run: Followed, text: str) -> None:
         self._tell({"event": "note", "run": run.directory.url, "text": text})
