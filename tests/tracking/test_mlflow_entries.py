@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsml import experiment, settings
+from hopsml import experiment, settings, tracking
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment.arguments import model_name
 from hopsml.storage.run_dir import RunDir
@@ -252,3 +252,14 @@ def test_a_missing_package_is_named_and_the_run_goes_on(
     wait_until(lambda: run.state.notes, "the note")
     assert "pip install 'hopsml[mlflow]'" in run.state.notes[0]
     assert json.loads((store / "Experiments" / run.run_id / "mlflow.json").read_text())["state"] == "refused"
+
+
+def test_registering_says_what_is_missing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = experiment.submit(lambda: 1, progress=False, num_workers=1)
+    run.result(60)
+    with pytest.raises(ArgumentError, match="set MLFLOW_TRACKING_URI"):
+        tracking.register_model(run, "digits")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
+    with pytest.raises(ArgumentError, match="exported nothing"):
+        tracking.register_model(run, "digits")
