@@ -26,6 +26,7 @@ EXTRAS = {
     "tensorflow": ["tensorflow>=2.21,<2.22", "keras>=3.12"],
     "tensorflow-cpu": ["tensorflow-cpu>=2.21,<2.22", "keras>=3.12"],
     "notebook": ["ipykernel>=6", "ipywidgets>=8", "tqdm>=4.66"],
+    "mlflow": ["mlflow-skinny>=3,<4"],
     "demo": ["scikit-learn>=1.5"],
 }
 

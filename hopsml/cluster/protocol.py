@@ -200,6 +200,16 @@ class WorkerReport(Message, frozen=True, tag="worker-report"):
     time: float  # seconds since the epoch, on the worker's clock
 
 
+class WorkerUsage(Message, frozen=True, tag="worker-usage"):
+    """What the worker uses of its machine; ``sample`` counts from 0. See ``usage.py``."""
+
+    run_id: str
+    generation: int
+    sample: int
+    metrics: dict[str, float]
+    time: float  # seconds since the epoch, on the agent's clock
+
+
 class WorkerFinished(Message, frozen=True, tag="worker-finished"):
     """The user's function returned; ``result`` is the pickled value of the chief, empty for the other ranks."""
 
@@ -257,6 +267,7 @@ ToCoordinator = (
     | Committed
     | Draining
     | WorkerReport
+    | WorkerUsage
     | WorkerFinished
     | WorkerFailed
     | WorkerClosed

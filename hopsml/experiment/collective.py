@@ -42,6 +42,7 @@ class Options:
     heartbeat_timeout: float = 5.0
     progress_timeout: float | None = None
     checkpoint_every: float = 60.0
+    register_as: str | None = None
 
 
 def collective_all_reduce(*positional: Any, **named: Any) -> Result:
@@ -74,6 +75,8 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
         progress_timeout: seconds without a step of anybody after which an elastic group counts as hanging; by default ten
             times the usual step, at least 30.
         checkpoint_every: seconds between two checkpoints on shared storage that are made of an elastic State's commits.
+        environment: variables for the workers.
+        register_as: where MLflow is used, a name in its model registry: what a successful run exports becomes a version.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
@@ -119,6 +122,7 @@ def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan
         local_logdir=bool(options.local_logdir),
         metric_key=options.metric_key,
         checkpoint_every_s=arguments.seconds("checkpoint_every", options.checkpoint_every),
+        register_as=arguments.model_name("register_as", options.register_as),
     )
 
 

@@ -96,4 +96,5 @@ def build(run: Any, *, profile: str | None = None, progress: bool = True) -> pla
         elastic=plan.Elastic(**options["elastic"]) if options.get("elastic") else None,
         captured=captured,
         rerun_of=directory,
+        register_as=options.get("register_as"),
     )
