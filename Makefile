@@ -9,9 +9,10 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 STAMP := .venv/.complete
 REQUIREMENTS := requirements/dev.txt requirements/uv.txt
-CHECKED := hopsml tools tests conf
+CHECKED := hopsml tools tests conf benchmarks
+BENCH ?=
 
-.PHONY: help setup lock lint test-fast test hadoop-up hadoop-down demo demo-yarn clean
+.PHONY: help setup lock lint test-fast test bench hadoop-up hadoop-down demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -31,7 +32,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/mypy --no-error-summary --strict tools conf/discover_gpus.py
+	@$(BIN)/mypy --no-error-summary --strict tools benchmarks conf/discover_gpus.py
 	@$(BIN)/lint-imports --config pyproject.toml > .cache/lint-imports.log || { cat .cache/lint-imports.log; exit 1; }
 	@echo "lint: ruff, mypy and import-linter found nothing"
 
@@ -40,6 +41,9 @@ test-fast: $(STAMP)  ## what needs neither Spark nor Hadoop nor TensorFlow; unde
 
 test: $(STAMP) lint  ## everything: fast, tensorflow, spark, hadoop; in this order, in one pytest
 	@$(BIN)/python -m pytest -q --durations=15 --durations-min=5
+
+bench: $(STAMP)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
+	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
 
 hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-down
 	@$(BIN)/python -m tools.hadoop start

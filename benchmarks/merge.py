@@ -1,6 +1,6 @@
 """Step times of the ways to merge gradients: two TensorFlow workers on this machine.
 
-    python benchmarks/merge.py [--rounds 15] [--steps 5] [--workers 2] [--json FILE]
+    python -m benchmarks merge [--rounds 15] [--steps 5] [--workers 2] [--json FILE]
 
 Three loads: 160 gradients of Inception v1's sizes (28 MB), 160 of 4 KB, and the training step of the digits
 network. Every way is traced first; then the ways take turns, a few steps each, round after round, so that
@@ -175,7 +175,14 @@ def run_workers(workers: int, arguments: list[str]) -> dict[str, dict[str, list[
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 "CUDA_VISIBLE_DEVICES": "",
             }
-            command = [sys.executable, __file__, *arguments, "--result", str(Path(folder) / f"{rank}.json")]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.merge",
+                *arguments,
+                "--result",
+                str(Path(folder) / f"{rank}.json"),
+            ]
             processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
         try:
             if any(process.wait() for process in processes):
@@ -200,15 +207,17 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Measure and print; also the entry of a worker (``--result``)."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each way")
     parser.add_argument("--steps", type=int, default=5, help="steps in a turn")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", help="write every round's times to this file")
     parser.add_argument("--result", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.result:
         Path(options.result).write_text(json.dumps(measure(options.rounds, options.steps)))
         return

@@ -6,6 +6,7 @@
     store: ""                            # project URL; empty: HDFS where it is configured, else ./.hopsml
     spark: {spark.executor.memory: 1g}   # Spark's own settings, as they are; {conf} is the folder of this file
     environment: {}                      # variables for the driver
+    class_data: false                    # whether JVMs start from class-data archives, where `hopsml class-data` made them
 
 Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and the
 package's own.
@@ -19,9 +20,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hopsml import class_data
 from hopsml.errors import ArgumentError
 
-_KEYS = ("extends", "master", "deploy_mode", "store", "spark", "environment", "local_slots", "description")
+_KEYS = (
+    "extends",
+    "master",
+    "deploy_mode",
+    "store",
+    "spark",
+    "environment",
+    "local_slots",
+    "class_data",
+    "description",
+)
 
 
 @dataclass(frozen=True)
@@ -35,12 +47,17 @@ class Profile:
     spark: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     local_slots: int | None = None
+    class_data: bool = False
     description: str = ""
 
     @property
     def uses_spark(self) -> bool:
         """Whether agents are Spark tasks."""
         return self.master != "none"
+
+    def settings(self) -> dict[str, str]:
+        """``spark``, with the class-data archives of this machine where the profile uses them and they were made."""
+        return class_data.with_archives(self.spark) if self.class_data else dict(self.spark)
 
 
 def folders() -> list[Path]:
@@ -98,6 +115,7 @@ def parse(name: str, text: str, source: str) -> Profile:
         },
         environment={str(key): _text(value) for key, value in (content.get("environment") or {}).items()},
         local_slots=content.get("local_slots"),
+        class_data=content.get("class_data") is True,
         description=str(content.get("description", "")),
     )
 

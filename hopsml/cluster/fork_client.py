@@ -21,7 +21,9 @@ _QUIET = {
     "OPENBLAS_NUM_THREADS": "1",  # OpenBLAS starts threads on import, and a process with threads cannot fork safely
     "TF_GRPC_REUSE_PORT": "1",  # TensorFlow may bind the port that the agent holds
 }
-
+# pyarrow's allocator starts a thread too; pandas imports it, which Keras imports, which TensorFlow imports.
+_JEMALLOC = "JE_ARROW_MALLOC_CONF"
+_NO_THREAD = "background_thread:false"
 
 MARK = "HOPSML_FORK_SERVER"
 
@@ -31,6 +33,7 @@ def start_process(modules: tuple[str, ...]) -> Started:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(own_sys_path())}
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    environment[_JEMALLOC] = ",".join(filter(None, (os.environ.get(_JEMALLOC), _NO_THREAD)))  # the last one counts
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment[MARK] = f"{os.getpid()}-{ours.fileno()}-{time.monotonic_ns()}"
     module = "hopsml.cluster.fork_server"

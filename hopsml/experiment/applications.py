@@ -118,7 +118,7 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     conf = SparkConf()
     if profile is not None:
         conf.setMaster(profile.master)
-        for key, value in profile.spark.items():
+        for key, value in profile.settings().items():
             conf.set(key, value)
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")

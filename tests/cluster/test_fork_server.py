@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from hopsml.cluster import fork_client, processes
-from hopsml.cluster.fork_server import Exited
+from hopsml.cluster.fork_server import Exited, Ready
 from hopsml.cluster.worker import Assignment, Event
 
 pytestmark = pytest.mark.fast
@@ -299,3 +299,17 @@ def test_killing_the_agent_or_the_server_leaves_nothing(tmp_path, victim):
             agent.kill()
             for process in filter(lives, below):
                 process.kill()
+
+
+def test_the_allocator_of_pyarrow_does_not_keep_a_framework_from_being_forked():
+    """pandas, which Keras imports, brings pyarrow, whose jemalloc would start a thread at its import."""
+
+    async def ready() -> Ready:
+        client = fork_client.ForkClient(("pandas",), *fork_client.start_process(("pandas",)))
+        try:
+            return await asyncio.wait_for(client.ready, TIMEOUT_S)
+        finally:
+            await client.close()
+
+    answer = asyncio.run(ready())
+    assert (answer.mode, answer.problem) == ("fork", "")

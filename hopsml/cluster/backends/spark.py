@@ -49,19 +49,27 @@ class SparkBackend:
         return Capacity(executors * per_executor, f"{setting}, {slot_setting}", executors)
 
     def _slots_per_executor(self) -> tuple[int, str]:
-        master = self.context.master
         task_cpus = self._int("spark.task.cpus", 1)
-        if master.startswith("local-cluster["):
-            cores = int(master[len("local-cluster[") : -1].split(",")[1])
-        elif master.startswith("local"):
-            cores = self.context.defaultParallelism
-        else:
-            cores = self._int("spark.executor.cores", 1 if master == "yarn" else 0) or self.context.defaultParallelism
+        cores = self._cores_per_executor()
         slots = max(1, cores // task_cpus)
         gpus = self._int("spark.executor.resource.gpu.amount", 0)
         if gpus and gpus < slots:
             return gpus, f"spark.executor.resource.gpu.amount={gpus} (slots an executor)"
         return slots, f"{slots} slots an executor (its cores {cores} over spark.task.cpus={task_cpus})"
+
+    def _cores_per_executor(self) -> int:
+        master = self.context.master
+        if master.startswith("local-cluster["):
+            return int(master[len("local-cluster[") : -1].split(",")[1])
+        if master.startswith("local"):
+            return int(self.context.defaultParallelism)
+        return self._int("spark.executor.cores", 1 if master == "yarn" else 0) or int(self.context.defaultParallelism)
+
+    def _tasks_per_executor(self, profile: Any) -> int:
+        """How many agents Spark could put on one executor: with ``profile`` each takes a GPU, without it cores alone."""
+        if profile is not None:
+            return self._slots_per_executor()[0]
+        return self._cores_per_executor() // self._int("spark.task.cpus", 1)
 
     def _fixed_executors(self) -> tuple[int, str]:
         master = self.context.master
@@ -113,11 +121,11 @@ class SparkBackend:
         problem = ""
         try:
             dynamic = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-            if not dynamic:
+            profile = self._profile(dynamic)
+            if not dynamic and self._tasks_per_executor(profile) > 1:
                 self._await_executors(min(count, self._fixed_executors()[0]))
             self.context.setJobGroup(self._group_of(bootstrap.ask), f"hopsml: {count} agents", interruptOnCancel=True)
             slots = self.context.parallelize(range(count), count)
-            profile = self._profile(dynamic)
             if profile is not None:
                 slots = slots.withResources(profile)
             last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap)).collect()

@@ -1,0 +1,66 @@
+"""The command line: python -m benchmarks NAME... [--quick] [--json FILE]."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import machine, merge
+from benchmarks.figures import Report
+from benchmarks.launched import end_in_order
+from benchmarks.options import Options
+from benchmarks.peers import NAMES as PEERS
+
+BENCHMARKS = ("step", "launch", "memory", "checkpoint", "teardown")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What can be said."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure hopsml beside its peers. 'all' runs every benchmark but merge, which has options of its own.",
+    )
+    parser.add_argument("names", nargs="+", choices=(*BENCHMARKS, "all"), metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="few rounds: a first look, not a figure to be quoted")
+    parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
+    parser.add_argument("--peers", default="", help=f"only these, with commas between: {', '.join(PEERS)}")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    return parser
+
+
+def main(words: list[str]) -> int:
+    """Run what was named; 0 although a goal may be missed: the table says so."""
+    if words[:1] == ["merge"]:
+        merge.main(words[1:])
+        return 0
+    given = arguments().parse_args(words)
+    chosen = tuple(peer for peer in given.peers.split(",") if peer)
+    if unknown := set(chosen) - set(PEERS):
+        arguments().error(f"--peers: {', '.join(sorted(unknown))} not known; there are {', '.join(PEERS)}")
+    if given.rounds is not None and given.rounds < 1:
+        arguments().error(f"--rounds {given.rounds}: it must be 1 or more")
+    end_in_order()
+    began = time.monotonic()
+    report = Report(machine=machine.facts())
+    options = Options(given.quick, given.rounds, chosen, say)
+    for name in BENCHMARKS if "all" in given.names else dict.fromkeys(given.names):
+        say(f"{name} begins after {time.monotonic() - began:.0f} s")
+        report.add(importlib.import_module(f"benchmarks.{name}").run(options))
+    if given.json is not None:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(report.as_json(), encoding="utf-8")
+    say(f"took {time.monotonic() - began:.0f} s")
+    print(report.table(), flush=True)
+    return 0
+
+
+def say(line: str) -> None:
+    """Progress goes beside the table, not into it."""
+    print(f"bench: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""A pinned Python environment for each peer: ``.cache/bench/NAME`` of ``requirements/bench-NAME.txt``, on first use."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = ROOT / ".cache" / "bench"
+
+
+def requirements_of(name: str) -> Path:
+    """The pins of a peer."""
+    return ROOT / "requirements" / f"bench-{name}.txt"
+
+
+def ensure(name: str, say: Callable[[str], None]) -> Path:
+    """The peer's Python interpreter; its environment is made if it is not there, or if the pins have changed.
+
+    Raises RuntimeError with the installer's own words when a package cannot be had. Two callers at once: the second
+    waits and finds it done.
+    """
+    folder, pins = CACHE / name, requirements_of(name)
+    python, stamp = folder / "bin" / "python", folder / ".complete"
+    wanted = hashlib.sha256(pins.read_bytes()).hexdigest()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != wanted:
+            say(f"making the environment of {name} from {pins.name} (once)")
+            began = time.monotonic()
+            _install(folder, pins)
+            stamp.write_text(wanted)
+            say(f"the environment of {name} is ready after {time.monotonic() - began:.0f} s")
+    return python
+
+
+def _install(folder: Path, pins: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    uv = str(_uv())
+    _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
+    # Compiled: a peer that had to compile its packages at the first start would be measured slower than it is.
+    install = [uv, "pip", "install", "--quiet", "--no-deps", "--compile-bytecode"]
+    _run([*install, "--python", str(folder / "bin" / "python"), "--requirement", str(pins)])
+
+
+def _uv() -> Path:
+    beside = Path(sys.executable).with_name("uv")
+    found = beside if beside.exists() else shutil.which("uv")
+    if found is None:
+        raise RuntimeError("uv is not there, which makes the peers' environments; run `make setup`")
+    return Path(found)
+
+
+def _run(command: list[str]) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}")
+
+
+def pyspark_home(python: Path) -> Path:
+    """The folder of the pyspark package that an interpreter would import."""
+    folders = sorted(python.parent.parent.glob("lib/python3*/site-packages/pyspark"))
+    if not folders:
+        raise RuntimeError(f"{python} has no pyspark")
+    return folders[0]

@@ -1,0 +1,117 @@
+"""What a benchmark gives: figures with a goal each, as a table for people and as JSON for programs; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.spread import Spread, paired_ratios, spread_of
+
+GOALS = {
+    "step.ratio_n2": 1.02,
+    "step.ratio_n4": 1.02,
+    "launch.cold_ratio": 0.95,
+    "launch.warm_ratio": 0.25,
+    "launch.submit_ratio": 0.45,
+    "memory.agent_mb": 60.0,
+    "memory.fork_server_private_mb": 200.0,
+    "memory.coordinator_mb": 100.0,
+    "checkpoint.stall_ratio": 1.01,
+    "teardown.orphans": 0.0,
+}  # at most this; figures that are not here are shown for comparison
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure: ``value`` (the median), the middle half from ``low`` to ``high``, over ``n`` rounds.
+
+    ``peer`` says what was measured beside it; ``ratio`` is ours over the peer's, None where there is no peer.
+    """
+
+    name: str
+    value: float
+    unit: str
+    n: int
+    low: float
+    high: float
+    peer: str = ""
+    ratio: float | None = None
+
+    @property
+    def goal(self) -> float | None:
+        """At most this much, or None."""
+        return GOALS.get(self.name)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the goal, if there is one, is met."""
+        return self.goal is None or self.value <= self.goal
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields beside the name."""
+        return {
+            "value": self.value,
+            "unit": self.unit,
+            "n": self.n,
+            "low": self.low,
+            "high": self.high,
+            "peer": self.peer,
+            "ratio": self.ratio,
+        }
+
+
+def measured(name: str, values: Sequence[float], unit: str, peer: str = "", of_peer: Sequence[float] = ()) -> Figure:
+    """A figure in a unit of its own; with the peer's values of the same rounds its ratio to them."""
+    spread = spread_of(values)
+    ratio = spread_of(paired_ratios(values, of_peer)).median if of_peer else None
+    return _figure(name, spread, unit, peer, ratio)
+
+
+def ratio_of(name: str, ours: Sequence[float], theirs: Sequence[float], peer: str) -> Figure:
+    """A figure that is itself a ratio: the median over the rounds of ours over the peer's."""
+    spread = spread_of(paired_ratios(ours, theirs))
+    return _figure(name, spread, "ratio", peer, spread.median)
+
+
+def _figure(name: str, spread: Spread, unit: str, peer: str, ratio: float | None) -> Figure:
+    digits = 3 if unit in ("s", "ratio") else 2
+    value, low, high = (round(number, digits) for number in (spread.median, spread.low, spread.high))
+    return Figure(name, value, unit, spread.n, low, high, peer, None if ratio is None else round(ratio, 3))
+
+
+@dataclass
+class Report:
+    """All figures of a run of the benchmarks, and what a reader must know beside them."""
+
+    figures: list[Figure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, other: Report) -> None:
+        """Append another benchmark's."""
+        self.figures += other.figures
+        self.notes += other.notes
+
+    def as_json(self) -> str:
+        """``{"figures": {name: {...}}, "notes": [...], "machine": {...}}``."""
+        figures = {figure.name: figure.as_json() for figure in self.figures}
+        return json.dumps({"figures": figures, "notes": self.notes, "machine": self.machine}, indent=1) + "\n"
+
+    def table(self) -> str:
+        """Markdown; figures with a goal first."""
+        return "\n".join([*_table(self.figures), *(f"- {note}" for note in self.notes)])
+
+
+def _table(figures: Iterable[Figure]) -> list[str]:
+    lines = ["| figure | measured | middle half | n | goal | beside |", "|---|---|---|---|---|---|"]
+    for figure in sorted(figures, key=lambda figure: figure.goal is None):
+        goal = "" if figure.goal is None else f"≤ {figure.goal:g} {'reached' if figure.reached else 'MISSED'}"
+        beside = figure.peer
+        if figure.ratio is not None and figure.unit != "ratio":
+            beside = f"{figure.ratio:.2f} × {figure.peer}"
+        unit = "" if figure.unit == "ratio" else f" {figure.unit}"
+        spread = f"{figure.low:g} to {figure.high:g}"
+        lines.append(f"| {figure.name} | {figure.value:g}{unit} | {spread} | {figure.n} | {goal} | {beside} |")
+    return lines

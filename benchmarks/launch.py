@@ -1,0 +1,113 @@
+"""How long until all workers have finished their first step: cold, warm, and from spark-submit.
+
+Every training script writes the time of its first step itself, by the machine's monotonic clock, so all launchers are
+measured alike. Measured from the start of the (first) process, or from the call in a session that runs already.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from benchmarks import first_step, peers
+from benchmarks.figures import Report, measured, ratio_of
+from benchmarks.launched import Launched, temporary_folder
+from benchmarks.options import Options
+from benchmarks.pairing import alternate
+from benchmarks.session import Session
+
+WORKERS = 2
+WARM_CALLS = 3
+REFERENCE = "spark-tensorflow-distributor"
+OTHERS = ("torch-distributor", "tensorflowonspark", "ray-train")
+
+
+def run(options: Options) -> Report:
+    """Both tables."""
+    report = Report()
+    if options.wants("bare"):
+        report.add(in_session(options))
+    if options.wants("hopsml"):
+        report.add(from_submit(options))
+    return report
+
+
+# ------------------------------------------------------------------------------------------ in a running session
+
+
+def in_session(options: Options) -> Report:
+    """A call in a running Spark session over bare TensorFlow's time from process start, rounds taking turns."""
+    warm: list[float] = []
+    again: list[float] = []
+    times = alternate(
+        options.rounds_of(7, 2),
+        {"bare": partial(from_nothing, "bare", options), "cold": partial(_calls, warm, again)},
+        options.say,
+    )
+    beside = "TensorFlow by hand"
+    return Report(
+        [
+            ratio_of("launch.cold_ratio", times["cold"], times["bare"], beside),
+            ratio_of("launch.warm_ratio", warm, times["bare"], beside),
+            ratio_of("launch.cold_again_ratio", again, times["bare"], beside),
+            measured("launch.cold_s", times["cold"], "s", beside, times["bare"]),
+            measured("launch.warm_s", warm, "s", beside, times["bare"]),
+            measured("launch.bare_s", times["bare"], "s"),
+        ],
+        [
+            "launch.cold: the first call in a fresh session of Spark's default settings, whose executors have registered "
+            f"and have run no Python yet; warm: the median of the {WARM_CALLS} calls after it; cold again: after all "
+            "agents were given back"
+        ],
+    )
+
+
+def _calls(warm: list[float], again: list[float]) -> float:
+    """One session: seconds of its first call; adds a round's value to the other two."""
+    with temporary_folder() as name, Session(Path(name), WORKERS) as session:
+        session.ask("import")
+        first = _call(session, "first")
+        later = sorted(_call(session, f"warm{number}") for number in range(WARM_CALLS))
+        warm.append(later[WARM_CALLS // 2])
+        session.ask("give back")
+        again.append(_call(session, "again"))
+    return first
+
+
+def _call(session: Session, name: str) -> float:
+    folder = session.folder / name
+    folder.mkdir()
+    answer = session.ask("call", folder=str(folder), workers=WORKERS)
+    return max(first_step.times(folder).values()) - float(answer["called"])
+
+
+# ------------------------------------------------------------------------------------------ from a shell
+
+
+def from_nothing(name: str, options: Options) -> float:
+    """Seconds from the start of a peer's first process to the first step on both workers."""
+    peer = peers.find(name)
+    with temporary_folder() as folder:
+        job = peer.job(Path(folder), WORKERS, 1, options.say)
+        with Launched(job, Path(folder)) as launched:
+            return first_step.wait(launched, Path(folder), WORKERS) - launched.began
+
+
+def from_submit(options: Options) -> Report:
+    """spark-submit, ours beside the peers'; Ray without Spark, from the start of its script."""
+    others = [name for name in OTHERS if options.wants(name)]
+    for name in (REFERENCE, *others):
+        peers.find(name).python(options.say)  # made beforehand: a peer's turn must not wait for its packages
+    candidates = {name: partial(from_nothing, name, options) for name in ("hopsml", REFERENCE, *others)}
+    times = alternate(options.rounds_of(5, 1), candidates, options.say)
+    reference = peers.find(REFERENCE).title
+    report = Report(
+        [
+            ratio_of("launch.submit_ratio", times["hopsml"], times[REFERENCE], reference),
+            measured("launch.submit_s", times["hopsml"], "s", reference, times[REFERENCE]),
+        ]
+    )
+    for name in (REFERENCE, *others):
+        figure = f"launch.submit_{name.replace('-', '_')}_s"
+        report.figures.append(measured(figure, times[name], "s", "hopsml", times["hopsml"]))
+    return report

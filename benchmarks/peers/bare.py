@@ -1,0 +1,38 @@
+"""Two TensorFlow processes with TF_CONFIG, started by hand: what every launcher is measured against."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.launched import Command
+from benchmarks.peers.base import Peer
+
+
+def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
+    """One process a worker; as by hand, nobody holds the ports until TensorFlow binds them."""
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(workers)]}
+    return [
+        Command(
+            [str(python), *script],
+            {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})},
+        )
+        for rank in range(workers)
+    ]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+PEER = Peer("bare", "TensorFlow by hand", "bare_job.py", start, own_environment=False, has_driver=False)

@@ -1,0 +1,101 @@
+"""A user's Spark session with default settings, in which runs are started on command; JSON lines in and out.
+
+{"do": "idle", "workers": 2}                   a task on each executor, held until the next line: {"ready": ...}
+{"do": "import"}                               hopsml, as the head of a notebook does
+{"do": "call", "folder": ..., "workers": 2}    collective_all_reduce; answers {"called": when}
+{"do": "give back"}                            the agents; the session stays
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+def train(folder: str, steps: int, held: str) -> None:
+    """The training function; ``held`` is a file that is waited for at the end, empty for none."""
+    import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
+
+    import hopsml
+    from benchmarks.scripts import model
+
+    model.train(hopsml.tensorflow.strategy(), folder, steps)
+    while held and not Path(held).exists():
+        time.sleep(0.02)
+
+
+def call(context: Any, folder: str, workers: int, steps: int = 1, held: str = "") -> dict[str, Any]:
+    """One run; the agents stay warm for the next."""
+    from hopsml import experiment
+
+    arguments = {"folder": folder, "steps": steps, "held": held}
+    began = time.monotonic()
+    experiment.collective_all_reduce(train, args=arguments, num_workers=workers, keep_warm=600, progress=False)
+    return {"called": began}
+
+
+def idle(context: Any, workers: int, release: str) -> dict[str, Any]:
+    """Plain Python tasks that hold their Python workers until the file ``release`` is there."""
+
+    def hold(_: Iterator[int]) -> Iterator[int]:
+        import os
+
+        Path(f"{release}.{os.getpid()}").touch()
+        while not Path(release).exists():
+            time.sleep(0.02)
+        yield os.getpid()
+
+    return {"pids": context.parallelize(range(workers), workers).mapPartitions(hold).collect()}
+
+
+def get_ready(context: Any) -> dict[str, Any]:
+    """The head of a notebook."""
+    import hopsml
+
+    return {"imported": str(hopsml.experiment)}
+
+
+def give_back(context: Any) -> dict[str, Any]:
+    """Agents and coordinator go; the next call is the first again."""
+    from hopsml import experiment
+
+    experiment.shutdown()
+    return {}
+
+
+VERBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "call": call,
+    "idle": idle,
+    "import": get_ready,
+    "give back": give_back,
+}
+
+
+def executors(context: Any) -> int:
+    """Registered now, without the driver."""
+    return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
+
+
+def main() -> None:
+    """Start the session, wait for its executors, obey."""
+    from pyspark.sql import SparkSession
+
+    answers = Path(sys.argv[1])
+    context = SparkSession.builder.getOrCreate().sparkContext
+    while executors(context) < int(sys.argv[2]):
+        time.sleep(0.02)
+    (answers / "0.answer").write_text("{}")
+    for number, line in enumerate(sys.stdin, start=1):
+        command = json.loads(line)
+        answer = VERBS[command.pop("do")](context, **command)
+        aside = answers / f"{number}.tmp"
+        aside.write_text(json.dumps(answer))
+        aside.rename(answers / f"{number}.answer")
+
+
+if __name__ == "__main__":
+    main()

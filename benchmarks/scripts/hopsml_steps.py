@@ -1,0 +1,26 @@
+"""Groups of hopsml on this machine, for steps in turns: one for each way that is named."""
+
+from __future__ import annotations
+
+import sys
+
+import hopsml
+from benchmarks.scripts import model, turns
+
+
+def train(socket: str, way: str) -> None:
+    """``hopsml`` builds the strategy that hopsml offers, ``hopsml-plain`` TensorFlow's own."""
+    import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
+
+    strategy = hopsml.tensorflow.strategy() if way == "hopsml" else model.plain_strategy()
+    turns.serve(socket, way, model.rank(), model.build(strategy))
+
+
+if __name__ == "__main__":
+    socket, workers, ways = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    runs = [
+        hopsml.experiment.submit(train, args={"socket": socket, "way": way}, num_workers=workers, progress=False)
+        for way in ways
+    ]
+    for run in runs:
+        run.result()

@@ -1,0 +1,60 @@
+"""A user's running Spark session (scripts/hopsml_session.py) at the benchmark's command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.launched import Command, Launched
+from benchmarks.peers.base import QUIET, SCRIPTS, local_cluster
+from benchmarks.peers.hopsml import variables
+
+START_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 120.0
+
+
+class Session(Launched):
+    """A driver with a SparkSession of Spark's default settings, and its executors; ends with its context."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        """Returns when all executors have registered. Raises RuntimeError when they do not."""
+        settings = " ".join(f"--conf {key}={value}" for key, value in QUIET.items())
+        arguments = f"--master {local_cluster(workers)} {settings} pyspark-shell"
+        python = Path(sys.executable)
+        script = [str(python), str(SCRIPTS / "hopsml_session.py"), str(folder), str(workers)]
+        super().__init__(
+            [Command(script, {**variables(python, folder), "PYSPARK_SUBMIT_ARGS": arguments})],
+            folder,
+        )
+        self.asked = 0
+        try:
+            self.answer(START_TIMEOUT_S)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    @property
+    def driver(self) -> int:
+        """Pid of the driver's Python."""
+        return self.processes[0].pid
+
+    def tell(self, do: str, **arguments: Any) -> None:
+        """Begin a command; ``answer`` waits for its end."""
+        self.asked += 1
+        pipe = self.processes[0].stdin
+        assert pipe is not None
+        pipe.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        pipe.flush()
+
+    def answer(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """What the last command gave."""
+        path = self.folder / f"{self.asked}.answer"
+        self.wait_until(path.exists, timeout_s, f"answer {self.asked} of the session")
+        return dict(json.loads(path.read_text()))
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """A command and its answer."""
+        self.tell(do, **arguments)
+        return self.answer()

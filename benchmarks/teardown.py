@@ -1,0 +1,70 @@
+"""Processes that are left ten seconds after kill -9 of the driver, while all workers train: ours and each peer's.
+
+The driver is the Python process that runs the user's script. Counted is everything that carries the mark of the launch in
+its environment, wherever it has re-parented itself to.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from benchmarks import first_step, peers
+from benchmarks.figures import Report, measured
+from benchmarks.launched import POLL_S, Launched, temporary_folder
+from benchmarks.options import Options
+from benchmarks.pairing import alternate
+
+WORKERS = 2
+AFTER_S = 10.0
+PEERS = ("hopsml", "spark-tensorflow-distributor", "torch-distributor", "tensorflowonspark", "ray-train")
+
+
+def run(options: Options) -> Report:
+    """Ours, and for comparison the peers'."""
+    names = [name for name in PEERS if name == "hopsml" or options.wants(name)]
+    for name in names:
+        peers.find(name).python(options.say)
+    left = alternate(options.rounds_of(3, 1), {name: partial(orphans, name, options) for name in names}, options.say)
+    report = Report()
+    for name, found in left.items():
+        counts = [float(count) for count, _ in found]
+        figure = "teardown.orphans" if name == "hopsml" else f"teardown.orphans_{name.replace('-', '_')}"
+        report.figures.append(measured(figure, counts, "processes", "" if name == "hopsml" else "hopsml"))
+    report.figures.append(measured("teardown.last_gone_s", [gone for _, gone in left["hopsml"]], "s"))
+    return report
+
+
+def orphans(name: str, options: Options) -> tuple[int, float]:
+    """How many live ``AFTER_S`` after the kill, and the seconds until the last had gone (at most ``AFTER_S``)."""
+    peer = peers.find(name)
+    with temporary_folder() as temporary:
+        folder = Path(temporary)
+        with Launched(peer.job(folder, WORKERS, 0, options.say), folder) as launched:
+            first_step.wait(launched, folder, WORKERS)
+            os.kill(driver_of(launched, peer.script), signal.SIGKILL)
+            killed = time.monotonic()
+            gone = AFTER_S
+            while time.monotonic() < killed + AFTER_S:
+                if not launched.alive():
+                    gone = time.monotonic() - killed
+                    break
+                time.sleep(POLL_S)
+            return len(launched.alive()), round(gone, 2)
+
+
+def driver_of(launched: Launched, script: str) -> int:
+    """Pid of the Python process that runs the user's script; the JVM of spark-submit names it too, as its argument."""
+    found = [
+        process
+        for process in map(psutil.Process, launched.alive())
+        if "python" in Path(process.cmdline()[0]).name and any(word.endswith(script) for word in process.cmdline()[1:3])
+    ]
+    if len(found) != 1:
+        raise RuntimeError(f"{len(found)} processes run {script}; one was expected:\n{launched.tail()}")
+    return found[0].pid

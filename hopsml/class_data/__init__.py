@@ -1,0 +1,120 @@
+"""Class-data archives: Spark's loaded classes as files that a JVM maps at its start instead of loading them one by one.
+
+A profile with ``class_data: true`` uses them where they have been made (``hopsml class-data``), on this machine: one for the
+driver, one for executors that share its disk. An archive belongs to one build of Java, one set of jars and one choice of
+JVM options; its folder's name is made of them, so one that does not fit is not found. The JVM checks it once more and
+starts without it (``-Xshare:auto``) when anything differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from hopsml.errors import ArgumentError
+
+OPTIONS = {"driver": "spark.driver.extraJavaOptions", "executor": "spark.executor.extraJavaOptions"}
+MAKE_TIMEOUT_S = 180.0
+# Not a word from the JVM about an archive that it does not take: it starts without.
+QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+
+
+def with_archives(settings: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings with those archives that exist; a setting that names an archive of its own stays as it is."""
+    found = dict(settings)
+    for role, option in OPTIONS.items():
+        archive = archive_of(role, settings)
+        if archive is not None and archive.is_file() and "SharedArchiveFile" not in found.get(option, ""):
+            found[option] = f"{found.get(option, '')} -XX:SharedArchiveFile={archive} {QUIET}".strip()
+    return found
+
+
+def archive_of(role: str, settings: Mapping[str, str]) -> Path | None:
+    """Where the archive of the driver or the executors lies, made or not; None without Java or Spark."""
+    java, jars = _java(), _jars()
+    if java is None or jars is None:
+        return None
+    library = java.parents[1] / "lib" / "server" / "libjvm.so"
+    parts = [str(java), settings.get(OPTIONS[role], "")]
+    for file in (library, *sorted(jars.iterdir())):
+        if file.exists():
+            status = file.stat()
+            parts.append(f"{file} {status.st_size} {status.st_mtime_ns}")
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return _cache() / f"{role}-{digest}.jsa"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hopsml" / "class-data"
+
+
+def _java() -> Path | None:
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    return Path(found).resolve() if found else None
+
+
+def _jars() -> Path | None:
+    home = os.environ.get("SPARK_HOME")
+    spec = None if home else find_spec("pyspark")
+    folder = Path(home) if home else Path(spec.origin).parent if spec is not None and spec.origin else None
+    return folder / "jars" if folder is not None and (folder / "jars").is_dir() else None
+
+
+# ------------------------------------------------------------------------------------------ making
+
+
+def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
+    """Run a small application that notes which classes it loads; the archives by role, about 130 MB.
+
+    Its settings are those of the profile, because an archive fits JVM options. Takes some fifteen seconds.
+
+    Raises ArgumentError when there is no Java or no Spark, or when the application fails.
+    """
+    targets: dict[str, Path] = {}
+    for role in OPTIONS:
+        archive = archive_of(role, settings)
+        if archive is None:
+            raise ArgumentError("class-data archives need Java and Spark on this machine; install them first")
+        targets[role] = archive
+    _cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=_cache(), prefix="making-") as name:
+        folder = Path(name)
+        noted = dict(settings)
+        for role, option in OPTIONS.items():
+            noted[option] = f"{settings.get(option, '')} -XX:ArchiveClassesAtExit={folder / role}".strip()
+        _run(noted, spark_submit, folder)
+        for role, target in targets.items():
+            os.replace(folder / role, target)
+    return targets
+
+
+def _run(settings: Mapping[str, str], spark_submit: str, folder: Path) -> None:
+    # One executor: two would write the same file.
+    line = [spark_submit, "--master", "local-cluster[1,1,1024]"]
+    for key, value in settings.items():
+        line += ["--conf", f"{key}={value}"]
+    script = Path(__file__).with_name("job.py")
+    variables = {"PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **variables}
+    done = subprocess.run(
+        [*line, str(script)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=MAKE_TIMEOUT_S,
+        check=False,
+    )
+    missing = [role for role in OPTIONS if not (folder / role).is_file()]
+    if done.returncode or missing:
+        what = f"status {done.returncode}" if done.returncode else f"no archive of the {' and the '.join(missing)}"
+        raise ArgumentError(f"the application that makes class-data archives ended with {what}:\n{done.stdout[-2000:]}")

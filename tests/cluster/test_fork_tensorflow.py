@@ -1,0 +1,25 @@
+"""The framework that matters is forked, not spawned: a warm launch without its import rests on that."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hopsml.cluster import fork_client
+from hopsml.cluster.fork_server import Ready
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.timeout(60)
+def test_tensorflow_leaves_one_thread():
+    async def ready() -> Ready:
+        client = fork_client.ForkClient(("tensorflow",), *fork_client.start_process(("tensorflow",)))
+        try:
+            return await asyncio.wait_for(client.ready, 50)
+        finally:
+            await client.close()
+
+    answer = asyncio.run(ready())
+    assert (answer.mode, answer.problem) == ("fork", "")

@@ -1,0 +1,118 @@
+"""Class-data archives: used where they fit, left alone where they do not; made by a real Spark in one test."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hopsml import class_data, profiles, submission
+from hopsml.class_data import OPTIONS, archive_of, with_archives
+from hopsml.errors import ArgumentError
+
+SETTINGS = {OPTIONS["driver"]: "-XX:+UseSerialGC", OPTIONS["executor"]: "-XX:+UseSerialGC", "spark.app.name": "x"}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java and a Spark, as far as their files count."""
+    for file in ("java/bin/java", "java/lib/server/libjvm.so", "spark/jars/a.jar"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(file)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def make_up(role: str) -> Path:
+    archive = archive_of(role, SETTINGS)
+    assert archive is not None
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    archive.touch()
+    return archive
+
+
+@pytest.mark.fast
+def test_nothing_made_nothing_changed(installed):
+    assert with_archives(SETTINGS) == SETTINGS
+
+
+@pytest.mark.fast
+def test_an_archive_that_was_made_is_used_by_its_role_alone(installed):
+    archive = make_up("driver")
+    found = with_archives(SETTINGS)
+    assert found[OPTIONS["driver"]].startswith(f"-XX:+UseSerialGC -XX:SharedArchiveFile={archive} -Xshare:auto")
+    assert {**found, OPTIONS["driver"]: SETTINGS[OPTIONS["driver"]]} == SETTINGS
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("changed", ["java/lib/server/libjvm.so", "spark/jars/a.jar"])
+def test_another_java_or_spark_has_an_archive_of_its_own(installed, changed):
+    make_up("executor")
+    (installed / changed).write_text("a newer one")
+    assert with_archives(SETTINGS) == SETTINGS
+
+
+@pytest.mark.fast
+def test_other_jvm_options_have_an_archive_of_their_own(installed):
+    make_up("driver")
+    other = {**SETTINGS, OPTIONS["driver"]: "-XX:+UseParallelGC"}
+    assert with_archives(other) == other
+
+
+@pytest.mark.fast
+def test_a_users_own_archive_stands(installed):
+    own = {OPTIONS["driver"]: "-XX:SharedArchiveFile=/mine.jsa"}
+    archive = archive_of("driver", own)
+    assert archive is not None
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert with_archives(own) == own
+
+
+@pytest.mark.fast
+def test_without_java_there_is_none(installed, monkeypatch):
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(installed))
+    assert with_archives(SETTINGS) == SETTINGS
+    with pytest.raises(ArgumentError, match="need Java and Spark on this machine"):
+        class_data.make(SETTINGS, "spark-submit")
+
+
+@pytest.mark.fast
+def test_a_profile_says_whether_it_uses_them(installed):
+    text = "master: local-cluster[2,2,1024]\nspark: {spark.driver.extraJavaOptions: -XX:+UseSerialGC}\n"
+    make_up("driver")
+    without, using = (profiles.parse("x", more + text, "x.yaml") for more in ("", "class_data: true\n"))
+    assert without.settings() == without.spark
+    assert "SharedArchiveFile" in using.settings()[OPTIONS["driver"]]
+
+
+@pytest.mark.fast
+def test_an_application_that_fails_is_shown_and_leaves_nothing(installed):
+    spark_submit = installed / "spark-submit"
+    spark_submit.write_text("#!/bin/sh\necho no memory left; exit 7\n")
+    spark_submit.chmod(0o755)
+    with pytest.raises(ArgumentError, match=r"ended with status 7:\nno memory left"):
+        class_data.make(SETTINGS, str(spark_submit))
+    assert list((installed / "cache" / "hopsml" / "class-data").iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(200)
+def test_a_jvm_maps_what_was_made_and_starts_without_what_does_not_fit(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    profile = profiles.load("local-cluster")
+    made = class_data.make(profile.spark, submission.spark_submit())
+    option = profile.settings()[OPTIONS["executor"]]
+    jars = class_data._jars()
+    assert jars is not None
+    line = [str(class_data._java()), *option.split(), "-Xlog:class+load=info", "-version"]
+    # What of the class path the archive must find again at its head is written in it; the JVM compares.
+    shown = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True).stdout
+    assert "openjdk version" in shown
+    made["executor"].write_bytes(b"not an archive")
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    assert "openjdk version" in done.stdout
