@@ -26,10 +26,11 @@ class Peer:
     start: Callable[[Path, Sequence[str], int], list[Command]]
     own_environment: bool = True
     has_driver: bool = True
+    environment: str = ""  # of another peer that is shared
 
     def python(self, say: Callable[[str], None] = print) -> Path:
         """Its interpreter; makes its environment on first use."""
-        return environments.ensure(self.name, say) if self.own_environment else Path(sys.executable)
+        return environments.ensure(self.environment or self.name, say) if self.own_environment else Path(sys.executable)
 
     def job(self, folder: Path, workers: int, steps: int, say: Callable[[str], None] = print) -> list[Command]:
         """The commands that start the training; it writes its first steps' times into ``folder``."""

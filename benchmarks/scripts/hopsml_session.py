@@ -3,6 +3,7 @@
 {"do": "idle", "workers": 2}                   a task on each executor, held until the next line: {"ready": ...}
 {"do": "import"}                               hopsml, as the head of a notebook does
 {"do": "call", "folder": ..., "workers": 2}    collective_all_reduce; answers {"called": when}
+{"do": "elastic", "folder": ..., "least": 1, "most": 2}    a run whose group may change, without waiting for its end
 {"do": "give back"}                            the agents; the session stays
 """
 
@@ -52,6 +53,17 @@ def idle(context: Any, workers: int, release: str) -> dict[str, Any]:
     return {"pids": context.parallelize(range(workers), workers).mapPartitions(hold).collect()}
 
 
+def elastic(context: Any, folder: str, least: int, most: int) -> dict[str, Any]:
+    """Begin a run whose group may change; it trains until the session is ended."""
+    from benchmarks.scripts import elastic_job
+    from hopsml import experiment
+
+    run = experiment.submit(
+        elastic_job.train, args={"folder": folder}, min_workers=least, max_workers=most, preload=["tensorflow"]
+    )
+    return {"run": run.run_id}
+
+
 def get_ready(context: Any) -> dict[str, Any]:
     """The head of a notebook."""
     import hopsml
@@ -69,6 +81,7 @@ def give_back(context: Any) -> dict[str, Any]:
 
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "call": call,
+    "elastic": elastic,
     "idle": idle,
     "import": get_ready,
     "give back": give_back,

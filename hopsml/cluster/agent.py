@@ -82,12 +82,14 @@ def decode_bootstrap(data: bytes) -> Bootstrap:
     return msgspec.msgpack.decode(data, type=Bootstrap)
 
 
-def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = ()) -> str:
+def run_agent(
+    bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = (), task: int = -1
+) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
     folder, lock = _own_folder()
     server = fork_client.start_process(bootstrap.preload)
-    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder)
+    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task)
     try:
         return asyncio.run(agent.live(server))
     except Exception as error:  # noqa: BLE001 see above
@@ -141,8 +143,15 @@ class Agent:
     """One slot; holds at most one worker at a time."""
 
     def __init__(
-        self, bootstrap: Bootstrap, index: int, executor_id: str, gpu_addresses: tuple[str, ...], folder: Path
+        self,
+        bootstrap: Bootstrap,
+        index: int,
+        executor_id: str,
+        gpu_addresses: tuple[str, ...],
+        folder: Path,
+        task: int = -1,
     ) -> None:
+        self.task = task
         self.bootstrap, self.index, self.executor_id = bootstrap, index, executor_id
         self.gpu_addresses, self.folder = gpu_addresses, folder
         self.host = ""
@@ -233,6 +242,7 @@ class Agent:
             gpu_bus_ids=self.gpus.bus_ids,
             topology=self.gpus.topology,
             slot=self.index,
+            task=self.task,
         )
 
     async def _send_all(self, connection: ClientConnection) -> None:

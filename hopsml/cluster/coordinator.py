@@ -211,6 +211,8 @@ class Coordinator:
         if session.work is not None:
             place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
             self._event(session.work[0], gang.MemberLost(session.agent_id, place))
+        if session.was_cut:  # a frozen one would hold its slot for ever
+            self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
         returns = self.backend.restarts_agents and not self._closing.is_set()
         self._pool(self.pool.disconnected(session.agent_id, returns, time.monotonic()))
 

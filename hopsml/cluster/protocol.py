@@ -129,6 +129,7 @@ class Hello(Message, frozen=True, tag="hello"):
     gpu_bus_ids: tuple[str, ...] = ()
     topology: str = ""
     slot: int = 0
+    task: int = -1  # Spark's number for this attempt of the task
 
 
 class PortHeld(Message, frozen=True, tag="port-held"):

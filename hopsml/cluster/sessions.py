@@ -42,6 +42,7 @@ class Session:
     heard: float  # monotonic seconds
     work: tuple[str, int] | None = None  # run and generation that it works for; -1: it has not begun
     modules: frozenset[str] = frozenset()  # that its workers find imported
+    was_cut: bool = False  # by us: it may still be there, frozen
     commit_door: tuple[int, str] | None = None  # port and certificate, where others can fetch commits
     outbox: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
@@ -120,6 +121,7 @@ class Sessions:
     def cut(self, session: Session, reason: str) -> None:
         """End a connection that is of no use any more; the agent ends by its lease."""
         session.connection.transport.abort()
+        session.was_cut = True
         self._forget(session, reason)
 
     def _forget(self, session: Session, reason: str) -> None:

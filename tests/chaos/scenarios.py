@@ -44,11 +44,13 @@ class Trial:
 
     def await_generation(self, number: int, world: int) -> None:
         """Until the group has this many members."""
-        wait_until(
-            lambda: (self.run.status()["generation"], len(self.run.status()["members"])) >= (number, world),
-            f"generation {number} with {world} workers",
-            WAIT_S,
-        )
+
+        def there() -> bool:
+            status = self.run.status()
+            return status["generation"] >= number and len(status["members"]) == world
+
+        wait_until(lambda: there() or self.run.done(), f"generation {number} with {world} workers", WAIT_S)
+        assert there(), f"the run ended before generation {number} with {world} workers was there"
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ SCENARIOS = (
              options={"heartbeat_timeout": 2.0}),
     Scenario("kill -9 of an executor", _end("executor", 1), needs="spark"),
     Scenario("kill -9 of rank 0's executor", _end("executor", 0), needs="spark"),
-    Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.2}, needs="spark"),
+    Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.5}, needs="spark"),
     Scenario("3 workers, then 1, then 3", _grow_and_shrink, least=1, most=3, args={"step_s": 0.06, "commit": 1000},
              loses_nothing=True),
     Scenario("a loss during recovery", _again),

@@ -40,6 +40,9 @@ class Backend(Protocol):
     def cancel(self, ask: int) -> None:
         """Nobody wants the agents of this ask, none of which has connected; ``ended`` follows."""
 
+    def evict(self, task: int, pid: int) -> None:
+        """End an agent that does not answer any more, by its task or its process; does nothing when it is gone."""
+
     def why_missing(self, ask: int) -> str:
         """What is known about the agents of an ask that have not connected, in one sentence."""
 

@@ -92,6 +92,13 @@ class LocalBackend:
         for process in processes:
             process.send_signal(signal.SIGTERM)
 
+    def evict(self, task: int, pid: int) -> None:
+        """Kill the process."""
+        with self._lock:
+            agents = [process for group in self._processes.values() for process in group if process.pid == pid]
+        for process in agents:
+            process.kill()
+
     def why_missing(self, ask: int) -> str:
         """Whether the processes live."""
         with self._lock:

@@ -168,6 +168,13 @@ class SparkBackend:
         except Exception:  # noqa: BLE001 Spark is stopping: the job ends with it
             pass
 
+    def evict(self, task: int, pid: int) -> None:
+        """Have Spark kill this attempt and its Python worker; it then starts the task anew, as after a lost executor."""
+        try:
+            self.context._jsc.sc().killTaskAttempt(task, True, "its agent does not answer")
+        except Exception:  # noqa: BLE001 Spark is stopping, or has noticed by itself
+            pass
+
     def why_missing(self, ask: int) -> str:
         """What Spark is doing about the tasks."""
         job = self._jobs.get(ask)
@@ -243,6 +250,7 @@ def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator
             index,
             executor,
             tuple(gpus.addresses) if gpus else (),
+            task.taskAttemptId() if task else -1,
         )
 
     return body
