@@ -285,7 +285,7 @@ class _World:
         self.do(self.machine.handle(event, self.now))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_ROUNDS)
 def test_every_sequence_keeps_the_rules_and_can_be_ended(rounds: list[list[tuple[str, str, Any]]]):
     world = _World()

@@ -80,7 +80,7 @@ def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
         max_size=60,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(script):
     pool, held = Pool(keep_warm_s=3), {}
     for number, (verb, count) in enumerate(script, 1):

@@ -28,7 +28,7 @@ def group_at(position: dict[str, int] | None, world: int, **options: Any) -> lis
     return group
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     n=st.integers(1, 60),
     batch=st.integers(1, 70),
