@@ -107,7 +107,7 @@ def _numbers(pairs: Sequence[tuple[str, str]], label: str = "") -> str:
         f'<span style="font-weight:600">{_text(value)}</span></span>'
         for name, value in pairs
     ]
-    head = f'<span style="{_MUTED}">{_text(label)}:</span>' if label else ""
+    head = f'<span style="{_MUTED}">{_text(label)}</span>' if label else ""
     style = "display:flex;flex-wrap:wrap;gap:0 18px;margin-top:6px;font-variant-numeric:tabular-nums"
     return f'<div style="{style}">{head}{"".join(cells)}</div>'
 

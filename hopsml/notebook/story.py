@@ -13,6 +13,10 @@ from hopsml.cluster.run_state import Change
 LOG_LINES = 8  # of the chief's output, while it runs
 RATE_WINDOW_S = 10.0  # steps a second are those of so long
 NOTES = 6
+# TensorFlow's own log of information and warnings, in both of its forms; the whole log is in the run directory.
+_FRAMEWORK = re.compile(
+    r"[IW]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |WARNING: All log messages before absl::"
+)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -87,7 +91,7 @@ class Story:
     def _log(self, text: str) -> None:
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         self._unfinished = self._unfinished[-10_000:]
-        self.log.extend(line for line in map(plain_line, lines) if line.strip())
+        self.log.extend(line for line in map(plain_line, lines) if line.strip() and not _FRAMEWORK.match(line))
 
 
 def plain_line(line: str) -> str:

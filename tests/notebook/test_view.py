@@ -199,6 +199,19 @@ def test_the_chiefs_output_its_last_lines_as_a_terminal_would_show_them() -> Non
     assert look(story).log[-1] == "open"
 
 
+def test_the_frameworks_own_chatter_is_left_out_and_its_errors_are_not() -> None:
+    story = running()
+    lines = [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795232028.118415   21948 port.cc:153] oneDNN custom operations are on",
+        "2026-11-20 10:00:00.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] This binary is optimized",
+        "E0000 00:00:1795232028.118415   21948 collective.cc:1] broken",
+        "I was printed by the user",
+    ]
+    story.handle(Change("log", 0, "\n".join(lines) + "\n"), Phase.RUNNING, BEGAN)
+    assert look(story).log == tuple(lines[3:])
+
+
 def test_a_line_that_never_ends_does_not_grow() -> None:
     story = running()
     for _ in range(50):
