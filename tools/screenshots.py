@@ -44,11 +44,12 @@ def train(epochs, bad_part=None):
 
     def tell(epoch, logs):
         print(f"epoch {epoch + 1} of {epochs}: loss {logs['loss']:.4f}", flush=True)
-        if bad_part is not None and not is_chief and epoch == 3:
-            raise ValueError(f"part {bad_part} holds 3 columns, 64 were expected")
+        model.stop_training = bad_part is not None and not is_chief and epoch == 3
 
     told = keras.callbacks.LambdaCallback(on_epoch_end=tell)
     model.fit(data, epochs=epochs, verbose=0, callbacks=[told, *hopsml.tensorflow.callbacks()])
+    if model.stop_training:
+        raise ValueError(f"part {bad_part} holds 3 columns, 64 were expected")
     return {"accuracy": model.evaluate(test, verbose=0)[1]}
 """
 CALL = "hopsml.experiment.collective_all_reduce(train, args={args}, name={name!r}, num_workers=2)"

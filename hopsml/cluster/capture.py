@@ -87,8 +87,8 @@ def capture(
     if len(payload) > NOTE_BYTES:
         parts = _largest(name, function, dict(args), importable)
         large = f"{name} and what it captures take {_mib(len(payload))}, which every worker receives: {parts}"
-    if len(payload) > WARNING_BYTES:
-        logger.warning("%s; data this large is better read from shared storage inside the function", large)
+        if len(payload) > WARNING_BYTES:
+            logger.warning("%s; data this large is better read from shared storage inside the function", large)
     if seen.own_imports:
         logger.warning(
             "%s imports %s when it runs: import your own modules at the top of the file, so that they are "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +92,12 @@ class Story:
     def _log(self, text: str) -> None:
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         self._unfinished = self._unfinished[-10_000:]
-        self.log.extend(line for line in map(plain_line, lines) if line.strip() and not _FRAMEWORK.match(line))
+        self.log.extend(worth_showing(lines))
+
+
+def worth_showing(lines: Iterable[str]) -> list[str]:
+    """Plain lines, without empty ones and without what TensorFlow says of itself; its errors stay."""
+    return [line for line in map(plain_line, lines) if line.strip() and not _FRAMEWORK.match(line)]
 
 
 def plain_line(line: str) -> str:

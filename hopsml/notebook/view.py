@@ -10,7 +10,7 @@ from typing import Any
 from hopsml.cluster.gang import Phase
 from hopsml.cluster.run_state import MemberView
 from hopsml.errors import RunCancelled, WorkerFailed
-from hopsml.notebook.story import Story, plain_line
+from hopsml.notebook.story import Story, worth_showing
 
 ROWS = 24  # of workers; the others are counted
 NAMED = 4  # ranks that are waited for, by name
@@ -229,8 +229,7 @@ def _log(story: Story) -> tuple[str, tuple[str, ...]]:
     error = story.error
     if isinstance(error, WorkerFailed):
         text = error.log_tail if error.log_tail.strip() else error.remote_traceback
-        lines = [line for line in map(plain_line, text.splitlines()) if line.strip()]
-        tail, title = lines[-TAIL_LINES:], f"end of the log of rank {error.rank}"
+        tail, title = worth_showing(text.splitlines())[-TAIL_LINES:], f"end of the log of rank {error.rank}"
     else:
         tail, title = list(story.log), "output of rank 0"
     return (title if tail else "", tuple(_short(line, WIDTH) for line in tail))
