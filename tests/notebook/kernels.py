@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,7 +60,7 @@ class Kernel:
         from jupyter_client.manager import KernelManager
 
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(cwd=str(ROOT))
+        self.manager.start_kernel(cwd=str(ROOT), env={**os.environ, "TMPDIR": str(temporary_folder())})
         self.cells: dict[str, Cell] = {}
         self.connect()
 
@@ -109,7 +110,7 @@ class Kernel:
     def restart(self) -> None:
         """A new kernel in place of one that is gone."""
         self.client.stop_channels()
-        self.manager.start_kernel(cwd=str(ROOT))
+        self.manager.start_kernel(cwd=str(ROOT), env={**os.environ, "TMPDIR": str(temporary_folder())})
         self.connect()
 
     def close(self) -> None:
@@ -117,6 +118,11 @@ class Kernel:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=not self.manager.is_alive())
         self.manager.cleanup_resources()
+
+
+def temporary_folder() -> Path:
+    """Of the kernels; not of this process, where the agents that they keep would count as left behind by a test."""
+    return Path(os.environ["IPYTHONDIR"]).parent / "tmp"
 
 
 @contextmanager
@@ -134,7 +140,6 @@ def environment(folder: Path) -> Iterator[Path]:
             "JUPYTER_RUNTIME_DIR": folder / "runtime",
             "IPYTHONDIR": folder / "ipython",
             "PYTHONPATH": ROOT,
-            "TMPDIR": folder / "tmp",
         }.items():
             patch.setenv(name, str(value))
         for name in ("HOPSML_PROFILE", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "HOPSML_PROGRESS", "TENSORBOARD_PROXY_URL"):

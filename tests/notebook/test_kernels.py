@@ -5,6 +5,7 @@ Each test takes a second or more for its kernel's or its workers' start, so they
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,3 +168,18 @@ def test_nothing_outlives_a_kernel_that_is_killed_and_a_new_one_runs_again(proje
         again = killed.run("experiment.collective_all_reduce(lambda: 7, num_workers=2).value")
         assert again.results[-1]["text/plain"] == "7"
         assert "LOST" in killed.run("%load_ext hopsml\n%runs").results[-1]["text/plain"]
+
+
+def test_a_kernel_that_is_shut_down_in_the_middle_of_a_run_ends_it_in_order(project: Path, tmp_path: Path) -> None:
+    with kernel() as closed:
+        closed.run(SETUP)
+        args = f"{{'folder': {str(tmp_path)!r}}}"
+        closed.run(
+            f"run = experiment.submit(workloads.sleep_with_trace, args={args}, num_workers=2)\nprint(run.run_id)"
+        )
+        (run_id,) = [line for cell in closed.cells.values() for line in cell.text.split()]
+        found = traces(tmp_path)
+        closed.manager.shutdown_kernel()  # waits for its end, and would kill it after a while
+        assert not living(everybody(found))
+    status = json.loads((project / "Experiments" / run_id / "status.json").read_text())
+    assert status["state"] == "CANCELLED" and "the application ends" in status["error"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 
 from hopsml.notebook import tensorboard
 from tests.cluster.workloads import living, wait_until
-from tests.notebook.kernels import Cell, Kernel, environment, kernel
+from tests.notebook.kernels import Cell, Kernel, environment, kernel, temporary_folder
 
 TRAIN = """
 def train(accuracy, with_events):
@@ -122,7 +121,7 @@ def test_tensorboard_shows_a_runs_events_until_the_kernel_ends(notebook: Kernel,
         assert len(servers) >= 2  # the one that watches, and TensorBoard
         own.kill()
         wait_until(lambda: not living(servers), "TensorBoard's end")
-    assert not list(Path(os.environ["TMPDIR"]).glob("hopsml-tensorboard-*"))
+    assert not list(temporary_folder().glob("hopsml-tensorboard-*"))
 
 
 # -- where a browser finds it
