@@ -50,5 +50,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext hopsml``: the magics ``%runs``, ``%logs`` and ``%tensorboard_run``."""
+    from hopsml.notebook import magics
+
+    magics.register(shell)
+
+
 def __dir__() -> list[str]:
     return list(__all__)

@@ -70,7 +70,8 @@ class NotEnoughSlots(RunError):
 class WorkerFailed(RunError):
     """A worker failed; the first one that did is named.
 
-    Attributes: ``rank``, ``host``, ``cause`` (one line), ``remote_traceback`` (may be empty), ``log`` (its path).
+    Attributes: ``rank``, ``host``, ``cause`` (one line), ``remote_traceback`` (may be empty), ``log`` (its path),
+    ``log_tail`` (its last lines, as far as they have arrived).
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class WorkerFailed(RunError):
         cause: str,
         remote_traceback: str = "",
         log: str = "",
+        log_tail: str = "",
         run_dir: str | None = None,
     ) -> None:
         super().__init__(message, run_dir)
@@ -90,6 +92,7 @@ class WorkerFailed(RunError):
         self.cause = cause
         self.remote_traceback = remote_traceback
         self.log = log
+        self.log_tail = log_tail
 
 
 class RunCancelled(RunError):

@@ -56,5 +56,6 @@ def _worker_failed(
         cause=outcome.reason,
         remote_traceback=traceback,
         log=log,
+        log_tail=failure.log_tail if failure else "",
         run_dir=run_url,
     )

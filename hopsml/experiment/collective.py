@@ -67,7 +67,7 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
         preload: modules that the workers find imported; found out from the function by default.
         honour_environment: keep a TF_CONFIG or CUDA_VISIBLE_DEVICES that is set already, instead of refusing it.
         profile: name of a file in conf/; used when there is no Spark application yet.
-        progress: print what goes on to standard error.
+        progress: show what goes on: a display in a notebook, lines on standard error anywhere else.
         reset_limit: how many generations of an elastic group failures may end; any number by default, while commits are
             made in between.
         min_workers_timeout: seconds for which an elastic group that has shrunk below ``min_workers`` waits for others.

@@ -13,10 +13,10 @@ from hopsml.cluster import capture, gpus
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
+from hopsml.cluster.run_state import Change
 from hopsml.errors import CoordinatorLost, NotEnoughSlots
-from hopsml.experiment import applications, arguments, mlflow
+from hopsml.experiment import applications, arguments, mlflow, progress
 from hopsml.experiment.plain import as_json
-from hopsml.experiment.progress import LineProgress
 from hopsml.experiment.run import Run
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.storage.runs import find
@@ -77,6 +77,7 @@ class Plan:
 def start(plan: Plan) -> Run:
     """Start the run; raises before anything is started where the plan cannot be carried out."""
     check_environment(os.environ, plan.honour_environment)
+    tell = progress.teller() if plan.progress else None
     seed = seeds.choose(plan.environment, os.environ)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     store = settings.project_url()
@@ -103,7 +104,15 @@ def start(plan: Plan) -> Run:
         heartbeat_timeout_s=plan.elastic.heartbeat_timeout_s if plan.elastic else 10.0,
     )
     run = _launch(plan, request, directory, application)
-    mlflow.follow(run, record, application.environment, register_as=plan.register_as, group=plan.group)
+    try:
+        if tell is not None:
+            run.observe(tell(run.state, plan.name, directory.url))
+        if captured.large:
+            run.state.publish(Change("note", text=captured.large))
+        mlflow.follow(run, record, application.environment, register_as=plan.register_as, group=plan.group)
+    except BaseException:  # an interrupt: nobody will have the handle
+        run.cancel("interrupted while it was being started")
+        raise
     return run
 
 
@@ -127,8 +136,6 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
         scoped_allocator=plan.scoped_allocator,
     )
     application.runs.add(run)
-    if plan.progress:
-        run.observe(LineProgress(run_id))
     return run
 
 

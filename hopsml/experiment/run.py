@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 
-from hopsml.cluster.run_state import Observer, RunState
+from hopsml.cluster.run_state import Change, Observer, RunState
 from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
 from hopsml.experiment.plain import as_json, outputs
 from hopsml.experiment.result import Result
@@ -167,6 +167,9 @@ class Run:
             self._write_status(error)
         except Exception as problem:  # noqa: BLE001
             error = error or problem
+        # Before anybody goes on: what is shown of the run must be complete when the caller has its result.
+        told = as_json(result.metrics) if result is not None and error is None else {}
+        self.state.publish(Change("closed", metrics=told, error=error))
         if error is not None:
             self._future.set_exception(error)
         elif result is not None:
