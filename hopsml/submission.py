@@ -67,9 +67,5 @@ def spark_submit() -> str:
 
 
 def environment() -> dict[str, str]:
-    """The caller's, with this interpreter for the driver and the executors where none is named.
-
-    spark-submit first starts a JVM that only prints the command line of the next one; it needs no second compiler.
-    """
-    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-    return {**own, **os.environ}
+    """The caller's, with this interpreter for the driver and the executors where none is named."""
+    return {**os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}

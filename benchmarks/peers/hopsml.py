@@ -16,8 +16,7 @@ def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
     """The settings of the profile; the project's folder lies beside the reports."""
     profile = dataclasses.replace(profiles.load("local-cluster"), master=local_cluster(workers))
     line = submission.command(profile, script[0], script[1:])
-    launcher = {"SPARK_LAUNCHER_OPTS": submission.environment()["SPARK_LAUNCHER_OPTS"]}
-    return [Command(line, {**variables(python, Path(script[1])), **launcher})]
+    return [Command(line, variables(python, Path(script[1])))]
 
 
 def variables(python: Path, folder: Path) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """A user's Spark session with default settings, in which runs are started on command; JSON lines in and out.
 
 {"do": "idle", "workers": 2}                   a task on each executor, held until the next line: {"ready": ...}
+{"do": "job", "workers": 2}                    a plain Python job, as any session has run
 {"do": "import"}                               hopsml, as the head of a notebook does
 {"do": "call", "folder": ..., "workers": 2}    collective_all_reduce; answers {"called": when}
 {"do": "elastic", "folder": ..., "least": 1, "most": 2}    a run whose group may change, without waiting for its end
@@ -64,6 +65,11 @@ def elastic(context: Any, folder: str, least: int, most: int) -> dict[str, Any]:
     return {"run": run.run_id}
 
 
+def job(context: Any, workers: int) -> dict[str, Any]:
+    """Some Python on every executor."""
+    return {"sum": context.parallelize(range(100), workers).map(lambda number: number * number).sum()}
+
+
 def get_ready(context: Any) -> dict[str, Any]:
     """The head of a notebook."""
     import hopsml
@@ -83,6 +89,7 @@ VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "call": call,
     "elastic": elastic,
     "idle": idle,
+    "job": job,
     "import": get_ready,
     "give back": give_back,
 }

@@ -1,0 +1,61 @@
+"""Memory of a process that it shares with no other, from the kernel's own account of its mappings; Linux.
+
+A plain unique set size is no measure of what an addition costs: pages of a library are the only ones of their process
+until another process maps the same library, and then the number falls although nothing was given back. So dirty pages
+count always, clean pages of a file only where the file was not mapped before the addition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 2**20
+_HEAD = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S{4} \S+ \S+ (\d+) *(.*)$")
+
+
+@dataclass(frozen=True)
+class Unique:
+    """Bytes that belong to one process alone."""
+
+    dirty: int  # what it has written, anonymous or not
+    clean: dict[str, int]  # by file
+
+    @property
+    def total_mb(self) -> float:
+        """Unique set size in MiB."""
+        return (self.dirty + sum(self.clean.values())) / MIB
+
+    def added_mb(self, before: Unique) -> float:
+        """What has come since ``before``, in MiB: all dirty pages, and clean ones of files that were not mapped then."""
+        new = sum(size for file, size in self.clean.items() if file not in before.clean)
+        return (self.dirty - before.dirty + new) / MIB
+
+
+def of_process(pid: int) -> Unique:
+    """As it stands now. Raises OSError for a process that is gone, or another user's."""
+    return parse(Path(f"/proc/{pid}/smaps").read_text())
+
+
+def parse(smaps: str) -> Unique:
+    """From the text of /proc/PID/smaps."""
+    dirty, clean = 0, dict[str, int]()
+    for file, kind, size in _private_sizes(smaps):
+        if kind == "Private_Dirty":
+            dirty += size
+        else:
+            clean[file] = clean.get(file, 0) + size
+    return Unique(dirty, clean)
+
+
+def _private_sizes(smaps: str) -> Iterator[tuple[str, str, int]]:
+    """(mapped file or kind of memory, Private_Clean or Private_Dirty, bytes)."""
+    file = ""
+    for line in smaps.splitlines():
+        if head := _HEAD.match(line):
+            file = head[2]
+        elif line.startswith(("Private_Clean:", "Private_Dirty:")):
+            kind, size, _ = line.split()
+            yield file, kind.rstrip(":"), int(size) * 1024

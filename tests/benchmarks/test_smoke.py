@@ -1,0 +1,22 @@
+"""One benchmark from end to end: real groups by hand and by hopsml, which take turns."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import step
+from benchmarks.figures import ratio_of
+from benchmarks.options import Options
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.timeout(200)
+def test_steps_of_two_workers():
+    said: list[str] = []
+    times = step.measure(2, Options(rounds=2, say=said.append))
+    assert {way: len(values) for way, values in times.items()} == {"bare": 2, "hopsml": 2, "hopsml-plain": 2}
+    assert all(value > 0 for values in times.values() for value in values)
+    figure = ratio_of("step.ratio_n2", times["hopsml"], times["bare"], "by hand")
+    assert 0.1 < figure.value < 10  # the same training: another order of magnitude would be another thing measured
+    assert len(said) == 3
