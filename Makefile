@@ -9,10 +9,11 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 STAMP := .venv/.complete
 REQUIREMENTS := requirements/dev.txt requirements/uv.txt
+CHAOS_RESULTS := benchmarks/results/chaos.json
 CHECKED := hopsml tools tests conf benchmarks
 BENCH ?=
 
-.PHONY: help setup lock lint test-fast test bench hadoop-up hadoop-down demo demo-yarn clean
+.PHONY: help setup lock lint test-fast test bench chaos hadoop-up hadoop-down demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -44,6 +45,10 @@ test: $(STAMP) lint  ## everything: fast, tensorflow, spark, hadoop; in this ord
 
 bench: $(STAMP)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
+
+chaos: $(STAMP)  ## do harm to trainings on this machine and on Spark; a table, benchmarks/results/chaos.json, one line of JSON
+	@status=0; HOPSML_CHAOS_RESULTS=$(CHAOS_RESULTS) $(BIN)/python -m pytest -q tests/chaos || status=$$?; \
+	    $(BIN)/python -m tests.chaos.last_line $(CHAOS_RESULTS); exit $$status
 
 hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-down
 	@$(BIN)/python -m tools.hadoop start
