@@ -60,7 +60,7 @@ class Coordinator:
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
         self.sys_path = sys_path
         self.door = Sessions(self, lease_s)
-        self.pool = pool.Pool(keep_warm_s=keep_warm_s)
+        self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
         self.runs: dict[str, _Run] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None

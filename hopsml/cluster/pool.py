@@ -65,6 +65,7 @@ class Pool:
     most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
     expected: set[tuple[int, int]] = field(default_factory=set)  # asked for and not connected
     asks: int = 0
+    singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
     failures: int = 0  # asks in a row that ended without an agent
     retry_at: float | None = None
 
@@ -160,14 +161,15 @@ class Pool:
             actions.append(self._grant(run_id, idle[: max(wanted, self._room(run_id))]))
         if not self.demands:
             actions += self._serve_growth()
-        needed = sum(self.demands.values()) - len(self.idle()) - len(self.expected)
+        missing = -len(self.idle()) - len(self.expected)
+        needed = sum(self.demands.values()) + missing
+        wanted = self._wanted() + missing if self.retry_at is None else needed
+        if not self.singly:  # all in one ask: Spark then spreads them over its executors
+            return [*actions, self._submit(wanted)] if wanted > 0 else actions
         if needed > 0:
             actions.append(self._submit(needed))
-        if self.retry_at is not None:
-            return actions
-        wanted = self._wanted() - len(self.idle()) - len(self.expected)
-        # One ask each: Spark can then be told to forget those that never came.
-        return actions + [self._submit(1) for _ in range(wanted)]
+        # Those that may never come are asked for one by one, so that Spark can be told to forget them.
+        return actions + [self._submit(1) for _ in range(wanted - max(0, needed))]
 
     def _serve_growth(self) -> list[Action]:
         grants: list[Action] = []

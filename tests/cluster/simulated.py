@@ -49,6 +49,7 @@ class SimulatedBackend:
 
     name = "simulated"
     restarts_agents = False
+    grows = False
     gpus_per_agent = 0
 
     def __init__(self, slots: int) -> None:

@@ -26,6 +26,7 @@ class Backend(Protocol):
 
     name: str
     restarts_agents: bool  # whether an agent that dies comes back by itself
+    grows: bool  # whether agents that are asked for make the cluster give more, in its own time
     gpus_per_agent: int  # to be claimed on the host; 0 where the cluster assigns them, or there are none
 
     def capacity(self) -> Capacity:

@@ -27,6 +27,7 @@ class LocalBackend:
 
     name = "local"
     restarts_agents = False
+    grows = False
 
     def __init__(self, slots: int | None = None) -> None:
         devices = len(gpus.host_gpus())

@@ -28,6 +28,7 @@ class SparkBackend:
     def __init__(self, context: Any) -> None:
         self.context = context
         self._conf = context.getConf()
+        self.grows = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
         self._jobs: dict[int, threading.Thread] = {}
         self._group = f"hopsml-agents-{context.applicationId}"
 
@@ -120,7 +121,7 @@ class SparkBackend:
     def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
         problem = ""
         try:
-            dynamic = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+            dynamic = self.grows
             profile = self._profile(dynamic)
             if not dynamic and self._tasks_per_executor(profile) > 1:
                 self._await_executors(min(count, self._fixed_executors()[0]))
