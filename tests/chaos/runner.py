@@ -65,10 +65,12 @@ def play(scenario: Scenario, backend: str, folder: Path) -> Outcome:
         problem = f"the disturbance did not find its victim: {error}"
     finally:
         experiment.shutdown()
-    return _judge(scenario, backend, folder, began, value, problem)
+    return _judge(scenario, backend, folder, began, value, problem, run.state.notes)
 
 
-def _judge(scenario: Scenario, backend: str, folder: Path, began: float, value: Any, problem: str) -> Outcome:
+def _judge(
+    scenario: Scenario, backend: str, folder: Path, began: float, value: Any, problem: str, notes: list[str]
+) -> Outcome:
     found = generations(folder)
     state = "FINISHED" if value is not None else "FAILED"
     repeated = skipped = 0
@@ -82,7 +84,7 @@ def _judge(scenario: Scenario, backend: str, folder: Path, began: float, value: 
     if not problem and state != scenario.ends:
         problem = f"it ended {state}, expected was {scenario.ends}"
     if not problem and lost > limit:
-        problem = f"{lost} steps were lost, at most {limit} may be"
+        problem = f"{lost} steps were lost, at most {limit} may be; {'; '.join(notes)}"
     passed = not problem and not left and not repeated and not skipped
     return Outcome(
         scenario.name, backend, state, passed, recovered_s(found, began), lost, repeated, skipped, left, problem

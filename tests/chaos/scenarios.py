@@ -30,9 +30,9 @@ class Trial:
         wait_until(path.exists, f"rank {rank} of generation {generation}", WAIT_S)
         return int(path.read_text())
 
-    def above(self, rank: int, kind: str) -> psutil.Process:
+    def above(self, rank: int, kind: str, generation: int = 0) -> psutil.Process:
         """The fork server, the agent or the executor above a worker."""
-        parents = psutil.Process(self.pid(rank)).parents()
+        parents = psutil.Process(self.pid(rank, generation)).parents()
         if kind == "executor":
             return next(parent for parent in parents if "java" in parent.name())
         return parents[{"fork server": 0, "agent": 1}[kind]]
@@ -113,8 +113,12 @@ def _grow_and_shrink(trial: Trial) -> None:
 
 def _come_back(trial: Trial) -> None:
     """An executor dies, the rest goes on, and its successor joins."""
-    _end("executor", 1)(trial)
-    trial.await_generation(2, 2)
+    trial.await_generation(0, 2)
+    generation = trial.run.status()["generation"]
+    trial.await_step(7)
+    trial.above(1, "executor", generation).kill()
+    trial.await_generation(generation + 1, 1)
+    trial.await_generation(generation + 2, 2)
 
 
 LARGE = {"commit": 1, "ballast_mb": 40}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,31 @@ import pytest
 from tests.chaos.runner import Outcome, play
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.cluster.workloads import wait_until
-from tests.cluster_tests.conftest import spark, store
+from tests.cluster_tests.conftest import end_spark, spark_environment, store
 
-EXECUTORS = 2
+EXECUTORS = 3  # of one slot each: two agents on one executor would be lost together
 pytestmark = pytest.mark.spark
-__all__ = ["spark", "store"]
+__all__ = ["store"]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A SparkContext as the first run makes it."""
+    from hopsml import experiment
+
+    with spark_environment() as environment:
+        environment.setenv("SPARK_WORKER_DIR", str(tmp_path_factory.mktemp("executors")))
+        environment.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path_factory.mktemp('first')}")
+        environment.setenv("HOPSML_SPARK_MASTER", f"local-cluster[{EXECUTORS},1,1024]")
+        from pyspark import SparkContext
+
+        try:
+            experiment.submit(lambda: None, profile="local-cluster", progress=False).result(120)
+            experiment.shutdown()
+            yield SparkContext._active_spark_context
+        finally:
+            experiment.shutdown()
+            end_spark()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
