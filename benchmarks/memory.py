@@ -7,30 +7,33 @@ the coordinator is the driver after its first run less the driver before ``impor
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import psutil
 
-from benchmarks import first_step, unique_memory
+from benchmarks import environments, first_step, unique_memory
 from benchmarks.figures import Report, measured
-from benchmarks.launched import temporary_folder
+from benchmarks.launched import Command, Launched, temporary_folder
 from benchmarks.options import Options
+from benchmarks.peers.base import SCRIPTS
 from benchmarks.session import Session
 from benchmarks.unique_memory import Unique
 
 WORKERS = 2
 SETTLE_S = 30.0
 AGENT, SERVER, COORDINATOR = "memory.agent_mb", "memory.fork_server_private_mb", "memory.coordinator_mb"
+ALONE = "memory.fork_server_alone_mb"
 WHOLE_AGENT, WHOLE_SERVER, WHOLE_DRIVER = "memory.agent_uss_mb", "memory.fork_server_rss_mb", "memory.driver_uss_mb"
 
 
 def run(options: Options) -> Report:
     """The three figures, and whole processes for comparison; the peers keep nothing that would stand beside them."""
-    names = (AGENT, SERVER, COORDINATOR, WHOLE_AGENT, WHOLE_SERVER, WHOLE_DRIVER)
+    names = (AGENT, SERVER, COORDINATOR, ALONE, WHOLE_AGENT, WHOLE_SERVER, WHOLE_DRIVER)
     values: dict[str, list[float]] = {name: [] for name in names}
     for number in range(options.rounds_of(3, 1)):
-        one = one_session()
+        one = {**one_session(), ALONE: tensorflow_alone(options)}
         options.say(f"round {number + 1}: {one}")
         for name, found in one.items():
             values[name] += found
@@ -39,7 +42,9 @@ def run(options: Options) -> Report:
         [measured(name, found, "MB", beside.get(name, "")) for name, found in values.items()],
         [
             "memory: MB are MiB; agent: the larger of idle and while its worker trains; agent and coordinator: dirty pages "
-            "more than before, and clean ones of files mapped since (benchmarks/unique_memory.py says why)"
+            "more than before, and clean ones of files mapped since (benchmarks/unique_memory.py says why)",
+            "memory.fork_server: TensorFlow imports Keras, which imports pandas, pyarrow, scikit-learn, scipy, Pillow and "
+            "IPython where they are installed, as in the project's own environment; alone: where only TensorFlow is",
         ],
     )
 
@@ -69,6 +74,17 @@ def one_session() -> dict[str, list[float]]:
             WHOLE_SERVER: [server.memory_info().rss / unique_memory.MIB for server in servers],
             WHOLE_DRIVER: [after.total_mb],
         }
+
+
+def tensorflow_alone(options: Options) -> list[float]:
+    """Two fork servers in an environment that holds nothing but TensorFlow and what they need themselves."""
+    python = environments.ensure("tensorflow-alone", options.say)
+    with temporary_folder() as name:
+        folder = Path(name)
+        report = folder / "pids.json"
+        with Launched([Command([str(python), str(SCRIPTS / "fork_servers.py"), str(report)])], folder) as launched:
+            launched.wait_until(lambda: report.exists() and bool(report.read_text()), SETTLE_S, "two fork servers")
+            return [unique_memory.of_process(pid).total_mb for pid in json.loads(report.read_text())]
 
 
 def _idle_python_workers(session: Session) -> dict[int, Unique]:

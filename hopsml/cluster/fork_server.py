@@ -13,6 +13,7 @@ the agent is gone (end of file on the socket), all of it goes.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import select
@@ -96,13 +97,21 @@ class ForkServer:
         self.wakeup_r, self.wakeup_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def warm_up(self) -> Ready:
-        """Import the modules; find out whether forking is safe afterwards."""
+        """Import the modules; find out whether forking is safe afterwards.
+
+        The garbage collector rests meanwhile: it would walk over the half million objects of an import again and again, a
+        quarter of TensorFlow's 3.3 s, and find nothing. Afterwards they are set aside for good: they belong to modules, and
+        a worker whose collector leaves them alone goes on sharing their pages with this process.
+        """
         began, problem = time.monotonic(), ""
+        gc.disable()
         for module in self.modules:
             try:
                 importlib.import_module(module)
             except Exception as error:  # noqa: BLE001 the user's function will meet it again and report it
                 problem = f"import {module}: {type(error).__name__}: {error}"
+        gc.freeze()
+        gc.enable()
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             self.mode = "spawn"
@@ -117,6 +126,9 @@ class ForkServer:
             self.connection.send(encode(self.warm_up()))
         except OSError:
             return  # the agent is gone already
+        # What every worker needs, so that none has to import it; the agent is on its way to the first launch meanwhile.
+        from hopsml.cluster import worker  # noqa: F401
+
         # From here on workers may exist: this process outlives the agent by the moment it takes to end their sessions.
         processes.outlive_parent()
         while True:

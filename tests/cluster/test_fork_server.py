@@ -313,3 +313,24 @@ def test_the_allocator_of_pyarrow_does_not_keep_a_framework_from_being_forked():
 
     answer = asyncio.run(ready())
     assert (answer.mode, answer.problem) == ("fork", "")
+
+
+def test_a_worker_collects_garbage_as_usual_but_not_what_was_imported_before_it(tmp_path):
+    def look() -> dict[str, Any]:
+        import gc
+        import weakref
+
+        class Node:
+            pass
+
+        node = Node()
+        node.itself = node  # type: ignore[attr-defined]
+        gone = weakref.ref(node)
+        del node
+        gc.collect()
+        return {"enabled": gc.isenabled(), "frozen": gc.get_freeze_count(), "collected": gone() is None}
+
+    found = cloudpickle.loads(run(tmp_path, look).events[-1].result)
+    assert found["enabled"]
+    assert found["collected"]
+    assert found["frozen"] > 1000
