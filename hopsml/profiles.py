@@ -62,11 +62,22 @@ def load(name: str | None = None) -> Profile:
         path = folder / f"{wanted}.yaml"
         if path.is_file():
             profile = parse(wanted, path.read_text(encoding="utf-8"), str(path))
-            master = os.environ.get("HOPSML_SPARK_MASTER")
-            return dataclasses.replace(profile, master=master) if master and profile.uses_spark else profile
+            return _with_environment(profile)
     raise ArgumentError(
         f"profile '{wanted}' is not known; there are: {', '.join(names()) or 'none'} (in {folders()[0]})"
     )
+
+
+def _with_environment(profile: Profile) -> Profile:
+    """HOPSML_SPARK_MASTER for a profile with Spark, HOPSML_LOCAL_SLOTS (how many workers at a time) for one without."""
+    master, slots = os.environ.get("HOPSML_SPARK_MASTER"), os.environ.get("HOPSML_LOCAL_SLOTS")
+    if profile.uses_spark:
+        return dataclasses.replace(profile, master=master) if master else profile
+    if not slots:
+        return profile
+    if not slots.isdecimal() or int(slots) < 1:
+        raise ArgumentError(f"HOPSML_LOCAL_SLOTS={slots!r}: it must be a whole number from 1; unset it for the profile's")
+    return dataclasses.replace(profile, local_slots=int(slots))
 
 
 def parse(name: str, text: str, source: str) -> Profile:

@@ -22,9 +22,9 @@ def outlive_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
-def die_with_parent(expected_parent: int) -> None:
-    """Be killed when the parent THREAD ends; exits at once when the parent is gone already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(expected_parent: int, number: int = signal.SIGKILL) -> None:
+    """Get this signal when the parent THREAD ends; exits at once when the parent is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != expected_parent:
         os._exit(9)
 

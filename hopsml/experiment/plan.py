@@ -18,6 +18,7 @@ from hopsml.experiment import applications, arguments
 from hopsml.experiment.plain import as_json
 from hopsml.experiment.progress import LineProgress
 from hopsml.experiment.run import Run
+from hopsml.storage import job_record
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.storage.runs import find
 from hopsml.tracking import record, redact, seeds
@@ -67,6 +68,7 @@ def start(plan: Plan) -> Run:
     application = applications.current(plan.profile, plan.keep_warm_s)
     size = _size(plan, application)
     directory = claim(store, application.id, _record(plan, captured, application, size, seed))
+    job_record.announce(directory, application.id)
     request = RunRequest(
         spec=GangSpec(run_id=directory.run_id, size=size, start_timeout_s=plan.start_timeout_s),
         payload=captured.payload,
