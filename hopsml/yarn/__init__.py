@@ -2,7 +2,7 @@
 
 yarn = ResourceManager.of_environment()
 yarn.find("my-tag"), yarn.application("application_1_0001").state, yarn.kill("application_1_0001")
-logs.driver_log(yarn.application("application_1_0001"), offset=0).text
+logs.read(yarn.application("application_1_0001"), "stdout", offset=0)
 """
 
 from hopsml.yarn.resource_manager import OVER, Application, ResourceManager, rm_addresses
