@@ -76,7 +76,9 @@ def _with_environment(profile: Profile) -> Profile:
     if not slots:
         return profile
     if not slots.isdecimal() or int(slots) < 1:
-        raise ArgumentError(f"HOPSML_LOCAL_SLOTS={slots!r}: it must be a whole number from 1; unset it for the profile's")
+        raise ArgumentError(
+            f"HOPSML_LOCAL_SLOTS={slots!r}: it must be a whole number from 1; unset it for the profile's"
+        )
     return dataclasses.replace(profile, local_slots=int(slots))
 
 

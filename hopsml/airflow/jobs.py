@@ -163,7 +163,11 @@ def decide(
             return Step.COLLECT, job, f"an earlier try started {job.id}, which has succeeded: taking its result"
     for known in found:
         if known.job.id not in done and known.state.is_active:
-            return Step.FOLLOW, known.job, f"{known.job.id} was started for this task and is {known.state}: following it"
+            return (
+                Step.FOLLOW,
+                known.job,
+                f"{known.job.id} was started for this task and is {known.state}: following it",
+            )
     if found:
         youngest = found[0]
         if youngest.state is State.SUCCEEDED and not youngest.delivered and youngest.job.id not in done:

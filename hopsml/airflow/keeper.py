@@ -64,7 +64,7 @@ def _run(order: dict[str, Any]) -> tuple[str, str]:
             _end(driver)
         return "KILLED", "it was ended by its task"
     finally:
-        _sweep()
+        processes.end_descendants()
     if code == 0:
         return "SUCCEEDED", ""
     if code < 0:
@@ -83,17 +83,6 @@ def _end(driver: subprocess.Popen[bytes]) -> None:
             continue
     processes.kill_group_quietly(driver.pid)
     driver.wait()
-
-
-def _sweep() -> None:
-    """Whatever the driver left behind came to this process, its subreaper."""
-    while below := processes.descendants_of(os.getpid()):
-        for pid in below:
-            processes.kill_quietly(pid)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,9 @@ def start(request: Request) -> Job:
     with _locked(above / "starting"):
         active = [known for known in find(request) if known.state.is_active]
         if active:
-            raise ArgumentError(f"{active[0].job.id} was started for this task and is {active[0].state}: follow it instead")
+            raise ArgumentError(
+                f"{active[0].job.id} was started for this task and is {active[0].state}: follow it instead"
+            )
         folder = above / str(max(_numbers(above), default=0) + 1)
         folder.mkdir()
         with (folder / "lock").open("w") as lock:
@@ -154,10 +156,14 @@ def command(request: Request) -> list[str]:
     profile = profiles.load(request.profile)
     if not profile.uses_spark:
         return [request.python, request.script, *request.arguments]
+    return submit_command(request, {"spark.app.name": request.name, **request.conf} if request.name else request.conf)
+
+
+def submit_command(request: Request, conf: Mapping[str, str]) -> list[str]:
+    """``hopsml submit`` in the project's interpreter, with these settings."""
     line = [request.python, "-c", "from hopsml.cli import main; main()", "submit", "--profile", request.profile]
     if request.num_workers is not None:
         line += ["--num-workers", str(request.num_workers)]
-    conf = {"spark.app.name": request.name, **request.conf} if request.name else request.conf
     for key, value in conf.items():
         line += ["--conf", f"{key}={value}"]
     return [*line, request.script, "--", *request.arguments]
@@ -167,7 +173,9 @@ def environment(request: Request, job: Job) -> dict[str, str]:
     """The driver's: this process's without Airflow's settings, then the profile's, then the request's."""
     profile = profiles.load(request.profile)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
-    slots = {} if request.num_workers is None or profile.uses_spark else {"HOPSML_LOCAL_SLOTS": str(request.num_workers)}
+    slots = (
+        {} if request.num_workers is None or profile.uses_spark else {"HOPSML_LOCAL_SLOTS": str(request.num_workers)}
+    )
     return {
         "PYTHONUNBUFFERED": "1",  # its log is read while it runs
         **profile.environment,

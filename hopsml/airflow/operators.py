@@ -30,6 +30,7 @@ from hopsml.errors import ClusterUnavailable
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+
 class _KilledWhileStarting(AirflowException):
     """Raised out of the handler of SIGTERM."""
 

@@ -61,6 +61,17 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
+def end_descendants() -> None:
+    """Kill whatever is below this process, and reap it. For a subreaper, to which orphans come as well."""
+    while below := descendants_of(os.getpid()):
+        for pid in below:
+            kill_quietly(pid)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
 def children_of(pid: int) -> list[int]:
     """Pids of the direct children."""
     return [child for child, parent in _parents().items() if parent == pid]

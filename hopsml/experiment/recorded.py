@@ -1,8 +1,8 @@
 """``recorded``: a run directory for work that the driver does itself: preparing data, registering a model.
 
-    with experiment.recorded("digits-etl", args={"parts": 4}) as run:
-        frame.write.parquet(run.path("data"))
-        run.metrics["rows"] = frame.count()
+with experiment.recorded("digits-etl", args={"parts": 4}) as run:
+    frame.write.parquet(run.path("data"))
+    run.metrics["rows"] = frame.count()
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hopsml import settings
 from hopsml.experiment import applications
 from hopsml.experiment.plain import as_json
 from hopsml.storage import job_record, urls
-from hopsml.storage.run_dir import RunDir, claim
+from hopsml.storage.run_dir import claim
 from hopsml.tracking import record, redact
 from hopsml.tracking.recording import Recording
 

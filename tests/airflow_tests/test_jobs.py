@@ -38,7 +38,10 @@ def test_a_cleared_task_whose_result_was_passed_on_starts_again():
 
 
 def test_a_job_that_was_started_but_not_remembered_is_found_by_its_tag():
-    assert decide(None, [], [Known(TWO, State.RUNNING, False), Known(ONE, State.FAILED, False)])[:2] == (Step.FOLLOW, TWO)
+    assert decide(None, [], [Known(TWO, State.RUNNING, False), Known(ONE, State.FAILED, False)])[:2] == (
+        Step.FOLLOW,
+        TWO,
+    )
     assert decide(None, [], [Known(TWO, State.SUCCEEDED, False)])[:2] == (Step.COLLECT, TWO)
 
 

@@ -90,7 +90,9 @@ def test_a_script_gets_its_arguments_and_variables_and_none_of_airflows(request_
 
 def test_a_driver_outlives_who_started_it_and_is_found_again(request_of):
     asked = request_of(SLEEP)
-    text = f"from hopsml.airflow import local_jobs; from hopsml.airflow.jobs import Request; local_jobs.start({asked!r})"
+    text = (
+        f"from hopsml.airflow import local_jobs; from hopsml.airflow.jobs import Request; local_jobs.start({asked!r})"
+    )
     starter = subprocess.Popen([sys.executable, "-c", text + "; import os; os.kill(os.getpid(), 9)"])
     assert starter.wait(20) == -signal.SIGKILL
     (known,) = local_jobs.find(asked)
@@ -176,4 +178,6 @@ def test_jobs_that_are_long_over_are_removed(request_of):
 
 
 def alive(pids: str) -> bool:
-    return any(Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text() for pid in pids.split())
+    return any(
+        Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text() for pid in pids.split()
+    )

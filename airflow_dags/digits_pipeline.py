@@ -1,0 +1,64 @@
+"""Digits from raw data to a registered model: prepare (PySpark), train (two workers), evaluate, register.
+
+Each step hands its run directory to the next through XCom. Where it runs is the DAG run's parameter ``profile``: any
+file of conf/. HOPSML_PYTHON names the interpreter with pyspark and TensorFlow, HOPSML_PROJECT_URL the store.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow.sdk import DAG, Param
+
+from hopsml.airflow import HopsMLOperator
+
+JOBS = Path(__file__).resolve().parents[1] / "spark_jobs"
+
+with DAG(
+    dag_id="digits_pipeline",
+    schedule=None,
+    catchup=False,
+    render_template_as_native_obj=True,
+    params={
+        "profile": Param("local-cluster", type="string", description="a file of conf/"),
+        "num_workers": Param(2, type="integer", minimum=1, description="executors"),
+        "epochs": Param(10, type="integer", minimum=1),
+        "least_accuracy": Param(0.95, type="number", description="below it nothing is registered"),
+    },
+    default_args={"retries": 1, "poll_interval_s": 1.0},
+    doc_md=__doc__,
+) as dag:
+    prepare = HopsMLOperator(
+        task_id="prepare",
+        script=str(JOBS / "pipeline_prepare.py"),
+        profile="{{ params.profile }}",
+        num_workers="{{ params.num_workers }}",
+    )
+    train = HopsMLOperator(
+        task_id="train",
+        script=str(JOBS / "pipeline_train.py"),
+        profile="{{ params.profile }}",
+        num_workers="{{ params.num_workers }}",
+        arguments=["--data", prepare.output["run_dir"], "--epochs", "{{ params.epochs }}"],
+    )
+    evaluate = HopsMLOperator(
+        task_id="evaluate",
+        script=str(JOBS / "pipeline_evaluate.py"),
+        profile="{{ params.profile }}",
+        num_workers=1,
+        arguments=["--data", prepare.output["run_dir"], "--model", train.output["run_dir"]],
+    )
+    register = HopsMLOperator(
+        task_id="register",
+        script=str(JOBS / "pipeline_register.py"),
+        profile="local",
+        arguments=[
+            "--name", "digits",
+            "--model", train.output["run_dir"],
+            "--evaluation", evaluate.output["run_dir"],
+            "--least-accuracy", "{{ params.least_accuracy }}",
+        ],
+    )  # fmt: skip
+
+if __name__ == "__main__":
+    dag.test()
