@@ -22,8 +22,8 @@ with DAG(
     params={
         "profile": Param("local-cluster", type="string", description="a file of conf/"),
         "num_workers": Param(2, type="integer", minimum=1, description="executors"),
-        "epochs": Param(10, type="integer", minimum=1),
-        "least_accuracy": Param(0.95, type="number", description="below it nothing is registered"),
+        "epochs": Param(12, type="integer", minimum=1),
+        "least_accuracy": Param(0.9, type="number", description="below it nothing is registered"),
     },
     default_args={"retries": 1, "poll_interval_s": 1.0},
     doc_md=__doc__,

@@ -37,7 +37,7 @@ def build_model(lr):
     return model
 
 
-def train(data, epochs=10, batch_size=128, lr=0.004):
+def train(data, epochs=12, batch_size=128, lr=0.004):
     import keras
     import tensorflow as tf
 
@@ -55,7 +55,7 @@ def train(data, epochs=10, batch_size=128, lr=0.004):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True, help="run directory of pipeline_prepare.py")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=12)
     asked = parser.parse_args()
     settings = {"data": f"{asked.data}/data", "epochs": asked.epochs}
     print(hopsml.experiment.collective_all_reduce(train, args=settings, name="digits-train").summary())

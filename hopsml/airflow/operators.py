@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, TaskDeferralTimeout
@@ -64,7 +64,7 @@ class HopsMLOperator(BaseOperator):
     template_fields: Sequence[str] = (
         "script", "arguments", "profile", "num_workers", "conf", "name", "environment", "project_url", "python",
     )  # fmt: skip
-    template_fields_renderers = {"conf": "json", "environment": "json"}
+    template_fields_renderers: ClassVar[dict[str, str]] = {"conf": "json", "environment": "json"}
     ui_color = "#d7ecd9"
 
     def __init__(

@@ -1,0 +1,181 @@
+"""The operators in a real Airflow, with jobs of this machine: what goes in and out, and what survives kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.airflow_tests.harness import RUN_AFTER, Airflow, wait_until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(150)]
+
+QUICK = """
+    import json, os, sys
+    from hopsml import experiment
+    with experiment.recorded("quick", args={"arguments": sys.argv[1:]}) as run:
+        print("hello from", *sys.argv[1:])
+        if "fail" in sys.argv:
+            raise ValueError("this script fails")
+        run.metrics.update(rows=3, colour=os.environ.get("COLOUR", ""))
+"""
+
+# Waits until a file is there, and notes each of its starts in another one.
+WAITING = """
+    import os, sys, time
+    from hopsml import experiment
+    go, starts = sys.argv[1:]
+    with open(starts, "a") as file:
+        print(os.getpid(), file=file)
+    with experiment.recorded("waiting") as run:
+        print("it has begun", flush=True)
+        while not os.path.exists(go):
+            time.sleep(0.02)
+        run.metrics["answer"] = 42
+"""
+
+
+def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
+    quick = airflow.script("quick.py", QUICK)
+    plain = airflow.script("plain.py", 'print("noise")\nprint(\'{"loss": 0.5}\')')
+    jobs = airflow.home / "project" / "Jobs"
+    jobs.mkdir(parents=True)
+    (jobs / "old.json").write_text(json.dumps({"appPath": quick, "profile": "local", "args": "--by config"}))
+    dag = airflow.dag(
+        f"""
+        common = dict(profile="local", poll_interval_s=0.1)
+        first = HopsMLOperator(task_id="first", script={quick!r}, arguments=["--part", "{{{{ params.part }}}}"],
+                               environment={{"COLOUR": "{{{{ dag_run.conf['colour'] }}}}"}}, params={{"part": 7}}, **common)
+        second = HopsMLOperator(task_id="second", script={plain!r}, deferrable=False,
+                                arguments=[first.output["run_dir"]], **common)
+        failing = HopsMLOperator(task_id="failing", script={quick!r}, arguments=["fail"], **common)
+        wrong = HopsMLOperator(task_id="wrong", script={quick!r}, profile="nowhere")
+        seen = HopsMLRunSensor(task_id="seen", run=first.output["run_dir"], poke_interval=0.1)
+        also = HopsMLRunSensor(task_id="also", run=first.output["run_dir"], poke_interval=0.1, deferrable=True)
+        failed = HopsMLRunSensor(task_id="failed", run="{{{{ ti.xcom_pull('first')['run_id'] }}}}", states=["FAILED"],
+                                 poke_interval=0.1)
+        old = HopsworksLaunchOperator(task_id="old", job_name="old", poke_interval_s=0.1)
+        success = HopsworksJobSuccessSensor(task_id="success", job_name="old", poke_interval=0.1)
+        first >> failed
+        old >> success
+        """
+    )
+    ended = airflow.run("test", *dag, RUN_AFTER, json.dumps({"colour": "red"}))
+    told = ended.told
+    states = {name: task["state"] for name, task in told["tasks"].items()}
+    assert states == {
+        "first": "success", "second": "success", "failing": "failed", "wrong": "failed", "seen": "success",
+        "also": "success", "failed": "failed", "old": "success", "success": "success",
+    }, ended.output[-4000:]  # fmt: skip
+
+    first = told["xcoms"]["first"]
+    assert first["metrics"] == {"rows": 3, "colour": "red"}
+    assert first["return_value"]["state"] == "FINISHED"
+    assert first["return_value"]["run_dir"] == first["run_dir"]
+    assert first["run_dir"].startswith(f"file://{airflow.home}/project/Experiments/")
+    assert ended.lines_with("hello from --part 7"), "the driver's log is in the task's"
+    assert told["xcoms"]["second"]["metrics"] == {"loss": 0.5}
+    assert told["xcoms"]["seen"]["return_value"]["metrics"] == first["metrics"]
+    assert told["xcoms"]["also"]["return_value"] == told["xcoms"]["seen"]["return_value"]
+    assert ended.lines_with("ended as FINISHED, and FAILED was waited for")
+    assert ended.lines_with("ended as FAILED: ValueError: this script fails; run directory file://")
+    assert ended.lines_with("profile 'nowhere' is not known")
+    assert ended.lines_with("hello from --by config")
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_task_that_was_killed_finds_its_job_again(airflow: Airflow, deferrable: bool) -> None:
+    go, starts = airflow.home / "go", airflow.home / "starts"
+    dag = airflow.dag(
+        f"""
+        HopsMLOperator(task_id="train", script={airflow.script("waiting.py", WAITING)!r}, profile="local",
+                       arguments=[{str(go)!r}, {str(starts)!r}], poll_interval_s=0.1, deferrable={deferrable})
+        """
+    )
+    with airflow.started("test", *dag, RUN_AFTER) as task:
+        task.wait_for("it has begun")
+        task.kill()
+    # Airflow comes back with its database, is killed again, and comes back without it: dag.test() begins a new DAG run.
+    with airflow.started("again", *dag, RUN_AFTER) as task:
+        task.wait_for("an earlier try started")
+        task.wait_for("it has begun")
+        task.kill()
+    with airflow.started("test", *dag, RUN_AFTER) as task:
+        task.wait_for("was started for this task and is RUNNING")
+        go.touch()
+        told = task.wait().told
+    assert told["state"] == "success"
+    assert told["xcoms"]["train"]["metrics"] == {"answer": 42}
+    assert len(starts.read_text().split()) == 1, "it was started once"
+
+
+def test_a_result_that_came_while_airflow_was_away_is_collected_and_a_cleared_task_runs_again(airflow: Airflow) -> None:
+    go, starts = airflow.home / "go", airflow.home / "starts"
+    dag = airflow.dag(
+        f"""
+        HopsMLOperator(task_id="train", script={airflow.script("waiting.py", WAITING)!r}, profile="local",
+                       arguments=[{str(go)!r}, {str(starts)!r}], poll_interval_s=0.1)
+        """
+    )
+    with airflow.started("test", *dag, RUN_AFTER) as task:
+        task.wait_for("it has begun")
+        task.kill()
+    go.touch()
+    wait_until(lambda: list(airflow.jobs.glob("*/1/exit.json")), 30)
+    collected = airflow.run("again", *dag, RUN_AFTER)
+    assert collected.told["xcoms"]["train"]["metrics"] == {"answer": 42}
+    assert collected.lines_with("has succeeded: taking its result")
+    assert len(starts.read_text().split()) == 1
+    cleared = airflow.run("test", *dag, RUN_AFTER)
+    assert cleared.told["state"] == "success"
+    assert len(starts.read_text().split()) == 2, "its result was passed on: who runs it again wants another one"
+
+
+def test_killing_a_task_ends_its_job(airflow: Airflow) -> None:
+    starts = airflow.home / "starts"
+    dag = airflow.dag(
+        f"""
+        HopsMLOperator(task_id="train", script={airflow.script("waiting.py", WAITING)!r}, profile="local",
+                       arguments=["/nowhere", {str(starts)!r}], poll_interval_s=0.1, deferrable=False)
+        """
+    )
+    with airflow.started("test", *dag, RUN_AFTER) as task:
+        task.wait_for("it has begun")
+        os.kill(task.process.pid, signal.SIGTERM)
+        ended = task.wait()
+    assert ended.told["state"] == "failed"
+    assert ended.lines_with("ended as KILLED")
+    assert not Path(f"/proc/{starts.read_text().strip()}").exists()
+    (status,) = (airflow.home / "project").glob("Experiments/*/status.json")
+    assert json.loads(status.read_text())["state"] == "CANCELLED", "the run had time to say so"
+
+
+def test_a_deferred_task_that_takes_too_long_or_is_cleared_ends_its_job(airflow: Airflow) -> None:
+    """The triggerer's part: a trigger is rebuilt from what the database holds, any number of times."""
+    go, starts = airflow.home / "go", airflow.home / "starts"
+    dag = airflow.dag(
+        f"""
+        HopsMLOperator(task_id="train", script={airflow.script("waiting.py", WAITING)!r}, profile="local",
+                       arguments=[{str(go)!r}, {str(starts)!r}], wait_for_completion=False)
+        """
+    )
+    job = airflow.run("test", *dag, RUN_AFTER).told["xcoms"]["train"]["job"]
+    trigger = json.dumps(["hopsml.airflow.triggers.HopsMLJobTrigger", {"job": job, "poll_interval_s": 0.05}])
+    with airflow.started("trigger", trigger) as first:
+        first.wait_for("it has begun")
+        first.kill()
+    with airflow.started("trigger", trigger) as second:
+        second.wait_for("it has begun")
+        assert airflow.run("on-kill", trigger).told == {}
+        event = second.wait().told["event"]
+    assert (event["state"], event["job"]) == ("KILLED", job)
+    assert not Path(f"/proc/{starts.read_text().strip()}").exists()
+
+
+def test_airflow_knows_the_provider(airflow: Airflow) -> None:
+    info = airflow.run("providers").told["info"]
+    assert info["package-name"] == "hopsml"
+    assert "hopsml.airflow.operators" in info["operators"][0]["python-modules"]
