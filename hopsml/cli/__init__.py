@@ -11,13 +11,20 @@ def main() -> None:
     """Entry point; errors of ours are one sentence, without a traceback."""
     import typer
 
-    from hopsml.cli import doctor, logs, profiles, rerun, runs, submit, tensorboard
+    from hopsml.cli import doctor, follow, logs, profiles, rerun, runs, submit, tensorboard
 
     app = typer.Typer(
         no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
     )
-    commands = (doctor.doctor, logs.logs, profiles.profiles, rerun.rerun, submit.submit, tensorboard.tensorboard)
-    for command in commands:
+    for command in (
+        doctor.doctor,
+        follow.follow,
+        logs.logs,
+        profiles.profiles,
+        rerun.rerun,
+        submit.submit,
+        tensorboard.tensorboard,
+    ):
         app.command()(command)
     app.add_typer(runs.app, name="runs")
     try:

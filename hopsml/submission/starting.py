@@ -1,0 +1,228 @@
+"""Submitting: spark-submit is run, the application's id is learnt by a tag of its own, and followed."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hopsml.errors import ArgumentError, ClusterError, RunCancelled
+from hopsml.profiles import Profile
+from hopsml.submission import watching
+from hopsml.submission.command import command, environment
+from hopsml.submission.following import TIMED_OUT, Following, Looked, step
+from hopsml.submission.launching import SparkSubmit
+from hopsml.submission.watching import NoInterrupts, Outcome, Waits, to_stderr
+from hopsml.yarn import Application, ResourceManager
+
+_LOOK_S = 0.5
+_ID_TIMEOUT_S = 30.0  # from the end of spark-submit until the ResourceManager lists the application
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An application that YARN has taken; it goes on without this process."""
+
+    application_id: str
+    tag: str
+    command: tuple[str, ...] = field(repr=False)
+
+    def follow(self, **wishes: object) -> Outcome:
+        """As submission.follow."""
+        return watching.follow(self.application_id, **wishes)  # type: ignore[arg-type]
+
+    def end(self) -> Application:
+        """As submission.end."""
+        return watching.end(self.application_id)
+
+
+def is_detachable(profile: Profile) -> bool:
+    """Whether the application lives on its own once it is submitted: YARN holds its driver."""
+    return profile.master.startswith("yarn") and profile.deploy_mode == "cluster"
+
+
+def planned(
+    profile: Profile,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    num_workers: int | None = None,
+    conf: Mapping[str, str] | None = None,
+    tag: str | None = None,
+) -> list[str]:
+    """The command that ``run`` would start, with a tag of its own; nothing is started."""
+    return _plan(profile, script, arguments, num_workers, conf, tag)[1]
+
+
+def _plan(
+    profile: Profile,
+    script: str,
+    arguments: Sequence[str],
+    num_workers: int | None,
+    conf: Mapping[str, str] | None,
+    tag: str | None,
+) -> tuple[str, list[str]]:
+    """A tag that only this submission has, and the command; the caller's tag may be on earlier applications too."""
+    own = f"hopsml-{secrets.token_hex(8)}"
+    tags = [each for each in (own, tag) if each] if profile.master.startswith("yarn") else []
+    detached = is_detachable(profile)
+    return own, command(profile, script, arguments, num_workers=num_workers, conf=conf, tags=tags, detached=detached)
+
+
+def start(
+    profile: Profile,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    num_workers: int | None = None,
+    conf: Mapping[str, str] | None = None,
+    tag: str | None = None,
+    yarn: ResourceManager | None = None,
+    say: Callable[[str], None] = to_stderr,
+    interrupts: Waits | None = None,
+) -> Submission:
+    """Submit a script in YARN's cluster mode and return once YARN has the application.
+
+    ``tag`` finds the application again from anywhere (``ResourceManager.find``); it has one of its own besides. Raises
+    ArgumentError for a profile of another kind or a script that cannot work (nothing was submitted), ClusterError with
+    spark-submit's words when it fails, RunCancelled after a signal; the application is ended then.
+    """
+    if not is_detachable(profile):
+        raise ArgumentError(
+            f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode) does not leave its driver to "
+            "YARN: name a profile with master yarn and deploy_mode cluster, or run it to its end (submission.run)"
+        )
+    own, line = _plan(profile, script, arguments, num_workers, conf, tag)
+    yarn = yarn or ResourceManager.of_environment()
+    say(f"submitting {script} to {', '.join(yarn.addresses)}")
+    waits = interrupts or NoInterrupts()
+    with SparkSubmit(line, environment(profile), quiet=True) as job:
+        while (status := job.poll()) is None:
+            if (number := waits.wait(3600.0, job.ended)) is not None:
+                _end(job, number, waits)
+                raise _cancelled(yarn, own, number, script)
+        if status:
+            found = _find(yarn, own)
+            if found is None or found.over:
+                raise ClusterError(_why_failed(job, status, found))
+    found = _wait_for(yarn, own, waits, script)
+    return Submission(found.id, own, tuple(line))
+
+
+def run(
+    profile: Profile,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    num_workers: int | None = None,
+    conf: Mapping[str, str] | None = None,
+    tag: str | None = None,
+    say: Callable[[str], None] = to_stderr,
+    waiting_timeout_s: float | None = None,
+    interrupts: Waits | None = None,
+) -> int:
+    """Run a script to its end under any profile with Spark; returns its exit status, 0 only for success.
+
+    In YARN's cluster mode that is ``start`` and ``follow``; otherwise the driver is here, and its output goes where this
+    process's goes. Ends with everything that it started.
+    """
+    waits = interrupts or NoInterrupts()
+    if is_detachable(profile):
+        submitted = start(
+            profile, script, arguments, num_workers=num_workers, conf=conf, tag=tag, say=say, interrupts=waits
+        )
+        return watching.follow(
+            submitted.application_id, say=say, waiting_timeout_s=waiting_timeout_s, interrupts=waits
+        ).status
+    own, line = _plan(profile, script, arguments, num_workers, conf, tag)
+    yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
+    with SparkSubmit(line, environment(profile), quiet=False) as job:
+        status = _accompany(job, yarn, own, waits, say, waiting_timeout_s)
+    if status and yarn is not None:
+        _end_by_tag(yarn, own)  # a driver that was killed has not told YARN anything
+    return status
+
+
+def _accompany(
+    job: SparkSubmit,
+    yarn: ResourceManager | None,
+    tag: str,
+    waits: Waits,
+    say: Callable[[str], None],
+    waiting_timeout_s: float | None,
+) -> int:
+    """Wait for a driver on this machine; on YARN say what it waits for. Returns the exit status."""
+    state = Following("", time.monotonic(), waiting_timeout_s)
+    while (status := job.poll()) is None:
+        if (number := waits.wait(watching.POLL_S if yarn else 3600.0, job.ended)) is not None:
+            say("ending it (once more leaves at once)")
+            return _end(job, number, waits)
+        found = _find(yarn, tag) if yarn is not None else None
+        if found is not None and not found.over:
+            state, todo = step(state, Looked(found), time.monotonic())
+            for line in todo.lines:
+                say(line)
+            if todo.end:
+                job.end()
+                return TIMED_OUT
+    return status if status >= 0 else 128 - status
+
+
+def _end(job: SparkSubmit, number: int, waits: Waits) -> int:
+    """Pass a signal on; a second one kills."""
+    job.send(number)
+    deadline = time.monotonic() + 10.0
+    while job.has_processes() and time.monotonic() < deadline:
+        if waits.wait(0.05) is not None:
+            break
+    job.end(signal.SIGKILL, 0.0)
+    return 128 + number
+
+
+def _find(yarn: ResourceManager, tag: str) -> Application | None:
+    try:
+        found = yarn.find(tag)
+    except ClusterError:
+        return None
+    return found[0] if found else None
+
+
+def _wait_for(yarn: ResourceManager, tag: str, waits: Waits, script: str) -> Application:
+    """The application of a spark-submit that has ended well."""
+    deadline = time.monotonic() + _ID_TIMEOUT_S
+    while True:
+        try:
+            if found := yarn.find(tag):
+                return found[0]
+        except ClusterError:
+            if time.monotonic() > deadline:
+                raise
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"spark-submit has submitted {script}, and the ResourceManager lists no application with the tag {tag}"
+            )
+        if (number := waits.wait(_LOOK_S)) is not None:
+            raise _cancelled(yarn, tag, number, script)
+
+
+def _cancelled(yarn: ResourceManager, tag: str, number: int, script: str) -> RunCancelled:
+    ended = _end_by_tag(yarn, tag)
+    what = f"; {ended} was ended" if ended else "; nothing was submitted"
+    return RunCancelled(f"{signal.Signals(number).name} while {script} was being submitted{what}")
+
+
+def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
+    """End the application with this tag, if there is one; returns its id."""
+    found = _find(yarn, tag)
+    if found is None:
+        return ""
+    if not found.over:
+        watching.end(found.id, yarn=yarn)
+    return found.id
+
+
+def _why_failed(job: SparkSubmit, status: int, found: Application | None) -> str:
+    app = f"; {found.id} is {found.state}: {found.diagnostics}" if found is not None else ", and nothing was submitted"
+    return f"spark-submit failed with exit status {status}{app}; it said:\n{job.tail()}"
