@@ -6,6 +6,7 @@ file of conf/. HOPSML_PYTHON names the interpreter with pyspark and TensorFlow, 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 from airflow.sdk import DAG, Param
@@ -18,14 +19,14 @@ with DAG(
     dag_id="digits_pipeline",
     schedule=None,
     catchup=False,
-    render_template_as_native_obj=True,
     params={
         "profile": Param("local-cluster", type="string", description="a file of conf/"),
         "num_workers": Param(2, type="integer", minimum=1, description="executors"),
         "epochs": Param(12, type="integer", minimum=1),
         "least_accuracy": Param(0.9, type="number", description="below it nothing is registered"),
     },
-    default_args={"retries": 1, "poll_interval_s": 1.0},
+    # A retry goes on with the job that is there; only one that failed is started anew.
+    default_args={"retries": 1, "retry_delay": timedelta(seconds=10), "poll_interval_s": 1.0},
     doc_md=__doc__,
 ) as dag:
     prepare = HopsMLOperator(

@@ -78,9 +78,7 @@ class HopsworksLaunchOperator(HopsMLOperator):
             from datetime import timedelta
 
             kwargs.setdefault("execution_timeout", timedelta(seconds=wait_timeout_s))
-        super().__init__(
-            script="", poll_interval_s=poke_interval_s, wait_for_completion=wait_for_completion, **kwargs
-        )
+        super().__init__(script="", poll_interval_s=poke_interval_s, wait_for_completion=wait_for_completion, **kwargs)
         self.job_name, self.project_name, self.job_arguments = job_name, project_name, job_arguments
 
     def request(self, context: Context) -> Request:
@@ -132,7 +130,9 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
             self.log.warning("%s; asking again", error)
             return False
         if not seen.state.is_active and seen.state is not State.SUCCEEDED:
-            raise AirflowException(f"job {self.job_name}: {job.id} ended as {seen.state}: {seen.detail or 'see its log'}")
+            raise AirflowException(
+                f"job {self.job_name}: {job.id} ended as {seen.state}: {seen.detail or 'see its log'}"
+            )
         return seen.state is State.SUCCEEDED
 
 
@@ -148,4 +148,3 @@ def _fetched(path: str, folder: str) -> str:
     os.makedirs(os.path.dirname(local), exist_ok=True)
     filesystem.for_url(path).download(path, local)
     return local
-

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, cast
 
+from hopsml import submission
 from hopsml.errors import ArgumentError
+from hopsml.profiles import Profile
 
 TAG_PREFIX = "hopsml-task-"
 LOG_PIECE_BYTES = 256 * 1024
@@ -103,8 +105,13 @@ class Jobs(Protocol):
     def look(self, job: Job) -> Look:
         """How it stands."""
 
-    def read_log(self, job: Job, offset: int) -> tuple[str, int]:
-        """What the driver has printed from ``offset`` on (at most LOG_PIECE_BYTES), and the offset behind it."""
+    def read_log(self, job: Job, offset: int, last: bool = False) -> tuple[str, int]:
+        """What the driver has printed from ``offset`` on (at most LOG_PIECE_BYTES), and the offset behind it; ``last``: the
+        job is over, what is still on its way is waited for.
+        """
+
+    def errors(self, job: Job) -> str:
+        """What else says why a job has failed; may be empty."""
 
     def end(self, job: Job) -> None:
         """End it, and everything that it started; one that is over is left alone. Returns when it is over."""
@@ -126,9 +133,9 @@ def of_kind(kind: str) -> Jobs:
     return cast("Jobs", importlib.import_module(_MODULES[kind]))
 
 
-def kind_of(master: str, deploy_mode: str) -> str:
+def kind_of(profile: Profile) -> str:
     """In YARN's cluster mode the driver is YARN's; in any other it is a process of this machine."""
-    return "yarn" if master == "yarn" and deploy_mode == "cluster" else "local"
+    return "yarn" if submission.is_detachable(profile) else "local"
 
 
 def tag_of(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:

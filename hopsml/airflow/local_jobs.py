@@ -94,7 +94,7 @@ def look(job: Job) -> Look:
     return Look(State.FAILED, "the process that kept the driver was killed, or this machine was restarted")
 
 
-def read_log(job: Job, offset: int) -> tuple[str, int]:
+def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
     """What the driver has printed from ``offset`` on, whole lines where there are any."""
     try:
         with open(Path(job.id, "output.log"), "rb") as file:
@@ -106,6 +106,11 @@ def read_log(job: Job, offset: int) -> tuple[str, int]:
     if whole and look(job).state.is_active:
         data = data[:whole]
     return data.decode(errors="replace"), offset + len(data)
+
+
+def errors(job: Job) -> str:
+    """Everything is in the log."""
+    return ""
 
 
 def end(job: Job) -> None:
@@ -159,9 +164,17 @@ def command(request: Request) -> list[str]:
     return submit_command(request, {"spark.app.name": request.name, **request.conf} if request.name else request.conf)
 
 
-def submit_command(request: Request, conf: Mapping[str, str]) -> list[str]:
+def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> list[str]:
     """``hopsml submit`` in the project's interpreter, with these settings."""
-    line = [request.python, "-c", "from hopsml.cli import main; main()", "submit", "--profile", request.profile]
+    line = [
+        request.python,
+        "-c",
+        "from hopsml.cli import main; main()",
+        "submit",
+        "--profile",
+        request.profile,
+        *options,
+    ]
     if request.num_workers is not None:
         line += ["--num-workers", str(request.num_workers)]
     for key, value in conf.items():

@@ -167,8 +167,7 @@ class HopsMLOperator(BaseOperator):
 
     @staticmethod
     def _kind(request: Request) -> Jobs:
-        profile = profiles.load(request.profile)
-        return jobs.of_kind(jobs.kind_of(profile.master, profile.deploy_mode))
+        return jobs.of_kind(jobs.kind_of(profiles.load(request.profile)))
 
     def _start(self, kind: Jobs, request: Request) -> Job:
         self._is_starting = True
@@ -218,9 +217,9 @@ class HopsMLOperator(BaseOperator):
                 self.log.info("waiting: %s", told or "for resources")
             time.sleep(self.poll_interval_s)
 
-    def _tell_log(self, kind: Jobs, job: Job, offset: int) -> int:
+    def _tell_log(self, kind: Jobs, job: Job, offset: int, last: bool = False) -> int:
         while True:
-            text, offset = kind.read_log(job, offset)
+            text, offset = kind.read_log(job, offset, last)
             if not text:
                 return offset
             for line in text.splitlines():
@@ -230,9 +229,11 @@ class HopsMLOperator(BaseOperator):
         """The rest of the log, then the result; AirflowException for a job that has not succeeded."""
         kind = jobs.of_kind(job.kind)
         with contextlib.suppress(ClusterUnavailable):
-            self._tell_log(kind, job, offset)
+            self._tell_log(kind, job, offset, last=True)
         left = kind.outcome(job, self.request(context))
         if seen.state is not State.SUCCEEDED:
+            if more := kind.errors(job):
+                self.log.info("the end of the driver's stderr:\n%s", more)
             reason = left.get("error") or seen.detail or "its log is above"
             where = f"; run directory {left['run_dir']}" if left.get("run_dir") else ""
             raise AirflowException(f"{job.id} ended as {seen.state}: {reason}{where}")

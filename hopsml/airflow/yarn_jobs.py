@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any
 
+from hopsml import submission
 from hopsml.airflow import outcomes
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, Known, Look, Request, State
 from hopsml.airflow.local_jobs import DROPPED, submit_command
@@ -22,6 +23,7 @@ from hopsml.yarn import Application, ResourceManager, logs
 SUBMIT_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
 SEEN_TIMEOUT_S = 20.0  # from spark-submit's end until the application can be found by its tag
+LAST_LINES_S = 20.0
 RECORDS = "Airflow"  # folder of the project
 
 
@@ -43,7 +45,7 @@ def start(request: Request) -> Job:
     """Submit it. ClusterError with what spark-submit said when that fails; nothing of it goes on then."""
     yarn = ResourceManager.of_environment()
     before = {application.id for application in yarn.find(request.tag)}
-    said = _submit(submit_command(request, conf=settings_of(request)))
+    said = _submit([*submit_command(request, settings_of(request), "--detach", "--tag", request.tag)])
     deadline = time.monotonic() + SEEN_TIMEOUT_S
     while True:
         fresh = [application.id for application in yarn.find(request.tag) if application.id not in before]
@@ -64,33 +66,31 @@ def look(job: Job) -> Look:
         return Look(State.GONE, str(error))
 
 
-def read_log(job: Job, offset: int) -> tuple[str, int]:
-    """What the driver has printed from ``offset`` on; nothing where the log cannot be had just now."""
+def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
+    """What the driver has printed from ``offset`` on; nothing where the log cannot be had just now.
+
+    ``last``: the application is over; its last lines are waited for, since a NodeManager takes seconds to aggregate them.
+    """
+    deadline = time.monotonic() + LAST_LINES_S
+    while True:
+        text, behind, complete = _read(job, offset)
+        if text or complete or not last or time.monotonic() > deadline:
+            return text, behind
+        time.sleep(0.5)
+
+
+def errors(job: Job) -> str:
+    """The end of Spark's own log, which says why where the script itself did not."""
     try:
-        part = logs.read(_manager(job).application(job.id), "stdout", offset, LOG_PIECE_BYTES)
-    except (ClusterError, StorageError):
-        return "", offset
-    if part is None:
-        return "", offset
-    data = part.data
-    whole = data.rfind(b"\n") + 1
-    if whole and not part.complete:
-        data = data[:whole]
-    return data.decode(errors="replace"), part.offset + len(data)
+        return logs.tail(_manager(job).application(job.id), "stderr", 4096).strip()
+    except ClusterError:
+        return ""
 
 
 def end(job: Job) -> None:
     """End it; returns when it is over. ClusterError if it will not end."""
-    yarn = _manager(job)
     with contextlib.suppress(ApplicationNotFound):
-        if yarn.application(job.id).over:
-            return
-        yarn.kill(job.id)
-        deadline = time.monotonic() + END_TIMEOUT_S
-        while not yarn.application(job.id).over:
-            if time.monotonic() > deadline:
-                raise ClusterError(f"{job.id} was not ended by YARN within {END_TIMEOUT_S:g} s")
-            time.sleep(0.2)
+        submission.end(job.id, yarn=_manager(job), timeout_s=END_TIMEOUT_S)
 
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:
@@ -123,19 +123,16 @@ def record_url(request: Request) -> str:
 
 
 def settings_of(request: Request) -> dict[str, str]:
-    """Spark's settings: the request's, its tag, and the driver's variables."""
+    """Spark's settings: the request's, and the driver's variables."""
     variables = {
         "HOPSML_PROJECT_URL": request.project_url,
         **request.environment,
         job_record.VARIABLE: record_url(request),
     }
-    tags = ",".join(filter(None, (request.conf.get("spark.yarn.tags", ""), request.tag)))
     return {
         **({"spark.app.name": request.name} if request.name else {}),
         **request.conf,
         **{f"spark.yarn.appMasterEnv.{name}": value for name, value in variables.items()},
-        "spark.yarn.tags": tags,
-        "spark.yarn.submit.waitAppCompletion": "false",
     }
 
 
@@ -164,6 +161,23 @@ def _submit(command: list[str]) -> str:
     if process.returncode:
         raise ClusterError(f"nothing was submitted; hopsml submit left with {process.returncode}:\n{said[-4000:]}")
     return said[-4000:]
+
+
+def _read(job: Job, offset: int) -> tuple[str, int, bool]:
+    """Some of the log, the offset behind it, and whether there will be no more."""
+    try:
+        application = _manager(job).application(job.id)
+        if not application.am_log_url:  # no container has begun
+            return "", offset, application.over
+        part = logs.read(application, "stdout", offset, LOG_PIECE_BYTES)
+    except (ClusterError, StorageError):
+        return "", offset, False
+    if part is None:
+        return "", offset, False
+    data, whole = part.data, part.data.rfind(b"\n") + 1
+    if whole and not part.complete:
+        data = data[:whole]
+    return data.decode(errors="replace"), part.offset + len(data), part.complete
 
 
 def _job(yarn: ResourceManager, application_id: str) -> Job:

@@ -75,7 +75,7 @@ def recorded(
         directory.write_json(directory.outputs_json, as_json(run.metrics))
     except BaseException as error:
         recording.join()
-        state = "FAILED" if isinstance(error, Exception) else "CANCELLED"
+        state = "CANCELLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
         directory.write_status(_status(run, state, began, f"{type(error).__name__}: {error}"))
         raise
     recording.join()

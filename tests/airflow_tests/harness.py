@@ -149,7 +149,9 @@ class Started:
 
     def wait_for(self, text: str, timeout_s: float = 90) -> None:
         """Until it has printed this."""
-        wait_until(lambda: text in self.output or self.process.poll() is not None, timeout_s, lambda: self.output[-6000:])
+        wait_until(
+            lambda: text in self.output or self.process.poll() is not None, timeout_s, lambda: self.output[-6000:]
+        )
         assert text in self.output, self.output[-6000:]
 
     def kill(self) -> None:

@@ -24,18 +24,20 @@ def load_dag(file: str, dag_id: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return next(value for value in vars(module).values() if getattr(value, "dag_id", "") == dag_id and hasattr(value, "test"))
+    return next(
+        value for value in vars(module).values() if getattr(value, "dag_id", "") == dag_id and hasattr(value, "test")
+    )
 
 
-def test(file: str, dag_id: str, run_after: str, conf: str = "{}") -> dict[str, Any]:
+def run_dag(file: str, dag_id: str, run_after: str, conf: str = "{}") -> dict[str, Any]:
     moment = datetime.fromisoformat(run_after)
     run = load_dag(file, dag_id).test(run_after=moment, logical_date=moment, run_conf=json.loads(conf))
     return told(run)
 
 
 def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
-    """dag.test() would delete the DAG run and begin anew; a scheduler goes on with it, with another try of the tasks
-    that it does not find running any more.
+    """dag.test() would delete the DAG run and begin anew. A scheduler goes on with it: another try of the tasks that it
+    does not find running any more; and a triggerer runs the triggers of the deferred ones, as the database has them.
     """
     from airflow.models import dagrun
     from airflow.serialization.serialized_objects import SerializedDAG
@@ -44,19 +46,34 @@ def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
         run = session.query(dagrun.DagRun).filter_by(dag_id=dag.dag_id, logical_date=logical_date).one()
         run.dag = dag
         for ti in run.get_task_instances(session=session):
-            if ti.state not in ("success", "failed", "upstream_failed", "skipped"):
+            if ti.state == "deferred":
+                fire(ti, session)
+            elif ti.state not in ("success", "failed", "upstream_failed", "skipped"):
                 ti.state = None
         session.commit()
         return run
 
     dagrun.get_or_create_dagrun = existing  # type: ignore[assignment]
     SerializedDAG.clear_dags = staticmethod(lambda **_: 0)  # type: ignore[method-assign, assignment]
-    return test(file, dag_id, run_after)
+    return run_dag(file, dag_id, run_after)
+
+
+def fire(ti: Any, session: Any) -> None:
+    """The triggerer's part, and what the scheduler makes of the event."""
+    from airflow.models.trigger import Trigger
+    from airflow.sdk.serde import serialize
+    from airflow.serialization.decoders import smart_decode_trigger_kwargs
+
+    stored = session.get(Trigger, ti.trigger_id)
+    arguments = {name: smart_decode_trigger_kwargs(value) for name, value in stored.kwargs.items()}
+    print(f"the triggerer runs {stored.classpath}", flush=True)
+    event = trigger(json.dumps([stored.classpath, arguments]))["event"]
+    ti.next_kwargs, ti.trigger_id, ti.state = {**(ti.next_kwargs or {}), "event": serialize(event)}, None, "scheduled"
 
 
 def told(run: Any) -> dict[str, Any]:
-    from airflow.sdk.serde import deserialize
     from airflow.models.xcom import XComModel
+    from airflow.sdk.serde import deserialize
     from airflow.utils.session import create_session
 
     with create_session() as session:
@@ -94,5 +111,5 @@ def providers() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    verbs = {"test": test, "again": again, "trigger": trigger, "on-kill": on_kill, "providers": providers}
+    verbs = {"test": run_dag, "again": again, "trigger": trigger, "on-kill": on_kill, "providers": providers}
     print(json.dumps(verbs[sys.argv[1]](*sys.argv[2:]), default=str), flush=True)

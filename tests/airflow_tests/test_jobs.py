@@ -11,6 +11,7 @@ import pytest
 from hopsml.airflow import jobs, outcomes, run_states
 from hopsml.airflow.jobs import Job, Known, State, Step, decide
 from hopsml.errors import ArgumentError
+from hopsml.profiles import Profile
 from hopsml.storage import job_record
 
 pytestmark = pytest.mark.fast
@@ -69,10 +70,15 @@ def test_a_tag_is_of_one_task_instance_and_as_yarn_wants_it():
 
 @pytest.mark.parametrize(
     ("master", "deploy_mode", "kind"),
-    [("yarn", "cluster", "yarn"), ("yarn", "client", "local"), ("none", "client", "local"), ("local-cluster[2,1,1]", "client", "local")],
-)  # fmt: skip
+    [
+        ("yarn", "cluster", "yarn"),
+        ("yarn", "client", "local"),
+        ("none", "client", "local"),
+        ("local[2]", "client", "local"),
+    ],
+)
 def test_where_the_driver_is_decides_what_follows_it(master, deploy_mode, kind):
-    assert jobs.kind_of(master, deploy_mode) == kind
+    assert jobs.kind_of(Profile("x", master, deploy_mode)) == kind
 
 
 def test_a_job_survives_json():

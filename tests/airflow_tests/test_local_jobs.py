@@ -20,7 +20,7 @@ from hopsml.airflow.jobs import Job, Request, State
 from hopsml.cluster import processes
 from hopsml.errors import ArgumentError
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.airflow  # for its time: nothing of Airflow is needed
 
 
 @pytest.fixture

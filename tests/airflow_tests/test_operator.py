@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from hopsml.airflow import local_jobs
+from hopsml.airflow.jobs import Request
 from tests.airflow_tests.harness import RUN_AFTER, Airflow, wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(150)]
@@ -58,6 +61,7 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
         failed = HopsMLRunSensor(task_id="failed", run="{{{{ ti.xcom_pull('first')['run_id'] }}}}", states=["FAILED"],
                                  poke_interval=0.1)
         old = HopsworksLaunchOperator(task_id="old", job_name="old", poke_interval_s=0.1)
+        started = HopsMLOperator(task_id="started", script={quick!r}, wait_for_completion=False, **common)
         success = HopsworksJobSuccessSensor(task_id="success", job_name="old", poke_interval=0.1)
         first >> failed
         old >> success
@@ -68,7 +72,7 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
     states = {name: task["state"] for name, task in told["tasks"].items()}
     assert states == {
         "first": "success", "second": "success", "failing": "failed", "wrong": "failed", "seen": "success",
-        "also": "success", "failed": "failed", "old": "success", "success": "success",
+        "also": "success", "failed": "failed", "old": "success", "success": "success", "started": "success",
     }, ended.output[-4000:]  # fmt: skip
 
     first = told["xcoms"]["first"]
@@ -84,64 +88,58 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
     assert ended.lines_with("ended as FAILED: ValueError: this script fails; run directory file://")
     assert ended.lines_with("profile 'nowhere' is not known")
     assert ended.lines_with("hello from --by config")
+    assert set(told["xcoms"]["started"]["return_value"]) == {"job"}
 
 
-@pytest.mark.parametrize("deferrable", [True, False])
-def test_a_task_that_was_killed_finds_its_job_again(airflow: Airflow, deferrable: bool) -> None:
+def waiting_dag(airflow: Airflow, **more: object) -> tuple[tuple[str, str], Path, Path]:
+    """A DAG with one task, the file that its script waits for, and the file that notes each start of it."""
     go, starts = airflow.home / "go", airflow.home / "starts"
+    script = airflow.script("waiting.py", WAITING)
+    options = "".join(f", {name}={value!r}" for name, value in more.items())
     dag = airflow.dag(
         f"""
-        HopsMLOperator(task_id="train", script={airflow.script("waiting.py", WAITING)!r}, profile="local",
-                       arguments=[{str(go)!r}, {str(starts)!r}], poll_interval_s=0.1, deferrable={deferrable})
+        HopsMLOperator(task_id="train", script={script!r}, profile="local", arguments=[{str(go)!r}, {str(starts)!r}],
+                       poll_interval_s=0.1{options})
         """
     )
+    return dag, go, starts
+
+
+def test_a_task_that_was_killed_finds_its_job_again_and_a_cleared_one_starts_another(airflow: Airflow) -> None:
+    dag, go, starts = waiting_dag(airflow, deferrable=False)
     with airflow.started("test", *dag, RUN_AFTER) as task:
         task.wait_for("it has begun")
         task.kill()
-    # Airflow comes back with its database, is killed again, and comes back without it: dag.test() begins a new DAG run.
-    with airflow.started("again", *dag, RUN_AFTER) as task:
+    with airflow.started("again", *dag, RUN_AFTER) as task:  # Airflow comes back, and is killed again
         task.wait_for("an earlier try started")
-        task.wait_for("it has begun")
-        task.kill()
-    with airflow.started("test", *dag, RUN_AFTER) as task:
-        task.wait_for("was started for this task and is RUNNING")
-        go.touch()
-        told = task.wait().told
-    assert told["state"] == "success"
-    assert told["xcoms"]["train"]["metrics"] == {"answer": 42}
-    assert len(starts.read_text().split()) == 1, "it was started once"
-
-
-def test_a_result_that_came_while_airflow_was_away_is_collected_and_a_cleared_task_runs_again(airflow: Airflow) -> None:
-    go, starts = airflow.home / "go", airflow.home / "starts"
-    dag = airflow.dag(
-        f"""
-        HopsMLOperator(task_id="train", script={airflow.script("waiting.py", WAITING)!r}, profile="local",
-                       arguments=[{str(go)!r}, {str(starts)!r}], poll_interval_s=0.1)
-        """
-    )
-    with airflow.started("test", *dag, RUN_AFTER) as task:
         task.wait_for("it has begun")
         task.kill()
     go.touch()
     wait_until(lambda: list(airflow.jobs.glob("*/1/exit.json")), 30)
-    collected = airflow.run("again", *dag, RUN_AFTER)
+    collected = airflow.run("test", *dag, RUN_AFTER)  # without its memory: dag.test() makes the DAG run anew
     assert collected.told["xcoms"]["train"]["metrics"] == {"answer": 42}
-    assert collected.lines_with("has succeeded: taking its result")
-    assert len(starts.read_text().split()) == 1
-    cleared = airflow.run("test", *dag, RUN_AFTER)
-    assert cleared.told["state"] == "success"
+    assert collected.lines_with("was started for this task and has succeeded")
+    assert len(starts.read_text().split()) == 1, "it was started once"
+    assert airflow.run("test", *dag, RUN_AFTER).told["state"] == "success"
     assert len(starts.read_text().split()) == 2, "its result was passed on: who runs it again wants another one"
 
 
+def test_a_deferred_task_goes_on_when_airflow_comes_back(airflow: Airflow) -> None:
+    dag, go, starts = waiting_dag(airflow)
+    with airflow.started("test", *dag, RUN_AFTER) as task:
+        task.wait_for("it has begun")
+        task.kill()
+    with airflow.started("again", *dag, RUN_AFTER) as task:
+        task.wait_for("the triggerer runs hopsml.airflow.triggers.HopsMLJobTrigger")
+        task.wait_for("it has begun")
+        go.touch()
+        told = task.wait().told
+    assert (told["state"], told["xcoms"]["train"]["metrics"]) == ("success", {"answer": 42})
+    assert len(starts.read_text().split()) == 1
+
+
 def test_killing_a_task_ends_its_job(airflow: Airflow) -> None:
-    starts = airflow.home / "starts"
-    dag = airflow.dag(
-        f"""
-        HopsMLOperator(task_id="train", script={airflow.script("waiting.py", WAITING)!r}, profile="local",
-                       arguments=["/nowhere", {str(starts)!r}], poll_interval_s=0.1, deferrable=False)
-        """
-    )
+    dag, _, starts = waiting_dag(airflow, deferrable=False)
     with airflow.started("test", *dag, RUN_AFTER) as task:
         task.wait_for("it has begun")
         os.kill(task.process.pid, signal.SIGTERM)
@@ -153,16 +151,13 @@ def test_killing_a_task_ends_its_job(airflow: Airflow) -> None:
     assert json.loads(status.read_text())["state"] == "CANCELLED", "the run had time to say so"
 
 
-def test_a_deferred_task_that_takes_too_long_or_is_cleared_ends_its_job(airflow: Airflow) -> None:
-    """The triggerer's part: a trigger is rebuilt from what the database holds, any number of times."""
-    go, starts = airflow.home / "go", airflow.home / "starts"
-    dag = airflow.dag(
-        f"""
-        HopsMLOperator(task_id="train", script={airflow.script("waiting.py", WAITING)!r}, profile="local",
-                       arguments=[{str(go)!r}, {str(starts)!r}], wait_for_completion=False)
-        """
-    )
-    job = airflow.run("test", *dag, RUN_AFTER).told["xcoms"]["train"]["job"]
+def test_a_deferred_task_that_was_cleared_ends_its_job(airflow: Airflow) -> None:
+    """A trigger may be run again anywhere, any number of times; only a person's act ends what it waits for."""
+    starts = airflow.home / "starts"
+    script = airflow.script("waiting.py", WAITING)
+    asked = Request("hopsml-task-x", script, "local", sys.executable, f"file://{airflow.home}/project",
+                    ("/nowhere", str(starts)), folder=str(airflow.jobs))  # fmt: skip
+    job = local_jobs.start(asked).as_dict()
     trigger = json.dumps(["hopsml.airflow.triggers.HopsMLJobTrigger", {"job": job, "poll_interval_s": 0.05}])
     with airflow.started("trigger", trigger) as first:
         first.wait_for("it has begun")
