@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import logging
 import sys
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -39,6 +41,7 @@ def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
     """dag.test() would delete the DAG run and begin anew. A scheduler goes on with it: another try of the tasks that it
     does not find running any more; and a triggerer runs the triggers of the deferred ones, as the database has them.
     """
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
     from airflow.models import dagrun
     from airflow.serialization.serialized_objects import SerializedDAG
 
@@ -46,9 +49,16 @@ def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
         run = session.query(dagrun.DagRun).filter_by(dag_id=dag.dag_id, logical_date=logical_date).one()
         run.dag = dag
         for ti in run.get_task_instances(session=session):
+            if ti.trigger_id is not None:  # while dag.test() runs a trigger itself, it calls the task queued
+                ti.state = "deferred"
+        session.commit()
+        runner = SimpleNamespace(log=logging.getLogger("scheduler"))
+        SchedulerJobRunner.check_trigger_timeouts(runner, session=session)
+        session.expire_all()
+        for ti in run.get_task_instances(session=session):
             if ti.state == "deferred":
                 fire(ti, session)
-            elif ti.state not in ("success", "failed", "upstream_failed", "skipped"):
+            elif ti.state not in ("scheduled", "success", "failed", "upstream_failed", "skipped"):
                 ti.state = None
         session.commit()
         return run
