@@ -51,8 +51,9 @@ class Shipment:
             "spark.executorEnv.PYSPARK_PYTHON": PYTHON,
         }
         if deploy_mode == "cluster":
-            added["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] = PYTHON
-            return added
+            # Spark hands a PYSPARK_DRIVER_PYTHON of this process's environment on, and it would win
+            names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+            return added | {f"spark.yarn.appMasterEnv.{name}": PYTHON for name in names}
         return {**added, "spark.pyspark.python": PYTHON, "spark.pyspark.driver.python": sys.executable}
 
 
