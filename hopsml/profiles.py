@@ -6,6 +6,7 @@
     store: ""                            # project URL; empty: HDFS where it is configured, else ./.hopsml
     spark: {spark.executor.memory: 1g}   # Spark's own settings, as they are; {conf} is the folder of this file
     environment: {}                      # variables for the driver
+    ship_environment: never              # never | auto | always | URL of an archive: packages that travel to YARN's nodes
 
 Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and the
 package's own.
@@ -21,7 +22,17 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 
-_KEYS = ("extends", "master", "deploy_mode", "store", "spark", "environment", "local_slots", "description")
+_KEYS = (
+    "extends",
+    "master",
+    "deploy_mode",
+    "store",
+    "spark",
+    "environment",
+    "local_slots",
+    "ship_environment",
+    "description",
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,7 @@ class Profile:
     spark: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     local_slots: int | None = None
+    ship_environment: str = "never"
     description: str = ""
 
     @property
@@ -111,6 +123,7 @@ def parse(name: str, text: str, source: str) -> Profile:
         },
         environment={str(key): _text(value) for key, value in (content.get("environment") or {}).items()},
         local_slots=content.get("local_slots"),
+        ship_environment=str(content.get("ship_environment") or "never"),
         description=str(content.get("description", "")),
     )
 

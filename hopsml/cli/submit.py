@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,10 @@ def submit(
     timeout: Annotated[
         float | None, typer.Option(help="seconds to wait for room in YARN's queue; for ever else")
     ] = None,
+    ship_environment: Annotated[
+        str | None, typer.Option(help="packages for YARN's nodes: never, auto, always, or the URL of an archive")
+    ] = None,
+    py_files: Annotated[str | None, typer.Option(help="modules to ship, .py or .zip, comma-separated")] = None,
     tag: Annotated[str | None, typer.Option(help="a tag by which YARN finds the application (yarn.tags)")] = None,
 ) -> None:
     """Run a script on the cluster of a profile and follow it to its end; the exit status is 0 only if it succeeded.
@@ -32,22 +36,28 @@ def submit(
     chosen, wishes = profiles.load(profile), _settings(conf or [])
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
+    if py_files:
+        wishes["spark.submit.pyFiles"] = py_files
+    asked: dict[str, Any] = {
+        "num_workers": num_workers,
+        "conf": wishes,
+        "tag": tag,
+        "ship_environment": ship_environment,
+    }
     if dry_run:
-        line = submission.planned(chosen, script, arguments or [], num_workers=num_workers, conf=wishes, tag=tag)
-        print(shlex.join(line))
+        print(shlex.join(submission.plan(chosen, script, arguments or [], **asked).command))
         return
-    asked = {"num_workers": num_workers, "conf": wishes, "tag": tag}
     with submission.Interrupts() as interrupts:
         try:
             if detach:
-                started = submission.start(chosen, script, arguments or [], **asked, interrupts=interrupts)  # type: ignore[arg-type]
+                started = submission.start(chosen, script, arguments or [], **asked, interrupts=interrupts)
                 print(started.application_id)
                 return
             status = submission.run(
                 chosen,
                 script,
                 arguments or [],
-                **asked,  # type: ignore[arg-type]
+                **asked,
                 waiting_timeout_s=timeout,
                 interrupts=interrupts,
             )

@@ -10,19 +10,20 @@ submission.end(submitted.application_id)
 from hopsml.spark_home import spark_submit
 from hopsml.submission.command import command, environment
 from hopsml.submission.interrupts import Interrupts
-from hopsml.submission.starting import Submission, is_detachable, planned, run, start
+from hopsml.submission.starting import Plan, Submission, is_detachable, plan, run, start
 from hopsml.submission.watching import Outcome, end, follow, to_stderr
 
 __all__ = [
     "Interrupts",
     "Outcome",
+    "Plan",
     "Submission",
     "command",
     "end",
     "environment",
     "follow",
     "is_detachable",
-    "planned",
+    "plan",
     "run",
     "spark_submit",
     "start",

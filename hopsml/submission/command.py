@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hopsml import spark_home
 from hopsml.errors import ArgumentError
 from hopsml.profiles import Profile
-from hopsml.submission import script as scripts
+from hopsml.submission.shipping import Shipment, check_imports
 
 # Of the caller's variables, what a driver in a container of YARN needs as well: where runs are kept.
 _CARRIED = ("HOPSML_PROJECT", "HOPSML_PROJECT_URL")
@@ -23,25 +23,28 @@ def command(
     num_workers: int | None = None,
     conf: Mapping[str, str] | None = None,
     tags: Sequence[str] = (),
-    detached: bool = False,
+    shipment: Shipment | None = None,
 ) -> list[str]:
     """The arguments for the operating system; ``conf`` wins over the profile's settings.
 
-    ``tags`` find the application again in YARN; with ``detached`` spark-submit ends once YARN has taken it. Raises
-    ArgumentError for a profile without Spark, or a script that is not there or has a syntax error.
+    ``tags`` find the application again in YARN; with them spark-submit ends once YARN holds the driver. ``shipment`` is
+    the environment that travels. Raises ArgumentError for a profile without Spark, and for a script that is not there, has
+    a syntax error, or imports what will not be there.
     """
     if not profile.uses_spark:
         raise ArgumentError(
             f"profile '{profile.name}' runs without Spark: start the script itself, python {script}, or name another "
             "profile with --profile"
         )
-    scripts.read(script)
+    shipment = shipment or Shipment()
     settings = spark_settings(profile, num_workers=num_workers, conf=conf)
     if tags:
         named = [tag for tag in settings.get("spark.yarn.tags", "").split(",") if tag]
         settings["spark.yarn.tags"] = ",".join([*named, *tags])
-    if detached:
-        settings["spark.yarn.submit.waitAppCompletion"] = "false"
+        if profile.deploy_mode == "cluster":
+            settings["spark.yarn.submit.waitAppCompletion"] = "false"
+    settings |= shipment.settings(settings, profile.deploy_mode)
+    check_imports(script, shipment, settings, profile)
     line = [spark_home.spark_submit(), "--master", profile.master, "--deploy-mode", profile.deploy_mode]
     for key, value in settings.items():
         line += ["--conf", f"{key}={value}"]

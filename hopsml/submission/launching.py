@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 GRACE_S = 10.0  # from the first signal to SIGKILL
 TAIL_BYTES = 6000
+_REAP_S = 5.0  # until the system has buried what was killed
 _GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -76,11 +77,15 @@ class SparkSubmit:
     def end(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
         """Signal the group, SIGKILL what is left of it after ``grace_s`` seconds, wait for it."""
         self.send(number)
-        deadline = time.monotonic() + grace_s
+        self._wait_until_gone(grace_s)
+        self.send(signal.SIGKILL)
+        self._wait_until_gone(_REAP_S)
+        self._process.wait()
+
+    def _wait_until_gone(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         while self.has_processes() and time.monotonic() < deadline:
             time.sleep(0.02)
-        self.send(signal.SIGKILL)
-        self._process.wait()
 
     def has_processes(self) -> bool:
         """Whether anything of the group lives."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from hopsml.errors import ArgumentError, ClusterError, RunCancelled
 from hopsml.profiles import Profile
-from hopsml.submission import watching
+from hopsml.submission import shipping, watching
 from hopsml.submission.command import command, environment
 from hopsml.submission.following import TIMED_OUT, Following, Looked, step
 from hopsml.submission.launching import SparkSubmit
+from hopsml.submission.shipping import Shipment
 from hopsml.submission.watching import NoInterrupts, Outcome, Waits, to_stderr
 from hopsml.yarn import Application, ResourceManager
 
@@ -43,7 +44,18 @@ def is_detachable(profile: Profile) -> bool:
     return profile.master.startswith("yarn") and profile.deploy_mode == "cluster"
 
 
-def planned(
+@dataclass(frozen=True)
+class Plan:
+    """What is to be started: the command, a tag that only this submission has, the environment that travels."""
+
+    profile: Profile
+    script: str
+    command: tuple[str, ...]
+    tag: str
+    shipment: Shipment
+
+
+def plan(
     profile: Profile,
     script: str,
     arguments: Sequence[str] = (),
@@ -51,24 +63,14 @@ def planned(
     num_workers: int | None = None,
     conf: Mapping[str, str] | None = None,
     tag: str | None = None,
-) -> list[str]:
-    """The command that ``run`` would start, with a tag of its own; nothing is started."""
-    return _plan(profile, script, arguments, num_workers, conf, tag)[1]
-
-
-def _plan(
-    profile: Profile,
-    script: str,
-    arguments: Sequence[str],
-    num_workers: int | None,
-    conf: Mapping[str, str] | None,
-    tag: str | None,
-) -> tuple[str, list[str]]:
-    """A tag that only this submission has, and the command; the caller's tag may be on earlier applications too."""
+    ship_environment: str | None = None,
+) -> Plan:
+    """What ``start`` and ``run`` do with the same arguments; nothing is packed or started."""
     own = f"hopsml-{secrets.token_hex(8)}"
     tags = [each for each in (own, tag) if each] if profile.master.startswith("yarn") else []
-    detached = is_detachable(profile)
-    return own, command(profile, script, arguments, num_workers=num_workers, conf=conf, tags=tags, detached=detached)
+    shipment = shipping.plan(ship_environment or profile.ship_environment, profile)
+    line = command(profile, script, arguments, num_workers=num_workers, conf=conf, tags=tags, shipment=shipment)
+    return Plan(profile, script, tuple(line), own, shipment)
 
 
 def start(
@@ -79,6 +81,7 @@ def start(
     num_workers: int | None = None,
     conf: Mapping[str, str] | None = None,
     tag: str | None = None,
+    ship_environment: str | None = None,
     yarn: ResourceManager | None = None,
     say: Callable[[str], None] = to_stderr,
     interrupts: Waits | None = None,
@@ -87,28 +90,24 @@ def start(
 
     ``tag`` finds the application again from anywhere (``ResourceManager.find``); it has one of its own besides. Raises
     ArgumentError for a profile of another kind or a script that cannot work (nothing was submitted), ClusterError with
-    spark-submit's words when it fails, RunCancelled after a signal; the application is ended then.
+    spark-submit's words when it fails, RunCancelled after a signal; the application is ended then. ``ship_environment``:
+    see Profile.
     """
     if not is_detachable(profile):
         raise ArgumentError(
             f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode) does not leave its driver to "
             "YARN: name a profile with master yarn and deploy_mode cluster, or run it to its end (submission.run)"
         )
-    own, line = _plan(profile, script, arguments, num_workers, conf, tag)
-    yarn = yarn or ResourceManager.of_environment()
-    say(f"submitting {script} to {', '.join(yarn.addresses)}")
-    waits = interrupts or NoInterrupts()
-    with SparkSubmit(line, environment(profile), quiet=True) as job:
-        while (status := job.poll()) is None:
-            if (number := waits.wait(3600.0, job.ended)) is not None:
-                _end(job, number, waits)
-                raise _cancelled(yarn, own, number, script)
-        if status:
-            found = _find(yarn, own)
-            if found is None or found.over:
-                raise ClusterError(_why_failed(job, status, found))
-    found = _wait_for(yarn, own, waits, script)
-    return Submission(found.id, own, tuple(line))
+    planned = plan(
+        profile,
+        script,
+        arguments,
+        num_workers=num_workers,
+        conf=conf,
+        tag=tag,
+        ship_environment=ship_environment,
+    )
+    return _submit(planned, yarn or ResourceManager.of_environment(), say, interrupts or NoInterrupts())
 
 
 def run(
@@ -119,6 +118,7 @@ def run(
     num_workers: int | None = None,
     conf: Mapping[str, str] | None = None,
     tag: str | None = None,
+    ship_environment: str | None = None,
     say: Callable[[str], None] = to_stderr,
     waiting_timeout_s: float | None = None,
     interrupts: Waits | None = None,
@@ -129,20 +129,53 @@ def run(
     process's goes. Ends with everything that it started.
     """
     waits = interrupts or NoInterrupts()
-    if is_detachable(profile):
-        submitted = start(
-            profile, script, arguments, num_workers=num_workers, conf=conf, tag=tag, say=say, interrupts=waits
-        )
-        return watching.follow(
-            submitted.application_id, say=say, waiting_timeout_s=waiting_timeout_s, interrupts=waits
-        ).status
-    own, line = _plan(profile, script, arguments, num_workers, conf, tag)
+    planned = plan(
+        profile,
+        script,
+        arguments,
+        num_workers=num_workers,
+        conf=conf,
+        tag=tag,
+        ship_environment=ship_environment,
+    )
     yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
-    with SparkSubmit(line, environment(profile), quiet=False) as job:
-        status = _accompany(job, yarn, own, waits, say, waiting_timeout_s)
+    if yarn is not None and is_detachable(profile):
+        taken = _submit(planned, yarn, say, waits).application_id
+        return watching.follow(taken, yarn=yarn, say=say, waiting_timeout_s=waiting_timeout_s, interrupts=waits).status
+    _ship(planned, say, waits)
+    with SparkSubmit(planned.command, environment(profile), quiet=False) as job:
+        status = _accompany(job, yarn, planned.tag, waits, say, waiting_timeout_s)
     if status and yarn is not None:
-        _end_by_tag(yarn, own)  # a driver that was killed has not told YARN anything
+        _end_by_tag(yarn, planned.tag)  # a driver that was killed has not told YARN anything
     return status
+
+
+def _submit(planned: Plan, yarn: ResourceManager, say: Callable[[str], None], waits: Waits) -> Submission:
+    """Start spark-submit, and wait until YARN lists what it has submitted."""
+    _ship(planned, say, waits)
+    say(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
+    with SparkSubmit(planned.command, environment(planned.profile), quiet=True) as job:
+        while (status := job.poll()) is None:
+            if (number := waits.wait(3600.0, job.ended)) is not None:
+                _end(job, number, waits)
+                raise _cancelled(yarn, planned, number)
+        if status:
+            found = _find(yarn, planned.tag)
+            if found is None or found.over:
+                raise ClusterError(_why_failed(job, status, found))
+    found = _wait_for(yarn, planned, waits)
+    return Submission(found.id, planned.tag, planned.command)
+
+
+def _ship(planned: Plan, say: Callable[[str], None], waits: Waits) -> None:
+    """Pack and upload the environment where that is needed; a signal stops it."""
+
+    def check() -> None:
+        if (number := waits.wait(0.0)) is not None:
+            name = signal.Signals(number).name
+            raise RunCancelled(f"{name} while the environment was being packed; nothing was submitted")
+
+    shipping.ensure(planned.shipment, say, check)
 
 
 def _accompany(
@@ -189,28 +222,29 @@ def _find(yarn: ResourceManager, tag: str) -> Application | None:
     return found[0] if found else None
 
 
-def _wait_for(yarn: ResourceManager, tag: str, waits: Waits, script: str) -> Application:
+def _wait_for(yarn: ResourceManager, planned: Plan, waits: Waits) -> Application:
     """The application of a spark-submit that has ended well."""
     deadline = time.monotonic() + _ID_TIMEOUT_S
     while True:
         try:
-            if found := yarn.find(tag):
+            if found := yarn.find(planned.tag):
                 return found[0]
         except ClusterError:
             if time.monotonic() > deadline:
                 raise
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"spark-submit has submitted {script}, and the ResourceManager lists no application with the tag {tag}"
+                f"spark-submit has submitted {planned.script}, and the ResourceManager lists no application with the tag "
+                f"{planned.tag}"
             )
         if (number := waits.wait(_LOOK_S)) is not None:
-            raise _cancelled(yarn, tag, number, script)
+            raise _cancelled(yarn, planned, number)
 
 
-def _cancelled(yarn: ResourceManager, tag: str, number: int, script: str) -> RunCancelled:
-    ended = _end_by_tag(yarn, tag)
+def _cancelled(yarn: ResourceManager, planned: Plan, number: int) -> RunCancelled:
+    ended = _end_by_tag(yarn, planned.tag)
     what = f"; {ended} was ended" if ended else "; nothing was submitted"
-    return RunCancelled(f"{signal.Signals(number).name} while {script} was being submitted{what}")
+    return RunCancelled(f"{signal.Signals(number).name} while {planned.script} was being submitted{what}")
 
 
 def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
