@@ -27,6 +27,7 @@ EXTRAS = {
     "tensorflow-cpu": ["tensorflow-cpu>=2.21,<2.22", "keras>=3.12"],
     "airflow": ["apache-airflow-core>=3.3,<4", "apache-airflow-task-sdk", "apache-airflow-providers-standard"],
     "notebook": ["ipykernel>=6", "ipywidgets>=8", "tqdm>=4.66"],
+    "mlflow": ["mlflow-skinny>=3,<4"],
     "demo": ["scikit-learn>=1.5"],
 }
 

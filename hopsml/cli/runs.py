@@ -1,4 +1,4 @@
-"""``hopsml runs ls|show|diff|logs|rm``: what has been run, on any store."""
+"""``hopsml runs ls|show|diff|logs|rm|sync``: what has been run, on any store."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hopsml.cli.logs import logs
+from hopsml.cli.sync import sync
 
 if TYPE_CHECKING:
     from hopsml.tracking.catalog import StoredRun
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="What has been run: list, look at, compare, delete.")
 app.command()(logs)
+app.command()(sync)
 
 As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
 _COLUMNS = ("run", "name", "state", "workers", "started", "took", "metric")
@@ -84,6 +86,7 @@ def rm(
     from hopsml.errors import ArgumentError
     from hopsml.storage.filesystem import for_url
     from hopsml.tracking.catalog import RUNNING
+    from hopsml.tracking.mlflow import order
 
     found = [_read(run, brief=True) for run in dict.fromkeys(runs)]
     for stored in found:
@@ -99,6 +102,7 @@ def rm(
         typer.confirm(f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", abort=True)
     for stored in found:
         for_url(stored.directory.url).delete(stored.directory.url, recursive=True)
+        order.forget(stored.directory)
         print(f"deleted {stored.directory.url}")
 
 

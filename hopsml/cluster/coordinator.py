@@ -240,6 +240,8 @@ class Coordinator:
                 view.step = message.step if message.step is not None else view.step
                 view.metrics.update(message.metrics)
                 run.state.publish(Change("report", rank, "", dict(message.metrics), message.step, message.time))
+            case protocol.WorkerUsage():
+                run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
             case protocol.WorkerFinished():
                 view.state = "finished"
                 if rank == 0:

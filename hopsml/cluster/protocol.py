@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-VERSION = 1  # both sides must speak the same
+VERSION = 2  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -147,6 +147,16 @@ class WorkerReport(Message, frozen=True, tag="worker-report"):
     time: float  # seconds since the epoch, on the worker's clock
 
 
+class WorkerUsage(Message, frozen=True, tag="worker-usage"):
+    """What the worker uses of its machine; ``sample`` counts from 0. See ``usage.py``."""
+
+    run_id: str
+    generation: int
+    sample: int
+    metrics: dict[str, float]
+    time: float  # seconds since the epoch, on the agent's clock
+
+
 class WorkerFinished(Message, frozen=True, tag="worker-finished"):
     """The user's function returned; ``result`` is the pickled value of the chief, empty for the other ranks."""
 
@@ -199,6 +209,7 @@ ToCoordinator = (
     | Heartbeat
     | WorkerStarted
     | WorkerReport
+    | WorkerUsage
     | WorkerFinished
     | WorkerFailed
     | WorkerClosed

@@ -32,7 +32,7 @@ class MemberView:
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that happened; ``kind`` is phase, member, report, log, note or end."""
+    """One thing that happened; ``kind`` is phase, member, report, system, log, note or end."""
 
     kind: str
     rank: int = -1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
 import shutil
 import signal
@@ -13,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from hopsml import settings
 from hopsml.cluster import processes
 from hopsml.cluster.fork_client import ForkClient
 from hopsml.cluster.fork_server import Exited
@@ -28,8 +31,11 @@ from hopsml.cluster.protocol import (
     WorkerFinished,
     WorkerReport,
     WorkerStarted,
+    WorkerUsage,
 )
+from hopsml.cluster.usage import Sampler
 from hopsml.cluster.worker import Assignment, Event
+from hopsml.storage.run_dir import SYSTEM_METRICS
 
 EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function returned
 TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
@@ -60,7 +66,7 @@ class Work:
         self.reported = False
         self._flush_s = formation.flush_s
         self._server: ForkClient | None = None
-        self._worker = 0
+        self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
 
     @property
     def stopping(self) -> bool:
@@ -103,6 +109,7 @@ class Work:
             os.close(log)
         tail = asyncio.create_task(self._follow_log(log_path)) if self.launch.rank == 0 else None
         events = asyncio.create_task(self._read_events(read_end))
+        usage = asyncio.create_task(self._follow_usage())
         try:
             exited = await server.exited(self._worker)
             await asyncio.wait({events}, timeout=1.0)
@@ -110,10 +117,10 @@ class Work:
         except ConnectionError as error:
             self._fail(f"the process that starts workers on this host was killed: {error}")
         finally:
-            for task in (events, tail):
-                if task is not None:
-                    task.cancel()
-            await asyncio.gather(*(task for task in (events, tail) if task), return_exceptions=True)
+            others = [task for task in (events, tail, usage) if task is not None]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
     async def _ready(self, server: ForkClient) -> bool:
         """Wait for the fork server's imports; False when the work is stopped before they are done."""
@@ -131,7 +138,7 @@ class Work:
         """Launch the worker; returns the read end of its event pipe."""
         read_end, write_end = os.pipe()
         try:
-            self._worker, _ = await server.launch(str(assignment), str(self.folder / "cwd"), write_end, log)
+            self._worker, self._pid = await server.launch(str(assignment), str(self.folder / "cwd"), write_end, log)
         except ConnectionError:
             os.close(read_end)
             raise
@@ -220,7 +227,7 @@ class Work:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "started":
-            self.send(WorkerStarted(*self.key, pid=self._worker))
+            self.send(WorkerStarted(*self.key, pid=self._pid))
         elif event.kind == "report":
             self._record(event)
             self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
@@ -236,9 +243,30 @@ class Work:
         """The chief's reports, one JSON line each, beside its events."""
         if self.launch.rank != 0:
             return
-        row = {"time": event.time, "step": event.step, **event.metrics}
-        with open(self.tree.base / "metrics.jsonl", "ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
+        self._append("metrics.jsonl", {"time": event.time, "step": event.step, **event.metrics})
+
+    def _append(self, name: str, row: dict[str, Any]) -> None:
+        """One line to a file of the run directory; NaN stays NaN, which a loss that diverged must."""
+        with open(self.tree.base / name, "ab") as file:
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+    async def _follow_usage(self) -> None:
+        """Samples of what the worker uses, to the coordinator and into a file beside its log."""
+        interval_s = float(self.formation.environment.get(settings.SYSTEM_METRICS) or 0)
+        if interval_s <= 0:
+            return
+        name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
+        sampler = Sampler(self._pid, self.launch.gpu_indices)
+        try:
+            sampler.sample()  # where the first one begins to count
+            for number in itertools.count():
+                await asyncio.sleep(interval_s)
+                if metrics := sampler.sample():
+                    now = time.time()
+                    self._append(name, {"time": now, "step": number, **metrics})
+                    self.send(WorkerUsage(*self.key, sample=number, metrics=metrics, time=now))
+        finally:
+            sampler.close()
 
     def _conclude(self, exited: Exited) -> None:
         if self.reported or self.stopping:

@@ -100,6 +100,15 @@ def text(name: str, value: Any) -> str:
     return value
 
 
+def model_name(name: str, value: Any) -> str | None:
+    """A name in a model registry, or None; MLflow refuses some letters in URLs and queries."""
+    if value is None:
+        return None
+    if not text(name, value).strip() or any(letter in value for letter in "/:'\"%"):
+        raise ArgumentError(f"{name}={value!r}: a model's name must not be empty or hold any of / : ' \" %")
+    return str(value)
+
+
 def modules(name: str, value: Any) -> tuple[str, ...]:
     """Names of modules; a single str would be taken for the list of its letters."""
     if isinstance(value, (list, tuple)) and all(isinstance(module, str) for module in value):

@@ -36,6 +36,7 @@ class Options:
     profile: str | None = None
     progress: bool = True
     environment: Mapping[str, str] | None = None
+    register_as: str | None = None
 
 
 def collective_all_reduce(*positional: Any, **named: Any) -> Result:
@@ -59,6 +60,8 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
         honour_environment: keep a TF_CONFIG or CUDA_VISIBLE_DEVICES that is set already, instead of refusing it.
         profile: name of a file in conf/; used when there is no Spark application yet.
         progress: print what goes on to standard error.
+        environment: variables for the workers.
+        register_as: where MLflow is used, a name in its model registry: what a successful run exports becomes a version.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
@@ -100,6 +103,7 @@ def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan
         environment=arguments.variables("environment", options.environment or {}),
         local_logdir=bool(options.local_logdir),
         metric_key=options.metric_key,
+        register_as=arguments.model_name("register_as", options.register_as),
     )
 
 

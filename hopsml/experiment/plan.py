@@ -14,14 +14,16 @@ from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
 from hopsml.errors import CoordinatorLost, NotEnoughSlots
-from hopsml.experiment import applications, arguments
+from hopsml.experiment import applications, arguments, mlflow
 from hopsml.experiment.plain import as_json
 from hopsml.experiment.progress import LineProgress
 from hopsml.experiment.run import Run
 from hopsml.storage import job_record
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.storage.runs import find
-from hopsml.tracking import record, redact, seeds
+from hopsml.tracking import record as run_record
+from hopsml.tracking import redact, seeds
+from hopsml.tracking.mlflow.order import Group
 from hopsml.tracking.recording import Recording
 
 HOOKS = ("hopsml.tracking.worker_record:attach", "hopsml.training.prepare:prepare")
@@ -56,6 +58,8 @@ class Plan:
     metric_key: str | None
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
+    register_as: str | None = None  # name in MLflow's model registry
+    group: Group | None = None  # the runs that MLflow shows below one
 
 
 def start(plan: Plan) -> Run:
@@ -67,7 +71,8 @@ def start(plan: Plan) -> Run:
     resume_url = find(plan.resume, store).url if plan.resume else ""
     application = applications.current(plan.profile, plan.keep_warm_s)
     size = _size(plan, application)
-    directory = claim(store, application.id, _record(plan, captured, application, size, seed))
+    record = _record(plan, captured, application, size, seed)
+    directory = claim(store, application.id, record)
     job_record.announce(directory, application.id)
     request = RunRequest(
         spec=GangSpec(run_id=directory.run_id, size=size, start_timeout_s=plan.start_timeout_s),
@@ -84,7 +89,9 @@ def start(plan: Plan) -> Run:
         storage_timeout_s=settings.storage_timeout_s(),
         local_logdir=plan.local_logdir,
     )
-    return _launch(plan, request, directory, application)
+    run = _launch(plan, request, directory, application)
+    mlflow.follow(run, record, application.environment, register_as=plan.register_as, group=plan.group)
+    return run
 
 
 def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: applications.Application) -> Run:
@@ -132,6 +139,7 @@ def _environment(plan: Plan, directory: RunDir, seed: int) -> dict[str, str]:
         "ML_ID": directory.run_id,  # the predecessor's name for it
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
+        settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
         **plan.environment,
         seeds.VARIABLE: str(seed),
     }
@@ -172,6 +180,7 @@ def _record(
             ),
             "local_logdir": plan.local_logdir,
             "metric_key": plan.metric_key,
+            "register_as": plan.register_as,
         },
         "rerun_of": plan.rerun_of.url if plan.rerun_of is not None else None,
         "profile": plan.profile or os.environ.get("HOPSML_PROFILE"),
@@ -179,7 +188,7 @@ def _record(
         "application": application.id,
         "user": settings.project_name(),
         "driver": platform.node(),
-        **record.of_driver(),
+        **run_record.of_driver(),
     }
 
 

@@ -94,4 +94,5 @@ def build(run: Any, *, profile: str | None = None, progress: bool = True) -> pla
         metric_key=options["metric_key"],
         captured=captured,
         rerun_of=directory,
+        register_as=options.get("register_as"),
     )

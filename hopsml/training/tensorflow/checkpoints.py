@@ -23,6 +23,7 @@ from typing import Any
 
 from hopsml.cluster.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.storage.checkpoints import write_keep
 from hopsml.training.tensorflow import file_exchange
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder
@@ -101,6 +102,8 @@ class Checkpointer:
             raise ArgumentError(f"step={step}: it must be 0 or more")
         target = self._directory / folder_name(step)
         if leads(latest_strategy()):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_keep(self._directory, self._keep)  # the mirror prunes the shared storage alike
             self._write_complete(target, {"step": step, **notes, "id": uuid.uuid4().hex})
             for old in complete_checkpoints(self._directory)[: -self._keep]:
                 shutil.rmtree(old.folder)
