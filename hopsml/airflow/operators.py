@@ -25,7 +25,7 @@ from hopsml import profiles, settings
 from hopsml.airflow import jobs, local_jobs
 from hopsml.airflow.jobs import Job, Jobs, Known, Look, Request, State, Step
 from hopsml.airflow.triggers import PATIENCE_S, HopsMLJobTrigger
-from hopsml.errors import ClusterUnavailable
+from hopsml.errors import ClusterUnavailable, HopsmlError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -225,12 +225,22 @@ class HopsMLOperator(BaseOperator):
             for line in text.splitlines():
                 self.log.info("%s", line)
 
+    def _outcome(self, kind: Jobs, context: Context, job: Job, seen: Look) -> dict[str, Any]:
+        """What the job left; a store that cannot be read must not hide why a job has failed."""
+        try:
+            return kind.outcome(job, self.request(context))
+        except HopsmlError as error:
+            if seen.state is State.SUCCEEDED:
+                raise
+            self.log.warning("what %s left cannot be read: %s", job.id, error)
+            return {}
+
     def _conclude(self, context: Context, job: Job, seen: Look, offset: int) -> dict[str, Any]:
         """The rest of the log, then the result; AirflowException for a job that has not succeeded."""
         kind = jobs.of_kind(job.kind)
         with contextlib.suppress(ClusterUnavailable):
             self._tell_log(kind, job, offset, last=True)
-        left = kind.outcome(job, self.request(context))
+        left = self._outcome(kind, context, job, seen)
         if seen.state is not State.SUCCEEDED:
             if more := kind.errors(job):
                 self.log.info("the end of the driver's stderr:\n%s", more)
