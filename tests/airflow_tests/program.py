@@ -43,7 +43,7 @@ def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
     """
     from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
     from airflow.models import dagrun
-    from airflow.serialization.serialized_objects import SerializedDAG
+    from airflow.serialization.definitions.dag import SerializedDAG
 
     def existing(*, dag: Any, logical_date: datetime, session: Any, **_: Any) -> Any:
         run = session.query(dagrun.DagRun).filter_by(dag_id=dag.dag_id, logical_date=logical_date).one()
