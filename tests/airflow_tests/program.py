@@ -21,6 +21,9 @@ from types import SimpleNamespace
 from typing import Any
 
 
+OVER = ("success", "failed", "upstream_failed", "skipped")
+
+
 def load_dag(file: str, dag_id: str) -> Any:
     spec = importlib.util.spec_from_file_location("dag_file", file)
     assert spec is not None and spec.loader is not None
@@ -49,7 +52,9 @@ def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
         run = session.query(dagrun.DagRun).filter_by(dag_id=dag.dag_id, logical_date=logical_date).one()
         run.dag = dag
         for ti in run.get_task_instances(session=session):
-            if ti.trigger_id is not None:  # while dag.test() runs a trigger itself, it calls the task queued
+            if (
+                ti.trigger_id is not None and ti.state not in OVER
+            ):  # while dag.test() runs a trigger itself, it calls the task queued
                 ti.state = "deferred"
         session.commit()
         runner = SimpleNamespace(log=logging.getLogger("scheduler"))
@@ -58,7 +63,7 @@ def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
         for ti in run.get_task_instances(session=session):
             if ti.state == "deferred":
                 fire(ti, session)
-            elif ti.state not in ("scheduled", "success", "failed", "upstream_failed", "skipped"):
+            elif ti.state not in ("scheduled", *OVER):
                 ti.state = None
         session.commit()
         return run
