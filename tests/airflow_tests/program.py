@@ -20,7 +20,6 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
-
 OVER = ("success", "failed", "upstream_failed", "skipped")
 
 
@@ -52,10 +51,8 @@ def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
         run = session.query(dagrun.DagRun).filter_by(dag_id=dag.dag_id, logical_date=logical_date).one()
         run.dag = dag
         for ti in run.get_task_instances(session=session):
-            if (
-                ti.trigger_id is not None and ti.state not in OVER
-            ):  # while dag.test() runs a trigger itself, it calls the task queued
-                ti.state = "deferred"
+            if ti.trigger_id is not None and ti.state not in OVER:
+                ti.state = "deferred"  # while dag.test() runs a trigger itself, it calls the task queued
         session.commit()
         runner = SimpleNamespace(log=logging.getLogger("scheduler"))
         SchedulerJobRunner.check_trigger_timeouts(runner, session=session)
