@@ -109,6 +109,7 @@ class HopsMLOperator(BaseOperator):
         context["task_state_store"].set(JOB_KEY, job.as_dict())
         context["ti"].xcom_push(key="job", value=job.as_dict())
         if not self.wait_for_completion and step is not Step.COLLECT:
+            self._note_done(context, job)
             return {"job": job.as_dict()}
         if self.deferrable and step is not Step.COLLECT:
             self.defer(
@@ -248,8 +249,13 @@ class HopsMLOperator(BaseOperator):
             where = f"; run directory {left['run_dir']}" if left.get("run_dir") else ""
             raise AirflowException(f"{job.id} ended as {seen.state}: {reason}{where}")
         kind.mark_delivered(job, self.request(context))
-        memory = context["task_state_store"]
-        memory.set(DONE_KEY, [*(memory.get(DONE_KEY) or []), job.id])
+        self._note_done(context, job)
         for key in ("run_dir", "metrics"):
             context["ti"].xcom_push(key=key, value=left.get(key))
         return {**left, "job": job.as_dict()}
+
+    @staticmethod
+    def _note_done(context: Context, job: Job) -> None:
+        """Who runs this task again wants another job."""
+        memory = context["task_state_store"]
+        memory.set(DONE_KEY, [*(memory.get(DONE_KEY) or []), job.id])

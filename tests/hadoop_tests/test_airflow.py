@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hopsml.cluster import processes
 from hopsml.storage import filesystem
 from tests import leaks
 from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow, airflow_in, make_database, wait_until
@@ -72,6 +73,17 @@ def said(output: str) -> str:
     return "\n".join(line for line in output.splitlines() if "HopsMLOperator" in line or "[DAG TEST]" in line)
 
 
+def is_submitting(pid: int) -> bool:
+    """Whether spark-submit's JVM runs below a process."""
+    for below in processes.descendants_of(pid):
+        try:
+            if b"SparkSubmit" in Path(f"/proc/{below}/cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def application_in(output: str) -> str:
     found = APPLICATION_ID.findall(output)
     assert found, output[-4000:]
@@ -115,6 +127,14 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
                        num_workers=1, poll_interval_s=0.5, deferrable=False)
         """
     )
+    with airflow.started("test", *dag, RUN_AFTER) as task:
+        wait_until(lambda: is_submitting(task.process.pid), 60, lambda: task.output[-4000:])
+        os.kill(task.process.pid, signal.SIGTERM)
+        ended = task.wait(60)
+    assert ended.told["state"] == "failed" and ended.lines_with("killed while its job was being started")
+    assert set(states(hadoop, before).values()) <= {"KILLED"}, "whatever has reached YARN was ended"
+
+    before = known(hadoop)
     with airflow.started("test", *dag, RUN_AFTER) as first:
         wait_until(lambda: states(hadoop, before), 60, lambda: first.output[-4000:])
         first.kill()  # most often before spark-submit has ended: the task has not learnt the id
