@@ -14,7 +14,7 @@ import pytest
 
 from hopsml.airflow import local_jobs
 from hopsml.airflow.jobs import Request
-from tests.airflow_tests.harness import RUN_AFTER, Airflow, wait_until
+from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow, wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(150)]
 
@@ -171,7 +171,7 @@ def test_a_deferred_task_that_was_cleared_ends_its_job(airflow: Airflow) -> None
     starts = airflow.home / "starts"
     script = airflow.script("waiting.py", WAITING)
     asked = Request("hopsml-task-x", script, "local", sys.executable, f"file://{airflow.home}/project",
-                    ("/nowhere", str(starts)), folder=str(airflow.jobs))  # fmt: skip
+                    ("/nowhere", str(starts)), environment={"PYTHONPATH": str(ROOT)}, folder=str(airflow.jobs))  # fmt: skip
     job = local_jobs.start(asked).as_dict()
     trigger = json.dumps(["hopsml.airflow.triggers.HopsMLJobTrigger", {"job": job, "poll_interval_s": 0.05}])
     with airflow.started("trigger", trigger) as first:
