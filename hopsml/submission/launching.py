@@ -91,7 +91,7 @@ class SparkSubmit:
         """Whether anything of the group lives."""
         self._process.poll()  # a child that is dead and not waited for counts as a member
         self.send(0)
-        return not self._gone
+        return not self._gone and _is_alive(self._process.pid)
 
     def tail(self) -> str:
         """The end of what it printed; empty unless it is quiet."""
@@ -100,3 +100,16 @@ class SparkSubmit:
         length = os.fstat(self._kept.fileno()).st_size
         start = max(0, length - TAIL_BYTES)
         return os.pread(self._kept.fileno(), length - start, start).decode(errors="replace").strip()
+
+
+def _is_alive(group: int) -> bool:
+    """Whether a process of the group runs; one that is dead and that nobody has waited for does not count."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                facts = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:  # gone meanwhile
+                continue
+            if int(facts[2]) == group and facts[0] not in (b"Z", b"X"):
+                return True
+    return False

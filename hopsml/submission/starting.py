@@ -19,6 +19,7 @@ from hopsml.submission.watching import NoInterrupts, Outcome, Waits, to_stderr
 from hopsml.yarn import Application, ResourceManager
 
 _LOOK_S = 0.5
+_SETTLE_S = 1.0  # for a request that spark-submit had sent just before it was ended
 _ID_TIMEOUT_S = 30.0  # from the end of spark-submit until the ResourceManager lists the application
 
 
@@ -242,7 +243,9 @@ def _wait_for(yarn: ResourceManager, planned: Plan, waits: Waits) -> Application
 
 
 def _cancelled(yarn: ResourceManager, planned: Plan, number: int) -> RunCancelled:
-    ended = _end_by_tag(yarn, planned.tag)
+    deadline = time.monotonic() + _SETTLE_S
+    while not (ended := _end_by_tag(yarn, planned.tag)) and time.monotonic() < deadline:
+        time.sleep(0.1)
     what = f"; {ended} was ended" if ended else "; nothing was submitted"
     return RunCancelled(f"{signal.Signals(number).name} while {planned.script} was being submitted{what}")
 

@@ -178,20 +178,22 @@ def used_mb(hadoop: Hadoop) -> int:
     return sum(int(node["usedMemoryMB"]) for node in hadoop.resource_manager.nodes().values())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: signal.Signals) -> None:
-    """SIGINT while it runs, SIGTERM while spark-submit still works."""
-    submit = hopsml("submit", str(GATE), str(tmp_path / "never"), "ok", "--profile", "small", "--tag", "ended")
+@pytest.mark.parametrize(
+    ("number", "moment"), [(signal.SIGINT, "running"), (signal.SIGTERM, "listed"), (signal.SIGTERM, "early")]
+)
+def test_a_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: signal.Signals, moment: str) -> None:
+    """While the driver runs, as soon as YARN lists the application, and before spark-submit has got that far."""
+    tag = f"ended-{time.monotonic_ns()}"
+    submit = hopsml("submit", str(GATE), str(tmp_path / "never"), "ok", "--profile", "small", "--tag", tag)
     yarn = ResourceManager.of_environment()
-    if number == signal.SIGINT:
-        submit.wait_for(BEFORE)
-    else:
-        submit.wait_for("submitting")
-        wait_until(lambda: any(app.tags for app in yarn.find("ended")))
+    submit.wait_for(BEFORE if moment == "running" else "submitting")
+    if moment == "listed":
+        wait_until(lambda: yarn.find(tag))
     submit.process.send_signal(number)
     assert submit.ended(60) == 128 + number, submit.err
-    assert [app.state for app in yarn.find("ended")][:1] == ["KILLED"]
-    assert "Ctrl-C: ending application_" in submit.err or "SIGTERM" in submit.err
+    assert [app.state for app in yarn.find(tag)] == ([] if moment == "early" else ["KILLED"])
+    said = {"running": "Ctrl-C: ending application_", "listed": "SIGTERM", "early": "nothing was submitted"}
+    assert said[moment] in submit.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
