@@ -12,6 +12,9 @@
     │   ├── WorkerFailed                      a worker failed: rank, host, cause, remote traceback, log
     │   ├── RunCancelled                      cancelled by the user or by an interrupt
     │   └── CoordinatorLost                   the launcher itself broke (Spark stopped, agents' job failed)
+    ├── ClusterError (RuntimeError)           YARN refused what was asked; the message has its words
+    │   ├── ApplicationNotFound (LookupError) the ResourceManager knows no such application
+    │   └── ClusterUnavailable                no ResourceManager answers at the addresses
     └── StorageError (OSError)                a file operation; names the path
         ├── PathNotFound (FileNotFoundError)
         ├── PathExists (FileExistsError)
@@ -101,6 +104,18 @@ class RunCancelled(RunError):
 
 class CoordinatorLost(RunError):
     """The launcher itself broke: Spark stopped, or the agents' job failed."""
+
+
+class ClusterError(HopsmlError, RuntimeError):
+    """YARN refused what was asked."""
+
+
+class ApplicationNotFound(ClusterError, LookupError):
+    """The ResourceManager knows no such application."""
+
+
+class ClusterUnavailable(ClusterError):
+    """No ResourceManager answers; asking again later can help."""
 
 
 class StorageError(HopsmlError, OSError):

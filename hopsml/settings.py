@@ -97,6 +97,20 @@ def hadoop_settings() -> Mapping[str, str]:
     return settings
 
 
+def yarn_settings() -> Mapping[str, str]:
+    """Key -> value of yarn-site.xml, of ``YARN_CONF_DIR`` where that is set, else of Hadoop's configuration;
+    empty without one.
+    """
+    named = os.environ.get("YARN_CONF_DIR")
+    for folder in (Path(named).absolute() if named else None, hadoop_conf_dir()):
+        if folder is not None:
+            file = folder / "yarn-site.xml"
+            with contextlib.suppress(FileNotFoundError):
+                facts = file.stat()
+                return _read_conf(file, facts.st_mtime_ns, facts.st_size)
+    return {}
+
+
 @functools.lru_cache(maxsize=16)
 def _read_conf(file: Path, modified_ns: int, length: int) -> dict[str, str]:
     """Time and length are part of the key: a changed file is read again."""

@@ -22,9 +22,9 @@ def outlive_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
-def die_with_parent(expected_parent: int) -> None:
-    """Be killed when the parent THREAD ends; exits at once when the parent is gone already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(expected_parent: int, number: int = signal.SIGKILL) -> None:
+    """Get this signal when the parent THREAD ends; exits at once when the parent is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != expected_parent:
         os._exit(9)
 
@@ -68,6 +68,17 @@ def descendants_of(pid: int) -> list[int]:
         found.append(current)
         queue += children.get(current, ())
     return found
+
+
+def end_descendants() -> None:
+    """Kill whatever is below this process, and reap it. For a subreaper, to which orphans come as well."""
+    while below := descendants_of(os.getpid()):
+        for pid in below:
+            kill_quietly(pid)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
 
 
 def children_of(pid: int) -> list[int]:

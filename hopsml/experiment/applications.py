@@ -73,6 +73,12 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0) -> Appli
         return application
 
 
+def current_id() -> str:
+    """The id under which runs of this process are recorded: Spark's, or one of our own. Nothing is started."""
+    context = _active_context()
+    return str(context.applicationId) if context is not None else _local_id
+
+
 def _open(key: str, context: Any, profile: profiles.Profile | None, keep_warm_s: float) -> Application:
     backend: Backend
     if context is not None:

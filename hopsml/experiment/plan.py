@@ -18,6 +18,7 @@ from hopsml.errors import CoordinatorLost, NotEnoughSlots
 from hopsml.experiment import applications, arguments, mlflow, progress
 from hopsml.experiment.plain import as_json
 from hopsml.experiment.run import Run
+from hopsml.storage import job_record
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.storage.runs import find
 from hopsml.tracking import record as run_record
@@ -86,6 +87,7 @@ def start(plan: Plan) -> Run:
     size = _size(plan, application)
     record = _record(plan, captured, application, size, seed)
     directory = claim(store, application.id, record)
+    job_record.announce(directory, application.id)
     request = RunRequest(
         spec=_spec(plan, directory.run_id, size),
         payload=captured.payload,
