@@ -26,6 +26,7 @@ _JEMALLOC = "JE_ARROW_MALLOC_CONF"
 _NO_THREAD = "background_thread:false"
 
 MARK = "HOPSML_FORK_SERVER"
+LOOK_AGAIN_S = 0.005
 
 
 def start_process(modules: tuple[str, ...]) -> Started:
@@ -163,10 +164,16 @@ class ForkClient:
             self._process.wait()
 
     def _end_marked(self) -> None:
-        while pids := [pid for pid in processes.carrying(MARK, self._process.mark) if pid not in self._ended]:
+        """Until two looks in a row find nobody: a process that is just being executed shows no environment."""
+        looks_without = 0
+        while looks_without < 2:
+            pids = [pid for pid in processes.carrying(MARK, self._process.mark) if pid not in self._ended]
             for pid in pids:
                 processes.kill_quietly(pid, signal.SIGKILL)
                 self._ended.add(pid)
+            looks_without = 0 if pids else looks_without + 1
+            if not pids:
+                time.sleep(LOOK_AGAIN_S)
 
 
 def _resolve(future: asyncio.Future[_T], value: _T) -> None:
