@@ -6,6 +6,7 @@ launch of bare TensorFlow costs in the same round is the measure for what starti
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -59,6 +60,9 @@ def run(options: Options) -> Report:
             "the training when an executor's successor joins; executor: kill -9 of its JVM, the other member steps on"
         ],
     )
+    for name in [name for name in recovering if math.isinf(max(times[name]))]:
+        recovering.remove(name)
+        report.notes.append(f"recovery: {peers.find(name).title} made no step within {TIMEOUT_S:g} s after a kill")
     if recovering:
         fastest = min(recovering, key=lambda name: spread_of(times[name]).median)
         title = peers.find(fastest).title
@@ -102,7 +106,11 @@ def _of_peer(name: str, options: Options) -> float:
             seconds = []
             for number in range(KILLS):
                 _settle(launched, folder, WORKERS)
-                seconds.append(_kill_and_wait(launched, folder, _newest(folder)[-1 - number % 2].pid, WORKERS))
+                try:
+                    seconds.append(_kill_and_wait(launched, folder, _newest(folder)[-1 - number % 2].pid, WORKERS))
+                except RuntimeError as error:
+                    options.say(f"{name}: {str(error).splitlines()[0]}")
+                    return math.inf
             return spread_of(seconds).median
 
 
