@@ -21,7 +21,8 @@ from hopsml.submission.packages import Environment, files_of
 _COMPRESSION = 1  # the higher levels take minutes and gain a tenth
 _UNCHECKED = 0b01  # flags of a .pyc: known by a hash of its source, and that is not looked at
 _HEADER = struct.Struct("<4sLLL")
-_WITHOUT = ("pip", "pyspark/jars", "pyspark/examples")  # Spark brings its own jars
+# Spark brings its own jars; TensorFlow's headers are for building extensions, and every fifth file.
+_WITHOUT = ("pip", "pyspark/jars", "pyspark/examples", "tensorflow/include")
 _WITHOUT_OF_PYTHON = ("site-packages", "test", "ensurepip", "idlelib", "turtledemo", "tkinter", "config-")
 # An interpreter that looks for its shared library where it was built finds the one that came with it.
 _START = """#!/bin/sh
