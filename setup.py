@@ -23,8 +23,8 @@ CORE = [
 ]
 EXTRAS = {
     "spark": ["pyspark>=4.0,<5"],
-    "tensorflow": ["tensorflow>=2.21,<2.22", "keras>=3.12"],
-    "tensorflow-cpu": ["tensorflow-cpu>=2.21,<2.22", "keras>=3.12"],
+    "tensorflow": ["tensorflow>=2.21,<2.22", "keras>=3.12", "tensorboard>=2.20"],
+    "tensorflow-cpu": ["tensorflow-cpu>=2.21,<2.22", "keras>=3.12", "tensorboard>=2.20"],
     "notebook": ["ipykernel>=6", "ipywidgets>=8", "tqdm>=4.66"],
     "demo": ["scikit-learn>=1.5"],
 }
