@@ -171,6 +171,11 @@ def why_waiting(app: Application) -> str:
     return "; ".join([" ".join(head.split()), *shown])
 
 
+def script_said_why(app: Application) -> bool:
+    """Whether it was the script that ended, so that its own output has the reason and Spark's log does not."""
+    return app.diagnostics.startswith("User application exited with status")
+
+
 def _is_over(seen: Observation) -> bool:
     return isinstance(seen, Looked) and seen.application.over
 

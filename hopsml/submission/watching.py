@@ -20,6 +20,7 @@ from hopsml.submission.following import (
     Observation,
     Silent,
     Step,
+    script_said_why,
     step,
 )
 from hopsml.yarn import Application, ResourceManager, logs
@@ -100,7 +101,7 @@ def follow(
             continue
         if application is not None and application.over:
             output.drain(application, waits, poll_s)
-            if todo.status == FAILED:
+            if todo.status == FAILED and not script_said_why(application):
                 output.show_errors(application)
         _do(todo, yarn, application_id, say)
         known = application or Application(application_id, "", "", "UNDEFINED")

@@ -145,6 +145,7 @@ def test_a_script_that_fails(hopsml: Hopsml, tmp_path: Path) -> None:
     assert submit.ended() == 1
     assert "ValueError: told to fail" in submit.out
     assert "FAILED" in submit.err and "User application exited with status 1" in submit.err
+    assert "stderr" not in submit.err  # the script has said why
 
 
 def test_a_full_queue_and_an_end_from_outside(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) -> None:
