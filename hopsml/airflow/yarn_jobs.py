@@ -19,6 +19,7 @@ from hopsml.airflow.local_jobs import DROPPED, submit_command
 from hopsml.errors import ApplicationNotFound, ClusterError, StorageError
 from hopsml.storage import job_record, urls
 from hopsml.yarn import Application, ResourceManager, logs
+from hopsml.yarn.resource_manager import TIMEOUT_S
 
 SUBMIT_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
@@ -187,7 +188,8 @@ def _job(yarn: ResourceManager, application_id: str) -> Job:
 
 def _manager(job: Job) -> ResourceManager:
     where = job.where
-    return ResourceManager(tuple(where["addresses"]), str(where["scheme"]), user=str(where["user"]))
+    timeout_s = float(where.get("timeout_s", TIMEOUT_S))
+    return ResourceManager(tuple(where["addresses"]), str(where["scheme"]), timeout_s, user=str(where["user"]))
 
 
 def _is_delivered(request: Request, application_id: str) -> bool:

@@ -160,7 +160,9 @@ def test_a_trigger_follows_an_application_over_restarts_of_triggerer_and_resourc
     subprocess.run(command, env=hadoop.submit_env(), check=True, capture_output=True, timeout=100)
     (application,) = known(hadoop) - before
     address = hadoop.resource_manager.base.partition("://")[2]
-    job = {"kind": "yarn", "id": application, "where": {"addresses": [address], "scheme": "http", "user": "root"}}
+    # Seen sooner than this cluster gives up nodes that it has not heard of, as a frozen one does when it wakes.
+    where = {"addresses": [address], "scheme": "http", "user": "root", "timeout_s": 1.5}
+    job = {"kind": "yarn", "id": application, "where": where}
     trigger = json.dumps(["hopsml.airflow.triggers.HopsMLJobTrigger", {"job": job, "poll_interval_s": 0.2}])
     with airflow.started("trigger", trigger) as first:
         first.wait_for("it has begun")
