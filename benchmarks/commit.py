@@ -57,7 +57,13 @@ def run(options: Options) -> Report:
             for size in SIZES_MB if not options.quick else SIZES_MB[:3]:
                 args = {"size_mb": size, "commits": options.choose(COMMITS, 6)}
                 found = experiment.submit(
-                    measure, args=args, num_workers=1, profile="local", keep_warm=60, progress=False
+                    measure,
+                    args=args,
+                    min_workers=1,
+                    max_workers=1,
+                    profile="local",
+                    keep_warm=60,
+                    progress=False,
                 ).result(300)
                 values = found.value
                 figures.append(measured(f"commit.hold_{size}mb_ms", values["hold"], "ms"))
