@@ -9,5 +9,5 @@ PEER = Peer(
     "Ray Train 2.60.0, max_failures",
     "ray_train_elastic_job.py",
     by_python,
-    packages="ray-train",
+    environment="ray-train",
 )

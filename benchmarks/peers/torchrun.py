@@ -16,5 +16,5 @@ def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
 
 
 PEER = Peer(
-    "torchrun", "torchrun 2.13.0, --max-restarts", "torchrun_elastic_job.py", start, packages="torch-distributor"
+    "torchrun", "torchrun 2.13.0, --max-restarts", "torchrun_elastic_job.py", start, environment="torch-distributor"
 )
