@@ -9,10 +9,11 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 STAMP := .venv/.complete
 REQUIREMENTS := requirements/dev.txt requirements/uv.txt
-CHECKED := hopsml tools tests conf benchmarks
+CHAOS_RESULTS := benchmarks/results/chaos.json
+CHECKED := hopsml tools tests conf airflow_dags benchmarks
 BENCH ?=
 
-.PHONY: help setup lock lint test-fast test bench hadoop-up hadoop-down demo demo-yarn clean
+.PHONY: help setup airflow lock lint test-fast test bench chaos hadoop-up hadoop-down demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -22,11 +23,16 @@ $(STAMP): $(REQUIREMENTS) setup.py
 
 setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, and this project
 
-lock: $(STAMP)  ## pin requirements/dev.in anew as requirements/dev.txt
+airflow: $(STAMP)  ## .cache/airflow/venv: Airflow as requirements/airflow.txt pins it; tests make it, too
+	@$(BIN)/python -m tools.airflow_environment
+
+lock: $(STAMP)  ## pin requirements/*.in anew
 	@$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --output-file .cache/dev.txt requirements/dev.in
 	@grep -hv '^#' requirements/no-deps.txt | cat .cache/dev.txt - > requirements/dev.txt
-	@git diff --stat -- requirements/dev.txt
+	@$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	    --no-header --no-annotate --output-file requirements/airflow.txt requirements/airflow.in
+	@git diff --stat -- requirements
 
 lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
 	@$(BIN)/ruff check --quiet $(CHECKED)
@@ -39,11 +45,15 @@ lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
 test-fast: $(STAMP)  ## what needs neither Spark nor Hadoop nor TensorFlow; under a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4
 
-test: $(STAMP) lint  ## everything: fast, tensorflow, spark, hadoop; in this order, in one pytest
+test: $(STAMP) lint  ## everything: fast, airflow, tensorflow, spark, hadoop; in this order, in one pytest
 	@$(BIN)/python -m pytest -q --durations=15 --durations-min=5
 
 bench: $(STAMP)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
+
+chaos: $(STAMP)  ## do harm to trainings on this machine and on Spark; a table, benchmarks/results/chaos.json, one line of JSON
+	@status=0; HOPSML_CHAOS_RESULTS=$(CHAOS_RESULTS) $(BIN)/python -m pytest -q tests/chaos || status=$$?; \
+	    $(BIN)/python -m tests.chaos.last_line $(CHAOS_RESULTS); exit $$status
 
 hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-down
 	@$(BIN)/python -m tools.hadoop start

@@ -23,9 +23,11 @@ CORE = [
 ]
 EXTRAS = {
     "spark": ["pyspark>=4.0,<5"],
-    "tensorflow": ["tensorflow>=2.21,<2.22", "keras>=3.12"],
-    "tensorflow-cpu": ["tensorflow-cpu>=2.21,<2.22", "keras>=3.12"],
-    "notebook": ["ipykernel>=6", "ipywidgets>=8", "tqdm>=4.66"],
+    "tensorflow": ["tensorflow>=2.21,<2.22", "keras>=3.12", "tensorboard>=2.20"],
+    "tensorflow-cpu": ["tensorflow-cpu>=2.21,<2.22", "keras>=3.12", "tensorboard>=2.20"],
+    "airflow": ["apache-airflow-core>=3.3,<4", "apache-airflow-task-sdk", "apache-airflow-providers-standard"],
+    "notebook": ["ipykernel>=6", "tensorboard>=2.20"],
+    "mlflow": ["mlflow-skinny>=3,<4"],
     "demo": ["scikit-learn>=1.5"],
 }
 
@@ -41,5 +43,8 @@ setup(
     package_data={"hopsml": ["py.typed", "conf/*.yaml"]},
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["hopsml=hopsml.cli:main"]},
+    entry_points={
+        "console_scripts": ["hopsml=hopsml.cli:main"],
+        "apache_airflow_provider": ["provider_info=hopsml.airflow.provider:get_provider_info"],
+    },
 )

@@ -14,7 +14,7 @@ from benchmarks.launched import end_in_order
 from benchmarks.options import Options
 from benchmarks.peers import NAMES as PEERS
 
-BENCHMARKS = ("step", "launch", "memory", "checkpoint", "teardown")
+BENCHMARKS = ("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale")
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -20,6 +20,14 @@ GOALS = {
     "memory.coordinator_mb": 100.0,
     "checkpoint.stall_ratio": 1.01,
     "teardown.orphans": 0.0,
+    "recovery.worker_ratio": 0.4,
+    "recovery.peer_ratio": 0.25,
+    "recovery.executor_ratio": 0.6,
+    "recovery.grow_s": 1.0,
+    "recovery.steps_lost_over_commit": 1.0,
+    "commit.hold_100mb_ms": 20.0,
+    "scale.form_1024_s": 0.3,
+    "scale.heartbeat_core_share": 0.2,
 }  # at most this; figures that are not here are shown for comparison
 
 

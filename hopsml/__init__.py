@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("devices", "errors", "experiment", "hdfs", "tensorboard", "tensorflow", "tracking", "util")
+_MODULES = ("devices", "elastic", "errors", "experiment", "hdfs", "tensorboard", "tensorflow", "tracking", "util")
 
 __all__ = [
     "__version__",
     "devices",
+    "elastic",
     "errors",
     "experiment",
     "hdfs",
@@ -28,6 +29,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     import hopsml.devices as devices
+    import hopsml.elastic as elastic
     import hopsml.errors as errors
     import hopsml.experiment as experiment
     import hopsml.hdfs as hdfs
@@ -46,6 +48,13 @@ def __getattr__(name: str) -> Any:
 
         return report
     raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext hopsml``: the magics ``%runs``, ``%logs`` and ``%tensorboard_run``."""
+    from hopsml.notebook import magics
+
+    magics.register(shell)
 
 
 def __dir__() -> list[str]:

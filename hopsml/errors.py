@@ -12,6 +12,9 @@
     │   ├── WorkerFailed                      a worker failed: rank, host, cause, remote traceback, log
     │   ├── RunCancelled                      cancelled by the user or by an interrupt
     │   └── CoordinatorLost                   the launcher itself broke (Spark stopped, agents' job failed)
+    ├── ClusterError (RuntimeError)           YARN refused what was asked; the message has its words
+    │   ├── ApplicationNotFound (LookupError) the ResourceManager knows no such application
+    │   └── ClusterUnavailable                no ResourceManager answers at the addresses
     └── StorageError (OSError)                a file operation; names the path
         ├── PathNotFound (FileNotFoundError)
         ├── PathExists (FileExistsError)
@@ -70,7 +73,8 @@ class NotEnoughSlots(RunError):
 class WorkerFailed(RunError):
     """A worker failed; the first one that did is named.
 
-    Attributes: ``rank``, ``host``, ``cause`` (one line), ``remote_traceback`` (may be empty), ``log`` (its path).
+    Attributes: ``rank``, ``host``, ``cause`` (one line), ``remote_traceback`` (may be empty), ``log`` (its path),
+    ``log_tail`` (its last lines, as far as they have arrived).
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class WorkerFailed(RunError):
         cause: str,
         remote_traceback: str = "",
         log: str = "",
+        log_tail: str = "",
         run_dir: str | None = None,
     ) -> None:
         super().__init__(message, run_dir)
@@ -90,6 +95,7 @@ class WorkerFailed(RunError):
         self.cause = cause
         self.remote_traceback = remote_traceback
         self.log = log
+        self.log_tail = log_tail
 
 
 class RunCancelled(RunError):
@@ -98,6 +104,18 @@ class RunCancelled(RunError):
 
 class CoordinatorLost(RunError):
     """The launcher itself broke: Spark stopped, or the agents' job failed."""
+
+
+class ClusterError(HopsmlError, RuntimeError):
+    """YARN refused what was asked."""
+
+
+class ApplicationNotFound(ClusterError, LookupError):
+    """The ResourceManager knows no such application."""
+
+
+class ClusterUnavailable(ClusterError):
+    """No ResourceManager answers; asking again later can help."""
 
 
 class StorageError(HopsmlError, OSError):

@@ -7,6 +7,7 @@
     spark: {spark.executor.memory: 1g}   # Spark's own settings, as they are; {conf} is the folder of this file
     environment: {}                      # variables for the driver
     class_data: false                    # whether JVMs start from class-data archives, where `hopsml class-data` made them
+    ship_environment: never              # never | auto | always | URL of an archive: packages that travel to YARN's nodes
 
 Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and the
 package's own.
@@ -32,6 +33,7 @@ _KEYS = (
     "environment",
     "local_slots",
     "class_data",
+    "ship_environment",
     "description",
 )
 
@@ -48,6 +50,7 @@ class Profile:
     environment: dict[str, str] = field(default_factory=dict)
     local_slots: int | None = None
     class_data: bool = False
+    ship_environment: str = "never"
     description: str = ""
 
     @property
@@ -79,11 +82,24 @@ def load(name: str | None = None) -> Profile:
         path = folder / f"{wanted}.yaml"
         if path.is_file():
             profile = parse(wanted, path.read_text(encoding="utf-8"), str(path))
-            master = os.environ.get("HOPSML_SPARK_MASTER")
-            return dataclasses.replace(profile, master=master) if master and profile.uses_spark else profile
+            return _with_environment(profile)
     raise ArgumentError(
         f"profile '{wanted}' is not known; there are: {', '.join(names()) or 'none'} (in {folders()[0]})"
     )
+
+
+def _with_environment(profile: Profile) -> Profile:
+    """HOPSML_SPARK_MASTER for a profile with Spark, HOPSML_LOCAL_SLOTS (how many workers at a time) for one without."""
+    master, slots = os.environ.get("HOPSML_SPARK_MASTER"), os.environ.get("HOPSML_LOCAL_SLOTS")
+    if profile.uses_spark:
+        return dataclasses.replace(profile, master=master) if master else profile
+    if not slots:
+        return profile
+    if not slots.isdecimal() or int(slots) < 1:
+        raise ArgumentError(
+            f"HOPSML_LOCAL_SLOTS={slots!r}: it must be a whole number from 1; unset it for the profile's"
+        )
+    return dataclasses.replace(profile, local_slots=int(slots))
 
 
 def parse(name: str, text: str, source: str) -> Profile:
@@ -116,6 +132,7 @@ def parse(name: str, text: str, source: str) -> Profile:
         environment={str(key): _text(value) for key, value in (content.get("environment") or {}).items()},
         local_slots=content.get("local_slots"),
         class_data=content.get("class_data") is True,
+        ship_environment=str(content.get("ship_environment") or "never"),
         description=str(content.get("description", "")),
     )
 

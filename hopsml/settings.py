@@ -16,6 +16,8 @@ from pathlib import Path
 from hopsml.errors import ArgumentError
 
 DEFAULT_STORAGE_TIMEOUT_S = 30.0
+SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
+DEFAULT_SYSTEM_METRICS_S = 10.0
 _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")  # later ones win
 
 
@@ -37,6 +39,34 @@ def storage_timeout_s() -> float:
             f"the default of {DEFAULT_STORAGE_TIMEOUT_S:g} s"
         )
     return seconds
+
+
+def system_metrics_s() -> float:
+    """How often a worker's use of its machine is looked at, in seconds; 0: never.
+
+    From ``HOPSML_SYSTEM_METRICS_S``, else 10.
+    """
+    text = os.environ.get(SYSTEM_METRICS, "")
+    try:
+        seconds = float(text) if text else DEFAULT_SYSTEM_METRICS_S
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ArgumentError(
+            f"{SYSTEM_METRICS}={text!r}: it must be a number of seconds, or 0 to look at nothing; unset it for the default "
+            f"of {DEFAULT_SYSTEM_METRICS_S:g} s"
+        )
+    return seconds
+
+
+def mlflow_tracking_uri(profile_environment: Mapping[str, str]) -> str:
+    """Where runs are tracked: ``MLFLOW_TRACKING_URI``, else what the profile's ``environment`` says; "" for nowhere.
+
+    MLflow's own ``set_tracking_uri`` sets the variable. ``HOPSML_MLFLOW=0`` switches tracking off.
+    """
+    if os.environ.get("HOPSML_MLFLOW", "") == "0":
+        return ""
+    return os.environ.get("MLFLOW_TRACKING_URI") or profile_environment.get("MLFLOW_TRACKING_URI", "")
 
 
 def hadoop_conf_dir() -> Path | None:
@@ -65,6 +95,20 @@ def hadoop_settings() -> Mapping[str, str]:
             facts = file.stat()
             settings.update(_read_conf(file, facts.st_mtime_ns, facts.st_size))
     return settings
+
+
+def yarn_settings() -> Mapping[str, str]:
+    """Key -> value of yarn-site.xml, of ``YARN_CONF_DIR`` where that is set, else of Hadoop's configuration;
+    empty without one.
+    """
+    named = os.environ.get("YARN_CONF_DIR")
+    for folder in (Path(named).absolute() if named else None, hadoop_conf_dir()):
+        if folder is not None:
+            file = folder / "yarn-site.xml"
+            with contextlib.suppress(FileNotFoundError):
+                facts = file.stat()
+                return _read_conf(file, facts.st_mtime_ns, facts.st_size)
+    return {}
 
 
 @functools.lru_cache(maxsize=16)

@@ -16,7 +16,7 @@ from tests import leaks
 from tools.guard import Guard, guard_for
 
 # In this order: what is quick and says most comes first.
-NEEDS = ("fast", "tensorflow", "spark", "hadoop")
+NEEDS = ("fast", "airflow", "mlflow", "chaos", "tensorflow", "spark", "hadoop")
 
 
 def pytest_configure(config: pytest.Config) -> None:

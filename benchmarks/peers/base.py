@@ -23,6 +23,7 @@ class Peer:
     title: str
     script: str
     start: Callable[[Path, Sequence[str], int], list[Command]]
+    has_driver: bool = True
     packages: str = ""  # whose environment it uses, if not one of its own
 
     def python(self, say: Callable[[str], None] = print) -> Path:

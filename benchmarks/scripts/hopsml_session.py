@@ -4,6 +4,7 @@
 {"do": "job", "workers": 2}                    a plain Python job, as any session has run
 {"do": "import"}                               hopsml, as the head of a notebook does
 {"do": "call", "folder": ..., "workers": 2}    collective_all_reduce; answers {"called": when}
+{"do": "elastic", "folder": ..., "least": 1, "most": 2}    a run whose group may change, without waiting for its end
 {"do": "give back"}                            the agents; the session stays
 """
 
@@ -53,6 +54,17 @@ def idle(context: Any, workers: int, release: str) -> dict[str, Any]:
     return {"pids": context.parallelize(range(workers), workers).mapPartitions(hold).collect()}
 
 
+def elastic(context: Any, folder: str, least: int, most: int) -> dict[str, Any]:
+    """Begin a run whose group may change; it trains until the session is ended."""
+    from benchmarks.scripts import elastic_job
+    from hopsml import experiment
+
+    run = experiment.submit(
+        elastic_job.train, args={"folder": folder}, min_workers=least, max_workers=most, preload=["tensorflow"]
+    )
+    return {"run": run.run_id}
+
+
 def job(context: Any, workers: int) -> dict[str, Any]:
     """Some Python on every executor."""
     return {"sum": context.parallelize(range(100), workers).map(lambda number: number * number).sum()}
@@ -75,6 +87,7 @@ def give_back(context: Any) -> dict[str, Any]:
 
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "call": call,
+    "elastic": elastic,
     "idle": idle,
     "job": job,
     "import": get_ready,

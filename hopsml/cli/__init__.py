@@ -11,7 +11,7 @@ def main() -> None:
     """Entry point; errors of ours are one sentence, without a traceback."""
     import typer
 
-    from hopsml.cli import class_data, doctor, logs, profiles, rerun, runs, submit, tensorboard
+    from hopsml.cli import class_data, doctor, follow, logs, profiles, rerun, runs, submit, tensorboard
 
     app = typer.Typer(
         no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
@@ -19,6 +19,7 @@ def main() -> None:
     commands = (
         class_data.class_data,
         doctor.doctor,
+        follow.follow,
         logs.logs,
         profiles.profiles,
         rerun.rerun,

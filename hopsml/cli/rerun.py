@@ -46,7 +46,8 @@ def rerun(
 
 def text(outcome: Rerun) -> str:
     """The verdict for people."""
-    from hopsml.cli.runs import difference_row, table
+    from hopsml.cli.runs import difference_row
+    from hopsml.tracking.listing import table
 
     verdict = outcome.verdict
     names = (outcome.original.run_id, outcome.result.run_id)

@@ -1,15 +1,16 @@
-"""``hopsml runs ls|show|diff|logs|rm``: what has been run, on any store."""
+"""``hopsml runs ls|show|diff|logs|rm|sync``: what has been run, on any store."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hopsml.cli.logs import logs
+from hopsml.cli.sync import sync
+from hopsml.tracking.listing import COLUMNS, duration, row, short, table, time_text
 
 if TYPE_CHECKING:
     from hopsml.tracking.catalog import StoredRun
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="What has been run: list, look at, compare, delete.")
 app.command()(logs)
+app.command()(sync)
 
 As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
-_COLUMNS = ("run", "name", "state", "workers", "started", "took", "metric")
 
 
 @app.command()
@@ -39,7 +40,7 @@ def ls(
     elif not found:
         print(f"no runs in {url}", file=sys.stderr)
     else:
-        print("\n".join(table([_COLUMNS, *(_row(run) for run in found)])))
+        print("\n".join(table([COLUMNS, *(row(run) for run in found)])))
 
 
 @app.command()
@@ -84,41 +85,29 @@ def rm(
     from hopsml.errors import ArgumentError
     from hopsml.storage.filesystem import for_url
     from hopsml.tracking.catalog import RUNNING
+    from hopsml.tracking.mlflow import order
 
     found = [_read(run, brief=True) for run in dict.fromkeys(runs)]
     for stored in found:
         if stored.state == RUNNING and not force:
             raise ArgumentError(
-                f"run {stored.run_id} has no status.json, and its last sign of life is {_duration(stored.quiet_s)} old: it "
+                f"run {stored.run_id} has no status.json, and its last sign of life is {duration(stored.quiet_s)} old: it "
                 "may still be going on. Cancel it first, or delete it with --force; nothing was deleted"
             )
     if not yes:
-        print("\n".join(table([_COLUMNS, *(_row(stored) for stored in found)])))
+        print("\n".join(table([COLUMNS, *(row(stored) for stored in found)])))
         if not sys.stdin.isatty():
             raise ArgumentError("nobody can be asked here: delete without asking with --yes; nothing was deleted")
         typer.confirm(f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", abort=True)
     for stored in found:
         for_url(stored.directory.url).delete(stored.directory.url, recursive=True)
+        order.forget(stored.directory)
         print(f"deleted {stored.directory.url}")
-
-
-def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Lines with aligned columns."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def difference_row(found: Difference) -> tuple[str, str, str]:
     """What differs, and the two values."""
     return f"{found.section}: {found.name}", short(found.left), short(found.right)
-
-
-def short(value: Any, width: int = 60) -> str:
-    """A value on one line; "-" for none."""
-    if value is None:
-        return "-"
-    text = " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
-    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _read(run: str, brief: bool = False) -> StoredRun:
@@ -127,19 +116,6 @@ def _read(run: str, brief: bool = False) -> StoredRun:
     from hopsml.tracking import catalog
 
     return catalog.read(find(run, settings.project_url()), brief=brief)
-
-
-def _row(run: StoredRun) -> tuple[str, ...]:
-    metric = run.main_metric
-    return (
-        run.run_id,
-        short(run.run.get("name") or "-", 30),
-        run.state,
-        str(run.run.get("workers", "-")),
-        _time(run.run.get("started")),
-        _duration(run.seconds),
-        f"{metric[0]}={metric[1]:.6g}" if metric and isinstance(metric[1], (int, float)) else "-",
-    )
 
 
 def _row_as_json(run: StoredRun) -> dict[str, Any]:
@@ -155,18 +131,6 @@ def _row_as_json(run: StoredRun) -> dict[str, Any]:
         "metric": dict([metric]) if metric else {},
         "rerun_of": run.run.get("rerun_of"),
     }
-
-
-def _time(seconds: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _everything(run: StoredRun) -> dict[str, Any]:
@@ -193,8 +157,8 @@ def _sections(run: StoredRun) -> list[tuple[str, Any]]:
         "directory": run.directory.url,
         "state": run.state,
         "name": record.get("name"),
-        "started": _time(record.get("started")),
-        "took": _duration(run.seconds),
+        "started": time_text(record.get("started")),
+        "took": duration(run.seconds),
         **({metric[0]: metric[1]} if metric else {}),
     }
     inputs = [*(around.pop("inputs", None) or []), *run.inputs]

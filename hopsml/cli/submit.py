@@ -1,10 +1,9 @@
-"""``hopsml submit SCRIPT``: spark-submit with a profile's settings."""
+"""``hopsml submit SCRIPT``: spark-submit with a profile's settings, followed to the application's end."""
 
 from __future__ import annotations
 
 import shlex
-import subprocess
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,19 +15,65 @@ def submit(
     num_workers: Annotated[int | None, typer.Option(help="executors; the profile's number by default")] = None,
     conf: Annotated[list[str] | None, typer.Option(help="a Spark setting, key=value; wins over the profile's")] = None,
     dry_run: Annotated[bool, typer.Option(help="print the command and do nothing")] = False,
+    detach: Annotated[bool, typer.Option(help="print the application's id and leave it to itself")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(help="seconds to wait for room in YARN's queue; for ever else")
+    ] = None,
+    ship_environment: Annotated[
+        str | None, typer.Option(help="packages for YARN's nodes: never, auto, always, or the URL of an archive")
+    ] = None,
+    py_files: Annotated[str | None, typer.Option(help="modules to ship, .py or .zip, comma-separated")] = None,
+    tag: Annotated[str | None, typer.Option(help="a tag by which YARN finds the application (yarn.tags)")] = None,
 ) -> None:
-    """Run a script on the cluster of a profile; the exit status is the application's."""
+    """Run a script on the cluster of a profile and follow it to its end; the exit status is 0 only if it succeeded.
+
+    Ctrl-C (or SIGTERM) ends the application, a second one leaves at once. What the driver prints goes to stdout, all
+    about the submission to stderr.
+    """
     from hopsml import profiles, submission
+    from hopsml.errors import ArgumentError, RunCancelled
+
+    chosen, wishes = profiles.load(profile), _settings(conf or [])
+    if timeout is not None and not timeout > 0:
+        raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
+    if py_files:
+        wishes["spark.submit.pyFiles"] = py_files
+    asked: dict[str, Any] = {
+        "num_workers": num_workers,
+        "conf": wishes,
+        "tag": tag,
+        "ship_environment": ship_environment,
+    }
+    if dry_run:
+        print(shlex.join(submission.plan(chosen, script, arguments or [], **asked).command))
+        return
+    with submission.Interrupts() as interrupts:
+        try:
+            if detach:
+                started = submission.start(chosen, script, arguments or [], **asked, interrupts=interrupts)
+                print(started.application_id)
+                return
+            status = submission.run(
+                chosen,
+                script,
+                arguments or [],
+                **asked,
+                waiting_timeout_s=timeout,
+                interrupts=interrupts,
+            )
+        except RunCancelled as cancelled:
+            submission.to_stderr(str(cancelled))
+            status = 128 + interrupts.last
+    raise typer.Exit(status)
+
+
+def _settings(items: list[str]) -> dict[str, str]:
     from hopsml.errors import ArgumentError
 
     wishes = {}
-    for item in conf or []:
+    for item in items:
         key, equals, value = item.partition("=")
         if not equals:
             raise ArgumentError(f"--conf {item}: must be key=value")
         wishes[key] = value
-    line = submission.command(profiles.load(profile), script, arguments or [], num_workers=num_workers, conf=wishes)
-    if dry_run:
-        print(shlex.join(line))
-        return
-    raise typer.Exit(subprocess.call(line, env=submission.environment()))
+    return wishes

@@ -8,6 +8,7 @@ arrived for ``lease_s`` seconds, or the connection breaks, it ends its worker an
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import platform
 import shutil
@@ -27,14 +28,17 @@ from hopsml.cluster import fork_client, processes
 from hopsml.cluster.protocol import (
     MAX_TO_AGENT,
     VERSION,
+    CommitDoorOpened,
     Dismiss,
     Formation,
     Heartbeat,
     Hello,
     Launch,
     Message,
+    Park,
     PortHeld,
     Preload,
+    Release,
     Renew,
     ServerReady,
     Stop,
@@ -46,12 +50,15 @@ from hopsml.cluster.protocol import (
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
+    from hopsml.cluster.held_commits import HeldCommits
     from hopsml.cluster.network import HeldPort
     from hopsml.cluster.slot_gpus import SlotGpus
     from hopsml.cluster.work import Work
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+LOCK = "agent.lock"
+RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
 NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
 
 
@@ -75,23 +82,55 @@ def decode_bootstrap(data: bytes) -> Bootstrap:
     return msgspec.msgpack.decode(data, type=Bootstrap)
 
 
-def run_agent(bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = ()) -> str:
+def run_agent(
+    bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = (), task: int = -1
+) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
-    folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=_scratch()))
+    folder, lock = _own_folder()
     server = fork_client.start_process(bootstrap.preload)
-    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder)
+    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task)
     try:
         return asyncio.run(agent.live(server))
     except Exception as error:  # noqa: BLE001 see above
         return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
-def folder_prefix(pid: int) -> str:
+def folder_prefix(pid: int | str) -> str:
     """How the name of an agent's scratch folder begins, for whoever puts it away after an agent that was killed."""
     return f"hopsml-agent-{pid}-"
+
+
+def _own_folder() -> tuple[Path, int]:
+    """A scratch folder and the lock that says that its agent lives; both end with the agent."""
+    scratch = Path(_scratch() or tempfile.gettempdir())
+    _sweep(scratch)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=scratch))
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / LOCK).exists():  # else another agent has put it away between these two lines
+            return folder, lock
+        os.close(lock)
+
+
+def _sweep(scratch: Path) -> None:
+    """Put away what agents left that were killed together with whoever would have tidied up behind them."""
+    for left in scratch.glob(f"{folder_prefix('*')}*/{LOCK}"):
+        try:
+            lock = os.open(left, os.O_RDWR)
+        except OSError:  # gone by now, or somebody else's
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left.parent, ignore_errors=True)
+        except OSError:
+            pass  # its agent lives
+        finally:
+            os.close(lock)
 
 
 def _scratch() -> str | None:
@@ -104,8 +143,15 @@ class Agent:
     """One slot; holds at most one worker at a time."""
 
     def __init__(
-        self, bootstrap: Bootstrap, index: int, executor_id: str, gpu_addresses: tuple[str, ...], folder: Path
+        self,
+        bootstrap: Bootstrap,
+        index: int,
+        executor_id: str,
+        gpu_addresses: tuple[str, ...],
+        folder: Path,
+        task: int = -1,
     ) -> None:
+        self.task = task
         self.bootstrap, self.index, self.executor_id = bootstrap, index, executor_id
         self.gpu_addresses, self.folder = gpu_addresses, folder
         self.host = ""
@@ -115,6 +161,8 @@ class Agent:
         self.last_word = time.monotonic()
         self.formations: dict[tuple[str, int], Formation] = {}
         self.work: Work | None = None
+        self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
+        self.kept: Work | None = None  # its last generation here, whose folders the next one goes on with
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox: asyncio.Queue[Message] = asyncio.Queue()
         self.server: fork_client.ForkClient
@@ -194,6 +242,7 @@ class Agent:
             gpu_bus_ids=self.gpus.bus_ids,
             topology=self.gpus.topology,
             slot=self.index,
+            task=self.task,
         )
 
     async def _send_all(self, connection: ClientConnection) -> None:
@@ -211,6 +260,8 @@ class Agent:
         while time.monotonic() - self.last_word < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
             self.outbox.put_nowait(Heartbeat())
+            if self.work is not None and (stepped := self.work.stepped()) is not None:
+                self.outbox.put_nowait(stepped)
         self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
 
     async def _end(self) -> None:
@@ -219,8 +270,11 @@ class Agent:
             task.cancel()
         await self.server.close()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self.work is not None:
-            await self.work.tree.close(0.0)
+        for work in (self.work, self.kept):
+            if work is not None:
+                await work.tree.close(0.0)
+        if self.commits is not None:
+            await self.commits.close()
 
     # ------------------------------------------------------------------------------------------------ messages
 
@@ -236,9 +290,14 @@ class Agent:
                 self.formations = {(message.run_id, message.generation): message}
             case Launch():
                 self._launch(message)
+            case Park():
+                if self.commits is not None and self.commits.run_id == message.run_id:
+                    self.commits.slots.park = True
             case Stop():
                 if self.work is not None and self.work.key == (message.run_id, message.generation):
-                    self.work.stop(message.grace_s, message.flush_s)
+                    self.work.stop(message.grace_s, message.flush_s, message.keep, message.dump)
+            case Release():
+                self._spawn(self._release(message.run_id))
             case Dismiss():
                 self.ended = f"dismissed: {message.reason}"
 
@@ -267,13 +326,18 @@ class Agent:
         formation = self.formations[(launch.run_id, launch.generation)]
         if self.server.broken:
             self.server = fork_client.ForkClient(self.server.modules, *fork_client.start_process(self.server.modules))
+        kept, self.kept = self.kept, None
+        if self.commits is not None and not launch.has_commit:
+            self.commits.forget()
         work = Work(
             formation,
             launch,
             send=self.outbox.put_nowait,
-            folder=self.folder / f"{launch.run_id}-g{launch.generation}",
+            folder=self.folder / launch.run_id if formation.elastic else self.folder / f"{launch.run_id}-g0",
             environment=environment_for(launch.gpu_indices),
             sys_path=self.bootstrap.sys_path,
+            tree=kept.tree if kept is not None and kept.key[0] == launch.run_id else None,
+            commits=self._commits_for(formation),
         )
         conflict = self._conflict(formation)
         if conflict:
@@ -282,6 +346,36 @@ class Agent:
         self.worker_port, self.held = self.held, self._next_port()
         self.outbox.put_nowait(PortHeld(self.held.port))
         self._spawn(self._run(work))
+
+    def _commits_for(self, formation: Formation) -> HeldCommits | None:
+        from hopsml.cluster.held_commits import HeldCommits
+
+        if not formation.elastic:
+            return None
+        if self.commits is None or self.commits.run_id != formation.run_id:
+            self.commits = HeldCommits(formation.run_id, self.folder / formation.run_id, self.bootstrap.token)
+            self._spawn(self._open_door(self.commits))
+        self.commits.slots.park, self.commits.slots.progress = False, -1
+        return self.commits
+
+    async def _open_door(self, commits: HeldCommits) -> None:
+        await commits.door.open(self.host)
+        if commits.door.identity is not None:
+            self.outbox.put_nowait(CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
+
+    async def _release(self, run_id: str) -> None:
+        """The run has no further generation here: bring its last files away, give its commits' memory back."""
+        commits, kept = self.commits, self.kept
+        if commits is not None and commits.run_id == run_id:
+            self.commits = None
+        if kept is not None and kept.key[0] == run_id:
+            self.kept = None
+            if commits is not None and kept.launch.rank == 0:
+                await commits.persist_last(kept.formation, lambda problem: None)
+            await kept.tree.close(RELEASE_FLUSH_S)
+            shutil.rmtree(kept.folder, ignore_errors=True)
+        if commits is not None and commits.run_id == run_id:
+            await commits.close()
 
     def _conflict(self, formation: Formation) -> str:
         """Whether this executor's environment holds what the user did not want replaced."""
@@ -309,6 +403,8 @@ class Agent:
                 self.worker_port.close()
             if self.work is work:
                 self.work = None
+            if work.keep:
+                self.kept = work
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 WARNING_BYTES = 8 * 2**20
+NOTE_BYTES = 2**20  # said in the run's notes
 # Worth importing before the function arrives: each takes a second or more, in this order where one needs
 # the other.
 PRELOADABLE = ("numpy", "pandas", "sklearn", "tensorflow", "keras", "tf_keras", "torch", "jax")
@@ -58,6 +59,7 @@ class Captured:
     source: str  # "" if it is not available
     sha256: str  # of the payload: the bytes that were shipped
     code_sha256: str  # of the source, or else of the byte code: the same function has the same one tomorrow
+    large: str = ""  # what makes it larger than NOTE_BYTES, in words
 
 
 def capture(
@@ -81,14 +83,12 @@ def capture(
         raise ArgumentTypeError(f"args is {args!r:.80}; a dict from parameter names to values was expected")
     name = getattr(function, "__name__", type_name(function))
     payload, seen = _payload(name, function, dict(args), limit_bytes, importable)
-    if len(payload) > WARNING_BYTES:
-        logger.warning(
-            "%s and what it captures take %s, which every worker receives: %s; data this large is better "
-            "read from shared storage inside the function",
-            name,
-            _mib(len(payload)),
-            _largest(name, function, dict(args), importable),
-        )
+    large = ""
+    if len(payload) > NOTE_BYTES:
+        parts = _largest(name, function, dict(args), importable)
+        large = f"{name} and what it captures take {_mib(len(payload))}, which every worker receives: {parts}"
+        if len(payload) > WARNING_BYTES:
+            logger.warning("%s; data this large is better read from shared storage inside the function", large)
     if seen.own_imports:
         logger.warning(
             "%s imports %s when it runs: import your own modules at the top of the file, so that they are "
@@ -105,6 +105,7 @@ def capture(
         source=source,
         sha256=hashlib.sha256(payload).hexdigest(),
         code_sha256=hashlib.sha256(source.encode() or _byte_code(function)).hexdigest(),
+        large=large,
     )
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hopsml.cluster.commit_slots import CommitSlots
+
+
+@dataclass(frozen=True)
+class CommitPort:
+    """An elastic worker's way to its agent: where commits are written, and how they are announced."""
+
+    slots: CommitSlots
+    newest: int  # slot of the commit to go on from, -1 for none
+    announce: Callable[[str, int, int, int], None]  # committed | parked, step, slot, length in bytes
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,7 @@ class WorkerContext:
     merge_scope: int | str = 32  # 1 = none, n = gradients a collective, "all"
     scoped_allocator: bool = True
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
+    commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
 
     @property

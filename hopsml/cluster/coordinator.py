@@ -19,7 +19,8 @@ import msgspec
 from hopsml.cluster import endings, gang, pool, protocol
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import Backend
-from hopsml.cluster.formation import RunRequest, formation_of, launch_of, member_of
+from hopsml.cluster.elastic_gang import ElasticGang, gang_for
+from hopsml.cluster.formation import CommitSource, RunRequest, formation_of, launch_of, member_of
 from hopsml.cluster.gang import Gang, Phase
 from hopsml.cluster.layout import Placement, form
 from hopsml.cluster.run_state import Change, MemberView, RunState
@@ -59,7 +60,7 @@ class Coordinator:
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
         self.sys_path = sys_path
         self.door = Sessions(self, lease_s)
-        self.pool = pool.Pool(keep_warm_s=keep_warm_s)
+        self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
         self.runs: dict[str, _Run] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None
@@ -68,6 +69,7 @@ class Coordinator:
         self._launched = 0  # runs that callers have handed over
         self._begun = 0
         self._preload: tuple[str, ...] = ()
+        self._cancelled: set[int] = set()  # asks that were taken back
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         self._ready = threading.Event()
@@ -97,6 +99,10 @@ class Coordinator:
             self._call(self._begin, request, state)
             self._launched += 1
         return state
+
+    def resize(self, run_id: str, size: int) -> None:
+        """Let an elastic run have at most ``size`` workers from its next commit on."""
+        self._call(self._event, run_id, gang.ResizeAsked(size))
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Ask a run to end; its state tells when it has."""
@@ -205,16 +211,34 @@ class Coordinator:
         if session.work is not None:
             place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
             self._event(session.work[0], gang.MemberLost(session.agent_id, place))
+        if session.was_cut:  # a frozen one would hold its slot for ever
+            self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
         returns = self.backend.restarts_agents and not self._closing.is_set()
         self._pool(self.pool.disconnected(session.agent_id, returns, time.monotonic()))
+
+    def patience_s(self, session: Session) -> float:
+        """How long this agent may be silent: less where its group can go on without it."""
+        run = self.runs.get(session.work[0]) if session.work is not None else None
+        return run.request.heartbeat_timeout_s if run is not None and run.request.spec.elastic else self.lease_s
 
     def said(self, session: Session, message: protocol.ToCoordinator) -> None:
         """A message of an agent."""
         match message:
-            case protocol.Heartbeat() | protocol.ServerReady():
+            case protocol.Heartbeat():
+                return
+            case protocol.ServerReady():
+                session.modules = frozenset(message.modules)
+                if session.work is not None and self._is_ready(session, session.work[0]):
+                    self._event(session.work[0], gang.Ready(session.agent_id))
                 return
             case protocol.PortHeld():
                 session.port = message.port
+                return
+            case protocol.CommitDoorOpened():
+                session.commit_door = (message.port, message.certificate)
+                return
+            case protocol.Draining():
+                self._drain(session, message.reason)
                 return
             case protocol.Hello():
                 raise msgspec.DecodeError("a second hello")
@@ -229,31 +253,39 @@ class Coordinator:
         self._on_work(session, run, message)
 
     def _on_work(self, session: Session, run: _Run, message: Any) -> None:
-        agent, generation = session.agent_id, message.generation
+        agent, generation, run_id = session.agent_id, message.generation, run.request.spec.run_id
         rank = run.gang.rank(agent)
         view = run.state.members[rank]
         match message:
             case protocol.WorkerStarted():
                 view.state = "running"
-                self._event(run.request.spec.run_id, gang.Started(agent, generation))
+                self._event(run_id, gang.Started(agent, generation))
+            case protocol.WorkerStepped():
+                view.step = message.step
+                self._event(run_id, gang.Stepped(agent, generation, message.step, message.stopped))
+            case protocol.Committed():
+                kind = gang.Parked if message.parked else gang.Committed
+                self._event(run_id, kind(agent, generation, message.step))
             case protocol.WorkerReport():
                 view.step = message.step if message.step is not None else view.step
                 view.metrics.update(message.metrics)
                 run.state.publish(Change("report", rank, "", dict(message.metrics), message.step, message.time))
+            case protocol.WorkerUsage():
+                run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
             case protocol.WorkerFinished():
                 view.state = "finished"
                 if rank == 0:
                     run.result = message.result
-                self._event(run.request.spec.run_id, gang.Finished(agent, generation))
+                self._event(run_id, gang.Finished(agent, generation))
             case protocol.WorkerFailed():
                 view.state = "failed"
                 run.failures[agent] = message
-                failed = gang.Failed(agent, generation, message.cause, message.secondary)
-                self._event(run.request.spec.run_id, failed)
+                failed = gang.Failed(agent, generation, message.cause, message.secondary, message.raised)
+                self._event(run_id, failed)
             case protocol.WorkerClosed():
                 if message.behind:
                     run.state.behind[rank] = message.behind
-                self._event(run.request.spec.run_id, gang.Closed(agent, generation))
+                self._event(run_id, gang.Closed(agent, generation))
             case protocol.LogLines():
                 run.state.publish(Change("log", rank, message.text))
             case protocol.MirrorState():
@@ -269,7 +301,7 @@ class Coordinator:
             problem = f"a run of the id {request.spec.run_id} is going on already, in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")
             return
-        run = _Run(request, Gang(request.spec), state)
+        run = _Run(request, gang_for(request.spec), state)
         self.runs[request.spec.run_id] = run
         self._preload = request.preload
         self._gang(run, run.gang.begin(time.monotonic()))
@@ -292,26 +324,53 @@ class Coordinator:
             match action:
                 case gang.AskAgents():
                     run_id = run.request.spec.run_id
-                    self._pool(self.pool.demand(run_id, action.count, time.monotonic()))
+                    most = action.most if run.request.spec.elastic else None
+                    self._pool(self.pool.demand(run_id, action.count, time.monotonic(), most))
                 case gang.StartGeneration():
                     self._start_or_refuse(run, action)
                 case gang.StopWorkers():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
                             run_id = run.request.spec.run_id
-                            stop = protocol.Stop(run_id, action.generation, action.grace_s, action.flush_s)
-                            session.post(stop)
+                            session.post(
+                                protocol.Stop(
+                                    run_id, action.generation, action.grace_s, action.flush_s, action.keep, action.dump
+                                )
+                            )
+                case gang.ParkWorkers():
+                    run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
+                    for agent_id in action.agent_ids:
+                        if session := self.door.agents.get(agent_id):
+                            session.post(protocol.Park(run.request.spec.run_id, action.generation))
                 case gang.DropAgents():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
                             self.door.cut(session, action.reason)
                 case gang.ReturnAgents():
-                    for agent_id in action.agent_ids:
-                        if session := self.door.agents.get(agent_id):
-                            session.work = None
-                    self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
+                    self._take_back(run, action)
+                case gang.Note():
+                    run.state.publish(Change("note", text=action.text))
                 case gang.Conclude():
                     self._conclude(run, action)
+
+    def _take_back(self, run: _Run, action: gang.ReturnAgents) -> None:
+        for agent_id in action.agent_ids:
+            if session := self.door.agents.get(agent_id):
+                session.work = None
+                if run.request.spec.elastic:
+                    session.post(protocol.Release(run.request.spec.run_id))
+        if action.leave:
+            self._pool(self.pool.dismiss(action.agent_ids, action.leave))
+        else:
+            self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
+
+    def _drain(self, session: Session, reason: str) -> None:
+        """Its node goes away: out of its group at the next commit, or at once where it has none."""
+        run = self.runs.get(session.work[0]) if session.work is not None else None
+        if run is None:
+            self._pool(self.pool.dismiss((session.agent_id,), reason))
+        else:
+            self._event(run.request.spec.run_id, gang.DrainAsked(session.agent_id, reason))
 
     def _conclude(self, run: _Run, outcome: gang.Conclude) -> None:
         run_id = run.request.spec.run_id
@@ -333,6 +392,9 @@ class Coordinator:
                     self._grant(self.runs[action.run_id], action.agent_ids)
                 case pool.Submit():
                     self._loop.run_in_executor(None, self._submit, self._bootstrap(action.ask), action.count)
+                case pool.CancelAsk():
+                    self._cancelled.add(action.ask)
+                    self._loop.run_in_executor(None, self.backend.cancel, action.ask)
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
@@ -366,11 +428,12 @@ class Coordinator:
             ended(bootstrap.ask, f"{type(error).__name__}: {error}")
 
     def _ask_ended(self, ask: int, problem: str) -> None:
-        waiting = self._waiting()
-        if problem:
-            for run in waiting:
+        failed = bool(problem) and ask not in self._cancelled
+        self._cancelled.discard(ask)
+        for run in self._waiting() if failed else ():
+            if run.gang.generation == 0:  # a group that has trained waits for others until its own deadline
                 self._event(run.request.spec.run_id, gang.Refused(problem, "launcher"))
-        self._pool(self.pool.ask_ended(ask, time.monotonic()))
+        self._pool(self.pool.ask_ended(ask, time.monotonic(), failed))
 
     def _waiting(self) -> list[_Run]:
         return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]
@@ -378,21 +441,39 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ forming a group
 
     def _grant(self, run: _Run, agent_ids: tuple[str, ...]) -> None:
+        run_id, elastic = run.request.spec.run_id, run.request.spec.elastic
         sessions = [self.door.agents[agent_id] for agent_id in agent_ids]
         for session in sessions:
-            session.work = (run.request.spec.run_id, run.gang.generation)
+            session.work = (run_id, -1 if elastic else run.gang.generation)
+            run.hosts[session.agent_id] = session.hello.host
+        if elastic:  # the layout is made when it is known who takes part in a generation
+            for session in sessions:
+                session.post(protocol.Preload(run.request.preload))
+            hosts = tuple(session.hello.hostname for session in sessions)
+            ready = tuple(self._is_ready(session, run_id) for session in sessions)
+            self._event(run_id, gang.Granted(agent_ids, hosts, ready))
+        elif self._lay_out(run, agent_ids):
+            self._event(run_id, gang.Granted(tuple(run.placements)))
+        else:
+            self.pool.returned(agent_ids, time.monotonic())
+
+    def _is_ready(self, session: Session, run_id: str) -> bool:
+        run = self.runs.get(run_id)
+        return run is not None and set(run.request.preload) <= session.modules
+
+    def _lay_out(self, run: _Run, agent_ids: tuple[str, ...]) -> bool:
+        """Give these agents their ranks; False, with the run told why, where that cannot be done."""
+        sessions = [self.door.agents[agent_id] for agent_id in agent_ids if agent_id in self.door.agents]
         try:
             layout = form([member_of(s.agent_id, s.hello, s.port) for s in sessions], run.request.roles)
         except ArgumentError as error:
-            self.pool.returned(agent_ids, time.monotonic())
             self._event(run.request.spec.run_id, gang.Refused(str(error), "launcher"))
-            return
+            return False
         run.state.layout = layout
         for note in layout.notes:
             run.state.publish(Change("note", text=note))
         run.placements = {placement.agent_id: placement for placement in layout.placements}
-        run.hosts = {session.agent_id: session.hello.host for session in sessions}
-        self._event(run.request.spec.run_id, gang.Granted(tuple(run.placements)))
+        return True
 
     def _start_or_refuse(self, run: _Run, action: gang.StartGeneration) -> None:
         """What goes wrong with one run's messages must be that run's error, not the end of an agent's session."""
@@ -403,22 +484,43 @@ class Coordinator:
             self._event(run.request.spec.run_id, gang.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
     def _start(self, run: _Run, action: gang.StartGeneration) -> None:
+        if isinstance(run.gang, ElasticGang):
+            if not self._lay_out(run, action.agent_ids):
+                return
+            run.gang.assign_ranks(tuple(run.placements))
+            run.state.begin_generation(action.generation, len(action.agent_ids))
         layout = run.state.layout
         assert layout is not None  # granted before
-        shared = protocol.encode(formation_of(run.request, layout, action.generation))
+        shared = protocol.encode(formation_of(run.request, layout, action.generation, self._source(action)))
         for agent_id in action.agent_ids:
             if session := self.door.agents.get(agent_id):
                 placement, hello = run.placements[agent_id], session.hello
+                session.work = (run.request.spec.run_id, action.generation)
                 run.state.members[placement.rank] = MemberView(
                     placement.rank, hello.host, hello.executor_id, placement.gpu_indices
                 )
-                launch = launch_of(run.request, placement, action.generation)
+                holds = action.step >= 0 and agent_id in action.holders
+                launch = launch_of(run.request, placement, action.generation, holds)
                 session.post(protocol.Preload(run.request.preload), shared, launch)
+
+    def _source(self, action: gang.StartGeneration) -> CommitSource:
+        """An agent that holds the commit to go on from, and where it serves it."""
+        for agent_id in action.holders:
+            session = self.door.agents.get(agent_id)
+            if session is not None and session.commit_door is not None:
+                port, certificate = session.commit_door
+                host = f"[{session.hello.host}]" if ":" in session.hello.host else session.hello.host
+                return CommitSource(action.step, f"{host}:{port}", certificate)
+        return CommitSource()
 
     # ------------------------------------------------------------------------------------------ words
 
     def _waiting_text(self, run: _Run) -> str:
-        return f"waiting for executors: {min(len(self.pool.idle()), run.state.size)} of {run.state.size} agents there"
+        if isinstance(run.gang, ElasticGang):
+            there, wanted = len(run.gang.spares), f"at least {run.request.spec.minimum}"
+        else:
+            there, wanted = min(len(self.pool.idle()), run.state.size), str(run.state.size)
+        return f"waiting for executors: {there} of {wanted} agents there"
 
     def _why_missing(self, run: _Run, outcome: gang.Conclude) -> str:
         if run.placements:

@@ -21,6 +21,9 @@ def error_of(
     if outcome.error == "start":
         remedy = "give it more time with start_timeout=, or ask for fewer workers with num_workers="
         return StartTimeout(f"run {state.run_id}: {outcome.reason}. {missing}. Remedy: {remedy}.", run_url)
+    if outcome.error == "minimum":
+        remedy = "give it more time with min_workers_timeout=, or go on later with experiment.resume()"
+        return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}. Remedy: {remedy}; {run_url}", run_url)
     if outcome.error == "slots":
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}", run_url)
     if outcome.error == "cancelled":
@@ -53,5 +56,6 @@ def _worker_failed(
         cause=outcome.reason,
         remote_traceback=traceback,
         log=log,
+        log_tail=failure.log_tail if failure else "",
         run_dir=run_url,
     )

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from hopsml.cluster import fork_server, processes
@@ -25,6 +26,7 @@ _JEMALLOC = "JE_ARROW_MALLOC_CONF"
 _NO_THREAD = "background_thread:false"
 
 MARK = "HOPSML_FORK_SERVER"
+LOOK_AGAIN_S = 0.005
 
 
 def start_process(modules: tuple[str, ...]) -> Started:
@@ -123,7 +125,9 @@ class ForkClient:
         doing = "" if self.ready.done() else f" while importing {', '.join(self.modules) or 'nothing'}"
         return f"the fork server{doing}: {how}"
 
-    async def launch(self, assignment: str, cwd: str, events: int, log: int) -> tuple[int, int]:
+    async def launch(
+        self, assignment: str, cwd: str, events: int, log: int, slots: Sequence[int] = ()
+    ) -> tuple[int, int]:
         """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone."""
         await self.ready
         self._last_id += 1
@@ -132,7 +136,7 @@ class ForkClient:
         self._launched[identity] = loop.create_future()
         self._exited[identity] = loop.create_future()
         request = fork_server.encode(LaunchWorker(identity, assignment, cwd))
-        socket.send_fds(self._connection, [request], [events, log])
+        socket.send_fds(self._connection, [request], [events, log, *slots])
         pid = await self._launched[identity]
         return identity, pid
 
@@ -160,10 +164,16 @@ class ForkClient:
             self._process.wait()
 
     def _end_marked(self) -> None:
-        while pids := [pid for pid in processes.carrying(MARK, self._process.mark) if pid not in self._ended]:
+        """Until two looks in a row find nobody: a process that is just being executed shows no environment."""
+        looks_without = 0
+        while looks_without < 2:
+            pids = [pid for pid in processes.carrying(MARK, self._process.mark) if pid not in self._ended]
             for pid in pids:
                 processes.kill_quietly(pid, signal.SIGKILL)
                 self._ended.add(pid)
+            looks_without = 0 if pids else looks_without + 1
+            if not pids:
+                time.sleep(LOOK_AGAIN_S)
 
 
 def _resolve(future: asyncio.Future[_T], value: _T) -> None:

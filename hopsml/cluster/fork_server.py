@@ -29,11 +29,12 @@ import msgspec
 from hopsml.cluster import processes
 
 MAX_DATAGRAM = 1 << 16
+MAX_DESCRIPTORS = 8
 STRAYS_S = 1.0
 
 
 class LaunchWorker(msgspec.Struct, frozen=True, tag="launch"):
-    """Agent -> server, with two file descriptors: the event pipe's write end and the log."""
+    """Agent -> server, with file descriptors: the event pipe's write end, the log, and an elastic run's commit slots."""
 
     id: int
     assignment: str  # path of the file that worker.run reads
@@ -142,7 +143,7 @@ class ForkServer:
     def receive(self) -> bool:
         """One request; False when the agent is gone."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.connection, MAX_DATAGRAM, 2)
+            data, descriptors, _, _ = socket.recv_fds(self.connection, MAX_DATAGRAM, MAX_DESCRIPTORS)
         except ConnectionError:
             return False
         if not data:
@@ -162,18 +163,19 @@ class ForkServer:
 
     # -------------------------------------------------------------------------------- starting
 
-    def launch(self, request: LaunchWorker, events: int, log: int) -> int:
+    def launch(self, request: LaunchWorker, events: int, log: int, *slots: int) -> int:
         """A new session with the worker in it; returns its pid."""
         if self.mode == "spawn":
-            return self.spawn(request, events, log)
+            return self.spawn(request, events, log, slots)
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self.become_worker(request, events, log, server)
+            self.become_worker(request, events, log, slots, server)
         return pid
 
-    def spawn(self, request: LaunchWorker, events: int, log: int) -> int:
-        os.set_inheritable(events, True)
+    def spawn(self, request: LaunchWorker, events: int, log: int, slots: tuple[int, ...]) -> int:
+        for descriptor in (events, *slots):
+            os.set_inheritable(descriptor, True)
         worker = [
             "-m",
             "hopsml.cluster.worker",
@@ -181,6 +183,7 @@ class ForkServer:
             str(events),
             str(os.getpid()),
             request.cwd,
+            *map(str, slots),
         ]
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -190,7 +193,7 @@ class ForkServer:
         command = [sys.executable, *worker]
         return os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=actions, setsid=True)
 
-    def become_worker(self, request: LaunchWorker, events: int, log: int, server: int) -> None:
+    def become_worker(self, request: LaunchWorker, events: int, log: int, slots: tuple[int, ...], server: int) -> None:
         """The forked child's whole life; never returns."""
         code = 1
         try:
@@ -206,7 +209,7 @@ class ForkServer:
             os.chdir(request.cwd)
             from hopsml.cluster import worker
 
-            code = worker.run(request.assignment, events)
+            code = worker.run(request.assignment, events, slots)
         except BaseException:  # noqa: BLE001 the child must not fall back into the server's loop
             traceback.print_exc()
         finally:

@@ -26,6 +26,17 @@ class RunRequest:
     scoped_allocator: bool = True
     storage_timeout_s: float = 30.0
     local_logdir: bool = False
+    heartbeat_timeout_s: float = 10.0  # silence after which an agent of an elastic run counts as lost
+    checkpoint_every_s: float = 60.0  # between two checkpoints that are made of commits
+
+
+@dataclass(frozen=True)
+class CommitSource:
+    """Where the members of a generation get the training state from; step -1: nowhere."""
+
+    step: int = -1
+    holder: str = ""
+    certificate: str = ""
 
 
 def member_of(agent_id: str, hello: protocol.Hello, port: int) -> Member:
@@ -44,8 +55,13 @@ def member_of(agent_id: str, hello: protocol.Hello, port: int) -> Member:
     )
 
 
-def formation_of(request: RunRequest, layout: Layout, generation: int) -> protocol.Formation:
+def formation_of(
+    request: RunRequest, layout: Layout, generation: int, source: CommitSource | None = None
+) -> protocol.Formation:
     """What all members share; long, so it is encoded once."""
+    source = source or CommitSource()
+    # Where no agent holds a commit any more, the run goes on from its own newest checkpoint.
+    resume_url = request.run_url if generation and source.step < 0 else request.resume_url
     return protocol.Formation(
         run_id=request.spec.run_id,
         generation=generation,
@@ -54,7 +70,7 @@ def formation_of(request: RunRequest, layout: Layout, generation: int) -> protoc
         leader=layout.leader,
         world_size=layout.placements[0].world_size,
         run_url=request.run_url,
-        resume_url=request.resume_url,
+        resume_url=resume_url,
         environment=request.environment,
         hooks=request.hooks,
         merge_scope=request.merge_scope,
@@ -63,10 +79,15 @@ def formation_of(request: RunRequest, layout: Layout, generation: int) -> protoc
         flush_s=request.spec.flush_s,
         storage_timeout_s=request.storage_timeout_s,
         local_logdir=request.local_logdir,
+        elastic=request.spec.elastic,
+        commit_step=source.step,
+        commit_holder=source.holder,
+        commit_certificate=source.certificate,
+        checkpoint_every_s=request.checkpoint_every_s,
     )
 
 
-def launch_of(request: RunRequest, placement: Placement, generation: int) -> protocol.Launch:
+def launch_of(request: RunRequest, placement: Placement, generation: int, has_commit: bool = False) -> protocol.Launch:
     """What differs from member to member."""
     return protocol.Launch(
         run_id=request.spec.run_id,
@@ -78,4 +99,5 @@ def launch_of(request: RunRequest, placement: Placement, generation: int) -> pro
         gpu_indices=placement.gpu_indices,
         ring_order=placement.ring_order,
         environment=placement.env,
+        has_commit=has_commit,
     )

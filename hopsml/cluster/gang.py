@@ -9,184 +9,80 @@ a deadline that a later ``Tick`` enforces:
                                         ▼                                     ▼
                                     SETTLING ──(which failure was first?)─▶ STOPPING ──▶ FAILED | CANCELLED
 
-A group has a fixed size here: a member that is lost ends the run.
+A group has a fixed size here: a member that is lost ends the run. ``elastic_gang`` goes on from there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 
+from hopsml.cluster.gang_types import (
+    Action,
+    AskAgents,
+    CancelAsked,
+    Closed,
+    Committed,
+    Conclude,
+    DrainAsked,
+    DropAgents,
+    Event,
+    Failed,
+    Finished,
+    GangSpec,
+    Granted,
+    MemberLost,
+    Note,
+    Parked,
+    ParkWorkers,
+    Phase,
+    Ready,
+    Refused,
+    ResizeAsked,
+    ReturnAgents,
+    Started,
+    StartGeneration,
+    Stepped,
+    StopWorkers,
+    Tick,
+)
 
-class Phase(Enum):
-    """Where a run stands."""
-
-    WAITING = "waiting for executors"
-    FORMING = "starting workers"
-    RUNNING = "running"
-    SETTLING = "finding out who failed first"
-    STOPPING = "stopping"
-    FINISHED = "FINISHED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing comes after it."""
-        return self in (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED)
-
-
-@dataclass(frozen=True)
-class GangSpec:
-    """What was asked for. Times are in seconds."""
-
-    run_id: str
-    size: int
-    start_timeout_s: float = 120.0  # from the call until every worker has begun the user's function
-    settle_s: float = 1.0  # how long an echo of a failure waits for the failure itself
-    grace_s: float = 2.0  # between SIGTERM and SIGKILL
-    flush_s: float = 120.0  # for bringing the last files of a finished run to shared storage
-    failed_flush_s: float = 4.0  # the same after a failure: its report must not wait long
-
-
-# ---------------------------------------------------------------------------------------------------- events
-
-
-@dataclass(frozen=True)
-class Granted:
-    """Agents that belong to this run from now on, in rank order."""
-
-    agent_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Refused:
-    """There will never be enough agents, or none can be had at all; ``error`` names the kind."""
-
-    reason: str
-    error: str = "slots"
-
-
-@dataclass(frozen=True)
-class MemberLost:
-    """The agent is gone: its connection broke or its lease ran out."""
-
-    agent_id: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Started:
-    """The worker is about to call the user's function."""
-
-    agent_id: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The user's function returned."""
-
-    agent_id: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The worker is lost; ``secondary`` marks the echo of another member's failure."""
-
-    agent_id: str
-    generation: int
-    cause: str
-    secondary: bool = False
-
-
-@dataclass(frozen=True)
-class Closed:
-    """Nothing of the worker is left on its host."""
-
-    agent_id: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class CancelAsked:
-    """The user, an interrupt or the end of the program wants the run to end."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time passes; deadlines are enforced here alone."""
-
-
-Event = Granted | Refused | MemberLost | Started | Finished | Failed | Closed | CancelAsked | Tick
-
-
-# ---------------------------------------------------------------------------------------------------- actions
-
-
-@dataclass(frozen=True)
-class AskAgents:
-    """The run wants this many agents."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class StartGeneration:
-    """Form the group and launch a worker on each member; the index in the tuple is the rank."""
-
-    generation: int
-    agent_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class StopWorkers:
-    """End these members' workers."""
-
-    generation: int
-    agent_ids: tuple[str, ...]
-    grace_s: float
-    flush_s: float
-
-
-@dataclass(frozen=True)
-class DropAgents:
-    """These agents did not answer in time: cut them off, they end by their lease."""
-
-    agent_ids: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True)
-class ReturnAgents:
-    """The run needs these agents no more."""
-
-    agent_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Conclude:
-    """The run is over. For a failure: who failed first, and why; ``missing`` maps rank -> what was not there."""
-
-    phase: Phase
-    error: str = ""  # worker | start | slots | launcher | cancelled
-    reason: str = ""
-    agent_id: str = ""
-    rank: int = -1
-    missing: tuple[tuple[int, str], ...] = ()
-
-
-Action = AskAgents | StartGeneration | StopWorkers | DropAgents | ReturnAgents | Conclude
-
-
-# ---------------------------------------------------------------------------------------------------- the machine
+__all__ = [
+    "Action",
+    "AskAgents",
+    "CancelAsked",
+    "Closed",
+    "Committed",
+    "Conclude",
+    "DrainAsked",
+    "DropAgents",
+    "Event",
+    "Failed",
+    "Finished",
+    "Gang",
+    "GangSpec",
+    "Granted",
+    "Member",
+    "MemberLost",
+    "Note",
+    "ParkWorkers",
+    "Parked",
+    "Phase",
+    "Ready",
+    "Refused",
+    "ResizeAsked",
+    "ReturnAgents",
+    "StartGeneration",
+    "Started",
+    "Stepped",
+    "StopWorkers",
+    "Tick",
+]
 
 
 @dataclass
-class _Member:
+class Member:
+    """One worker of the present generation."""
+
     rank: int
     started: bool = False
     finished: bool = False
@@ -202,14 +98,19 @@ class Gang:
     spec: GangSpec
     phase: Phase = Phase.WAITING
     generation: int = 0
-    members: dict[str, _Member] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
     deadline: float | None = None
     outcome: Conclude | None = None
+
+    @property
+    def training(self) -> tuple[Phase, ...]:
+        """Phases in which workers are at work."""
+        return (Phase.FORMING, Phase.RUNNING)
 
     def begin(self, now: float) -> list[Action]:
         """The first actions; ``now`` is monotonic seconds, as everywhere."""
         self.deadline = now + self.spec.start_timeout_s
-        return [AskAgents(self.spec.size)]
+        return [AskAgents(self.spec.size, self.spec.size)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What follows from an event. Events for a run that is over, or of another generation, change nothing."""
@@ -217,15 +118,15 @@ class Gang:
             return []
         match event:
             case Granted():
-                return self._granted(event)
+                return self._granted(event, now)
             case Started():
-                return self._started(event)
+                return self._started(event, now)
             case Finished():
                 return self._finished(event, now)
             case Failed():
                 return self._failed(event, now)
             case Closed():
-                return self._over(event.agent_id)
+                return self._over(event.agent_id, now)
             case MemberLost():
                 return self._lost(event, now)
             case Refused():
@@ -234,6 +135,8 @@ class Gang:
                 return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
             case Tick():
                 return self._tick(now)
+            case _:
+                return self._other(event, now)
 
     def rank(self, agent_id: str) -> int:
         """Rank of a member, -1 for a stranger."""
@@ -242,14 +145,18 @@ class Gang:
 
     # -------------------------------------------------------------------------------- before the training
 
-    def _granted(self, event: Granted) -> list[Action]:
+    def _other(self, event: Event, now: float) -> list[Action]:
+        """What concerns groups that may change."""
+        return []
+
+    def _granted(self, event: Granted, now: float) -> list[Action]:
         if self.phase is not Phase.WAITING:
             return [ReturnAgents(event.agent_ids)]
-        self.members = {agent_id: _Member(rank) for rank, agent_id in enumerate(event.agent_ids)}
+        self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(event.agent_ids)}
         self.phase = Phase.FORMING
         return [StartGeneration(self.generation, event.agent_ids)]
 
-    def _started(self, event: Started) -> list[Action]:
+    def _started(self, event: Started, now: float) -> list[Action]:
         member = self.members.get(event.agent_id)
         if member is None:
             return []
@@ -262,7 +169,7 @@ class Gang:
 
     def _finished(self, event: Finished, now: float) -> list[Action]:
         member = self.members.get(event.agent_id)
-        if member is None or self.phase not in (Phase.FORMING, Phase.RUNNING):
+        if member is None or self.phase not in self.training:
             return []
         member.started = member.finished = True
         if not all(m.finished for m in self.members.values()):
@@ -280,7 +187,7 @@ class Gang:
         blamed = Conclude(Phase.FAILED, "worker", event.cause, event.agent_id, member.rank)
         if self.phase is Phase.SETTLING and not event.secondary:
             return self._end(blamed, now)
-        if self.phase not in (Phase.FORMING, Phase.RUNNING):
+        if self.phase not in self.training:
             return []
         if not event.secondary:
             return self._end(blamed, now)
@@ -293,12 +200,12 @@ class Gang:
             return []
         member.lost = True
         actions: list[Action] = []
-        if self.phase in (Phase.FORMING, Phase.RUNNING, Phase.SETTLING) and not member.over:
+        if self.phase in (*self.training, Phase.SETTLING) and not member.over:
             blamed = Conclude(Phase.FAILED, "worker", event.reason, event.agent_id, member.rank)
             actions = self._end(blamed, now)
-        return actions + self._over(event.agent_id)
+        return actions + self._over(event.agent_id, now)
 
-    def _over(self, agent_id: str) -> list[Action]:
+    def _over(self, agent_id: str, now: float) -> list[Action]:
         member = self.members.get(agent_id)
         if member is None:
             return []

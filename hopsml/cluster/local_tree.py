@@ -37,7 +37,9 @@ class LocalTree:
         return f"{self.run_url.rstrip('/')}/{name}"
 
     async def open(self) -> None:
-        """Make the folders; start mirroring."""
+        """Make the folders; start mirroring. Does nothing where that is done."""
+        if self._mirror is not None:
+            return
         for name in _FOLDERS:
             (self.base / name).mkdir(parents=True, exist_ok=True)
         if self.is_mirrored:

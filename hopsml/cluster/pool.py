@@ -1,13 +1,16 @@
 """Who holds which agent: a pure state machine over the agents of one application.
 
 Runs demand agents and get all of them or none (two half-granted runs would wait for each other for ever); demands are
-served in the order they came. Agents that no run has used for ``keep_warm_s`` are dismissed, at once when other Spark
-jobs of the application wait for a slot.
+served in the order they came. A run may take more than it needs: what is left over goes to such runs, one agent at a
+time, while nobody waits for what it needs. Agents that no run has used for ``keep_warm_s`` are dismissed, at once when
+other Spark jobs of the application wait for a slot.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+RETRY_MOST_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,14 @@ class DismissAgents:
     reason: str
 
 
-Action = Grant | Submit | DismissAgents
+@dataclass(frozen=True)
+class CancelAsk:
+    """No agent of this ask has come and nobody wants one any more."""
+
+    ask: int
+
+
+Action = Grant | Submit | DismissAgents | CancelAsk
 
 
 @dataclass
@@ -52,24 +62,33 @@ class Pool:
     keep_warm_s: float = 10.0
     agents: dict[str, _Agent] = field(default_factory=dict)
     demands: dict[str, int] = field(default_factory=dict)  # run -> wanted; insertion order is the queue
+    most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
     expected: set[tuple[int, int]] = field(default_factory=set)  # asked for and not connected
     asks: int = 0
+    singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
+    failures: int = 0  # asks in a row that ended without an agent
+    retry_at: float | None = None
 
     # -------------------------------------------------------------------------------- events
 
-    def demand(self, run_id: str, count: int, now: float) -> list[Action]:
-        """A run wants ``count`` agents."""
-        self.demands[run_id] = count
-        return self._serve(now)
+    def demand(self, run_id: str, count: int, now: float, most: int | None = None) -> list[Action]:
+        """A run wants ``count`` agents at once (0: none), and takes up to ``most``, whenever they come."""
+        if count:
+            self.demands[run_id] = count
+        if most is not None:
+            self.most[run_id] = most
+        return self._serve(now) + self._cancel_surplus()
 
     def withdraw(self, run_id: str, now: float) -> list[Action]:
-        """The run waits no more."""
+        """The run wants no more."""
         self.demands.pop(run_id, None)
-        return self._serve(now)
+        self.most.pop(run_id, None)
+        return self._serve(now) + self._cancel_surplus()
 
     def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
         """An agent is there. ``slot`` is (ask, index): a Spark retry of a lost agent comes with the old one's."""
         self.expected.discard(slot)
+        self.failures, self.retry_at = 0, None
         self.agents[agent_id] = _Agent(slot, executor_id, idle_since=now)
         return self._serve(now)
 
@@ -80,9 +99,12 @@ class Pool:
             self.expected.add(agent.slot)
         return self._serve(now)
 
-    def ask_ended(self, ask: int, now: float) -> list[Action]:
-        """No more agents come from this ask."""
+    def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
+        """No more agents come from this ask; after one that ``failed``, growth is asked for later and later again."""
         self.expected = {slot for slot in self.expected if slot[0] != ask}
+        if failed:
+            self.failures += 1
+            self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
         return self._serve(now)
 
     def returned(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
@@ -93,8 +115,17 @@ class Pool:
                 agent.run_id, agent.idle_since = None, now
         return self._serve(now)
 
+    def dismiss(self, agent_ids: tuple[str, ...], reason: str) -> list[Action]:
+        """These agents shall end, for instance because their node goes away."""
+        known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id, None) is not None)
+        return [DismissAgents(known, reason)] if known else []
+
     def tick(self, now: float, others_wait: bool = False) -> list[Action]:
         """Time passes; ``others_wait``: another job of the application finds no free slot."""
+        if self.retry_at is not None and now >= self.retry_at:
+            self.retry_at = None
+            if actions := self._serve(now):
+                return actions
         if self.demands:
             return []
         patience = 0.0 if others_wait else self.keep_warm_s
@@ -126,17 +157,61 @@ class Pool:
             idle = self._spread(self.idle())
             if len(idle) < wanted:
                 break  # strict order: a small run that overtook for ever would starve a large one
-            chosen = tuple(idle[:wanted])
-            for agent_id in chosen:
-                self.agents[agent_id].run_id = run_id
             del self.demands[run_id]
-            actions.append(Grant(run_id, chosen))
-        lacking = sum(self.demands.values()) - len(self.idle()) - len(self.expected)
-        if lacking > 0:
-            self.asks += 1
-            self.expected |= {(self.asks, index) for index in range(lacking)}
-            actions.append(Submit(self.asks, lacking))
-        return actions
+            actions.append(self._grant(run_id, idle[: max(wanted, self._room(run_id))]))
+        if not self.demands:
+            actions += self._serve_growth()
+        missing = -len(self.idle()) - len(self.expected)
+        needed = sum(self.demands.values()) + missing
+        wanted = self._wanted() + missing if self.retry_at is None else needed
+        if not self.singly:  # all in one ask: Spark then spreads them over its executors
+            return [*actions, self._submit(wanted)] if wanted > 0 else actions
+        if needed > 0:
+            actions.append(self._submit(needed))
+        # Those that may never come are asked for one by one, so that Spark can be told to forget them.
+        return actions + [self._submit(1) for _ in range(wanted - max(0, needed))]
+
+    def _serve_growth(self) -> list[Action]:
+        grants: list[Action] = []
+        for run_id in self.most:
+            idle = self._spread(self.idle())[: self._room(run_id)]
+            if idle:
+                grants.append(self._grant(run_id, idle))
+        return grants
+
+    def _grant(self, run_id: str, agent_ids: list[str]) -> Grant:
+        for agent_id in agent_ids:
+            self.agents[agent_id].run_id = run_id
+        return Grant(run_id, tuple(agent_ids))
+
+    def _room(self, run_id: str) -> int:
+        """How many more agents a run would take."""
+        held = sum(agent.run_id == run_id for agent in self.agents.values())
+        return max(0, self.most.get(run_id, 0) - held)
+
+    def _wanted(self) -> int:
+        """Agents that runs wait for or would take."""
+        return sum(self.demands.values()) + sum(
+            max(0, self._room(run_id) - self.demands.get(run_id, 0)) for run_id in self.most
+        )
+
+    def _submit(self, count: int) -> Submit:
+        self.asks += 1
+        self.expected |= {(self.asks, index) for index in range(count)}
+        return Submit(self.asks, count)
+
+    def _cancel_surplus(self) -> list[Action]:
+        """Asks that nobody wants and of which no agent has come; one that has come is dismissed when idle."""
+        surplus = len(self.expected) - max(0, self._wanted() - len(self.idle()))
+        alive = {agent.slot[0] for agent in self.agents.values()}
+        cancelled: list[Action] = []
+        for ask in sorted({ask for ask, _ in self.expected} - alive, reverse=True):
+            size = sum(slot[0] == ask for slot in self.expected)
+            if size <= surplus:
+                surplus -= size
+                self.expected = {slot for slot in self.expected if slot[0] != ask}
+                cancelled.append(CancelAsk(ask))
+        return cancelled
 
     def _spread(self, agent_ids: list[str]) -> list[str]:
         """The same agents, one of each executor before a second of any: a worker wants an executor of its own."""

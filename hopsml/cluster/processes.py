@@ -22,9 +22,9 @@ def outlive_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
-def die_with_parent(expected_parent: int) -> None:
-    """Be killed when the parent THREAD ends; exits at once when the parent is gone already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(expected_parent: int, number: int = signal.SIGKILL) -> None:
+    """Get this signal when the parent THREAD ends; exits at once when the parent is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != expected_parent:
         os._exit(9)
 
@@ -47,6 +47,15 @@ def _parents() -> dict[int, int]:
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the process is held by SIGSTOP or a debugger."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] in "Tt"
+
+
 def descendants_of(pid: int) -> list[int]:
     """Pids of all descendants that are alive or not yet reaped, parents before their children."""
     children: dict[int, list[int]] = {}
@@ -59,6 +68,17 @@ def descendants_of(pid: int) -> list[int]:
         found.append(current)
         queue += children.get(current, ())
     return found
+
+
+def end_descendants() -> None:
+    """Kill whatever is below this process, and reap it. For a subreaper, to which orphans come as well."""
+    while below := descendants_of(os.getpid()):
+        for pid in below:
+            kill_quietly(pid)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
 
 
 def children_of(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-VERSION = 1  # both sides must speak the same
+VERSION = 2  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -57,6 +57,11 @@ class Formation(Message, frozen=True, tag="formation"):
     flush_s: float  # how long the agent may take to bring the last files to shared storage
     storage_timeout_s: float
     local_logdir: bool = False
+    elastic: bool = False  # the group may change: agents keep commits
+    commit_step: int = -1  # the commit to go on from; -1: none
+    commit_holder: str = ""  # host:port of an agent that has it
+    commit_certificate: str = ""  # the one that agent shows
+    checkpoint_every_s: float = 60.0  # how often the chief's agent puts its newest commit on shared storage
 
 
 class Launch(Message, frozen=True, tag="launch"):
@@ -71,6 +76,14 @@ class Launch(Message, frozen=True, tag="launch"):
     gpu_indices: tuple[int, ...]
     ring_order: str
     environment: dict[str, str]
+    has_commit: bool = False  # this agent holds the formation's commit itself
+
+
+class Park(Message, frozen=True, tag="park"):
+    """Have the worker commit and stand still when it next may: the group is going to change."""
+
+    run_id: str
+    generation: int
 
 
 class Stop(Message, frozen=True, tag="stop"):
@@ -80,6 +93,14 @@ class Stop(Message, frozen=True, tag="stop"):
     generation: int
     grace_s: float
     flush_s: float
+    keep: bool = False  # a further generation of the run follows: files and commits stay
+    dump: bool = False  # first let the Python threads write their stacks into the log
+
+
+class Release(Message, frozen=True, tag="release"):
+    """The run has no further generation on this agent: bring its last files away, forget its commits."""
+
+    run_id: str
 
 
 class Dismiss(Message, frozen=True, tag="dismiss"):
@@ -108,6 +129,7 @@ class Hello(Message, frozen=True, tag="hello"):
     gpu_bus_ids: tuple[str, ...] = ()
     topology: str = ""
     slot: int = 0
+    task: int = -1  # Spark's number for this attempt of the task
 
 
 class PortHeld(Message, frozen=True, tag="port-held"):
@@ -137,6 +159,38 @@ class WorkerStarted(Message, frozen=True, tag="worker-started"):
     pid: int
 
 
+class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
+    """How far an elastic worker is, with each heartbeat; ``stopped``: the system holds its process (SIGSTOP)."""
+
+    run_id: str
+    generation: int
+    step: int
+    stopped: bool = False
+
+
+class CommitDoorOpened(Message, frozen=True, tag="commit-door"):
+    """Other agents can fetch commits from this one."""
+
+    port: int
+    certificate: str
+
+
+class Committed(Message, frozen=True, tag="committed"):
+    """The agent holds the training state as it was after ``step``."""
+
+    run_id: str
+    generation: int
+    step: int
+    length: int  # bytes
+    parked: bool = False  # the worker stands still behind it
+
+
+class Draining(Message, frozen=True, tag="draining"):
+    """The agent's executor or node is going away soon."""
+
+    reason: str
+
+
 class WorkerReport(Message, frozen=True, tag="worker-report"):
     """Progress: a step and metrics, or any values that the user's function reports."""
 
@@ -145,6 +199,16 @@ class WorkerReport(Message, frozen=True, tag="worker-report"):
     step: int | None
     metrics: dict[str, float | int | str | bool | None]
     time: float  # seconds since the epoch, on the worker's clock
+
+
+class WorkerUsage(Message, frozen=True, tag="worker-usage"):
+    """What the worker uses of its machine; ``sample`` counts from 0. See ``usage.py``."""
+
+    run_id: str
+    generation: int
+    sample: int
+    metrics: dict[str, float]
+    time: float  # seconds since the epoch, on the agent's clock
 
 
 class WorkerFinished(Message, frozen=True, tag="worker-finished"):
@@ -165,6 +229,7 @@ class WorkerFailed(Message, frozen=True, tag="worker-failed"):
     secondary: bool
     log: str
     log_tail: str
+    raised: bool = False  # by the user's own code
 
 
 class WorkerClosed(Message, frozen=True, tag="worker-closed"):
@@ -191,14 +256,19 @@ class MirrorState(Message, frozen=True, tag="mirror-state"):
     problem: str
 
 
-ToAgent = Welcome | Renew | Preload | Formation | Launch | Stop | Dismiss
+ToAgent = Welcome | Renew | Preload | Formation | Launch | Park | Stop | Release | Dismiss
 ToCoordinator = (
     Hello
     | PortHeld
     | ServerReady
     | Heartbeat
     | WorkerStarted
+    | WorkerStepped
+    | CommitDoorOpened
+    | Committed
+    | Draining
     | WorkerReport
+    | WorkerUsage
     | WorkerFinished
     | WorkerFailed
     | WorkerClosed

@@ -32,7 +32,11 @@ class MemberView:
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that happened; ``kind`` is phase, member, report, log, note or end."""
+    """One thing that happened; ``kind`` is phase, member, report, system, log, note, end or closed.
+
+    ``end``: the group is gone. ``closed``, the last one: the run directory is complete; with ``metrics`` the function's
+    outputs, or with the ``error`` that the caller gets.
+    """
 
     kind: str
     rank: int = -1
@@ -40,6 +44,7 @@ class Change:
     metrics: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     time: float = 0.0
+    error: BaseException | None = None
 
 
 Observer = Callable[[Change], None]
@@ -51,6 +56,7 @@ class RunState:
     def __init__(self, run_id: str, size: int) -> None:
         self.run_id, self.size = run_id, size
         self.phase = Phase.WAITING
+        self.generation = 0
         self.members: dict[int, MemberView] = {}
         self.layout: Layout | None = None
         self.began = time.time()
@@ -62,10 +68,16 @@ class RunState:
         self._last_step: tuple[int, float] | None = None
         self._logs: dict[int, deque[str]] = {}
         self._observers: list[Observer] = []
+        self._closed: Change | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
 
     # -------------------------------------------------------------------------------- the coordinator writes
+
+    def begin_generation(self, generation: int, size: int) -> None:
+        """Other members from now on."""
+        self.generation, self.size = generation, size
+        self.members = {}
 
     def publish(self, change: Change) -> None:
         """Record a change and tell the observers; an observer that fails is dropped, never the run."""
@@ -77,6 +89,8 @@ class RunState:
                 self._first_step = self._first_step or self._last_step
             elif change.kind == "note":
                 self.notes.append(change.text)
+            elif change.kind == "closed":
+                self._closed = change
             observers = list(self._observers)
         for observer in observers:
             try:
@@ -102,9 +116,15 @@ class RunState:
         return self._over.is_set()
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer`` for every change from now on, on the coordinator's thread: it must be quick."""
+        """Call ``observer`` for every change from now on, on the coordinator's thread: it must be quick.
+
+        The last change, ``closed``, comes from the run's own thread; at once, from this one, where the run is closed.
+        """
         with self._lock:
             self._observers.append(observer)
+            closed = self._closed
+        if closed is not None:
+            observer(closed)
 
     def unobserve(self, observer: Observer) -> None:
         """The opposite of ``observe``."""

@@ -40,7 +40,10 @@ class Session:
     hello: protocol.Hello
     port: int  # that it holds for the next worker
     heard: float  # monotonic seconds
-    work: tuple[str, int] | None = None  # run and generation that it works for
+    work: tuple[str, int] | None = None  # run and generation that it works for; -1: it has not begun
+    modules: frozenset[str] = frozenset()  # that its workers find imported
+    was_cut: bool = False  # by us: it may still be there, frozen
+    commit_door: tuple[int, str] | None = None  # port and certificate, where others can fetch commits
     outbox: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
     def post(self, *messages: protocol.Message | bytes) -> None:
@@ -60,6 +63,9 @@ class Listener(Protocol):
 
     def left(self, session: Session, reason: str) -> None:
         """An agent is gone."""
+
+    def patience_s(self, session: Session) -> float:
+        """How long this agent may be silent, in seconds."""
 
 
 class Sessions:
@@ -106,14 +112,16 @@ class Sessions:
         """Prolong every agent's lease; cut off those that have been silent for its length."""
         now = time.monotonic()
         for session in list(self.agents.values()):
-            if now - session.heard > self._lease_s:
-                self.cut(session, f"no sign of life for {self._lease_s:g} s")
+            patience_s = min(self._lease_s, self._listener.patience_s(session))
+            if now - session.heard > patience_s:
+                self.cut(session, f"no sign of life for {patience_s:g} s")
             else:
                 session.post(self._renew)
 
     def cut(self, session: Session, reason: str) -> None:
         """End a connection that is of no use any more; the agent ends by its lease."""
         session.connection.transport.abort()
+        session.was_cut = True
         self._forget(session, reason)
 
     def _forget(self, session: Session, reason: str) -> None:

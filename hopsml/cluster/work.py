@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
 import shutil
 import signal
@@ -13,11 +15,14 @@ from typing import Any
 
 import msgspec
 
+from hopsml import settings
 from hopsml.cluster import processes
 from hopsml.cluster.fork_client import ForkClient
 from hopsml.cluster.fork_server import Exited
+from hopsml.cluster.held_commits import HeldCommits
 from hopsml.cluster.local_tree import LocalTree
 from hopsml.cluster.protocol import (
+    Committed,
     Formation,
     Launch,
     LogLines,
@@ -28,9 +33,14 @@ from hopsml.cluster.protocol import (
     WorkerFinished,
     WorkerReport,
     WorkerStarted,
+    WorkerStepped,
+    WorkerUsage,
 )
-from hopsml.cluster.worker import Assignment, Event
+from hopsml.cluster.usage import Sampler
+from hopsml.cluster.worker import DUMP_SIGNAL, Assignment, Event
+from hopsml.storage.run_dir import SYSTEM_METRICS
 
+DUMP_S = 0.3  # for writing a few stacks
 EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function returned
 TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
 LOG_POLL_S = 0.2
@@ -51,16 +61,21 @@ class Work:
         folder: Path,
         environment: Mapping[str, str],
         sys_path: tuple[str, ...],
+        tree: LocalTree | None = None,
+        commits: HeldCommits | None = None,
     ) -> None:
+        """``tree``: of the run's last generation on this agent. ``commits``: of a run whose group may change."""
         self.formation, self.launch, self.send = formation, launch, send
         self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
         self.key = (formation.run_id, formation.generation)
-        self.tree = LocalTree(formation.run_url, folder, formation.storage_timeout_s, self._mirror_problem)
+        self.tree = tree or LocalTree(formation.run_url, folder, formation.storage_timeout_s, self._mirror_problem)
+        self.commits = commits
+        self.keep = False  # whether a further generation follows
         self._stopped = asyncio.Event()
         self.reported = False
         self._flush_s = formation.flush_s
         self._server: ForkClient | None = None
-        self._worker = 0
+        self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
 
     @property
     def stopping(self) -> bool:
@@ -84,13 +99,16 @@ class Work:
             await self._live(server)
         except Exception as error:  # noqa: BLE001 any trouble of the agent's own is the run's to know
             self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}")
-        behind = await self._close_tree()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        behind = [] if self.keep else await self._close_tree()
+        if not self.keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
         self.send(WorkerClosed(*self.key, behind=tuple(behind)))
 
     async def _live(self, server: ForkClient) -> None:
         self._server = server
         await self.tree.open()
+        if self.commits is not None and not self.launch.has_commit:
+            await self.commits.obtain(self.formation)
         resume = await self._fetch_checkpoint()
         assignment = await asyncio.to_thread(self._write_assignment, resume)
         log_path = self.tree.base / "logs" / self._log_name
@@ -103,6 +121,7 @@ class Work:
             os.close(log)
         tail = asyncio.create_task(self._follow_log(log_path)) if self.launch.rank == 0 else None
         events = asyncio.create_task(self._read_events(read_end))
+        usage = asyncio.create_task(self._follow_usage())
         try:
             exited = await server.exited(self._worker)
             await asyncio.wait({events}, timeout=1.0)
@@ -110,10 +129,10 @@ class Work:
         except ConnectionError as error:
             self._fail(f"the process that starts workers on this host was killed: {error}")
         finally:
-            for task in (events, tail):
-                if task is not None:
-                    task.cancel()
-            await asyncio.gather(*(task for task in (events, tail) if task), return_exceptions=True)
+            others = [task for task in (events, tail, usage) if task is not None]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
     async def _ready(self, server: ForkClient) -> bool:
         """Wait for the fork server's imports; False when the work is stopped before they are done."""
@@ -131,7 +150,9 @@ class Work:
         """Launch the worker; returns the read end of its event pipe."""
         read_end, write_end = os.pipe()
         try:
-            self._worker, _ = await server.launch(str(assignment), str(self.folder / "cwd"), write_end, log)
+            slots = self.commits.slots.descriptors if self.commits is not None else ()
+            launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots)
+            self._worker, self._pid = await launched
         except ConnectionError:
             os.close(read_end)
             raise
@@ -142,7 +163,7 @@ class Work:
         return read_end
 
     async def _fetch_checkpoint(self) -> str:
-        if not self.formation.resume_url:
+        if not self.formation.resume_url or self.formation.commit_step >= 0:
             return ""
         return await asyncio.to_thread(self._fetch_latest)
 
@@ -156,6 +177,8 @@ class Work:
         if step is None:
             return ""
         target = self.folder / "resume" / step_name(step)
+        if target.exists():  # an earlier generation has fetched it
+            return str(target)
         checkpoints.fetch(source, step, target)
         return str(target)
 
@@ -196,6 +219,8 @@ class Work:
             environment=environment,
             hooks=formation.hooks,
             sys_path=self.sys_path,
+            commit_slot=self.commits.slot if self.commits is not None else -1,
+            commit_folder=str(self.commits.folder / "commits") if self.commits is not None else "",
         )
         path = self.folder / "assignment"
         path.write_bytes(msgspec.msgpack.encode(assignment))
@@ -220,25 +245,65 @@ class Work:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "started":
-            self.send(WorkerStarted(*self.key, pid=self._worker))
+            self.send(WorkerStarted(*self.key, pid=self._pid))
         elif event.kind == "report":
             self._record(event)
             self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
+        elif event.kind in ("committed", "parked"):
+            self._committed(event)
         elif event.kind == "finished":
             self.reported = True
             self.send(WorkerFinished(*self.key, result=event.result))
             asyncio.get_running_loop().call_later(EXIT_GRACE_S, self._signal, signal.SIGKILL)
         else:
-            self._fail(event.cause, event.traceback, event.secondary)
+            self._fail(event.cause, event.traceback, event.secondary, raised=True)
             asyncio.get_running_loop().call_later(EXIT_GRACE_S, self._signal, signal.SIGKILL)
+
+    def _committed(self, event: Event) -> None:
+        if self.commits is None or event.step is None:
+            return
+        if event.slot >= 0:
+            self.commits.committed(event.step, event.slot)
+        parked = event.kind == "parked"
+        self.send(Committed(*self.key, step=event.step, length=event.length, parked=parked))
+        if self.launch.rank == 0:
+            self.commits.persist_if_due(self.formation, self._mirror_problem)
+
+    def stepped(self) -> WorkerStepped | None:
+        """How far the worker is, for a heartbeat; None where nobody can tell."""
+        if self.commits is None or not self._pid or self.commits.slots.progress < 0:
+            return None
+        stopped = processes.is_stopped(self._pid)
+        return WorkerStepped(*self.key, step=self.commits.slots.progress, stopped=stopped)
 
     def _record(self, event: Event) -> None:
         """The chief's reports, one JSON line each, beside its events."""
         if self.launch.rank != 0:
             return
-        row = {"time": event.time, "step": event.step, **event.metrics}
-        with open(self.tree.base / "metrics.jsonl", "ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
+        self._append("metrics.jsonl", {"time": event.time, "step": event.step, **event.metrics})
+
+    def _append(self, name: str, row: dict[str, Any]) -> None:
+        """One line to a file of the run directory; NaN stays NaN, which a loss that diverged must."""
+        with open(self.tree.base / name, "ab") as file:
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+    async def _follow_usage(self) -> None:
+        """Samples of what the worker uses, to the coordinator and into a file beside its log."""
+        interval_s = float(self.formation.environment.get(settings.SYSTEM_METRICS) or 0)
+        if interval_s <= 0:
+            return
+        name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
+        sampler = Sampler(self._pid, self.launch.gpu_indices)
+        try:
+            sampler.sample()  # where the first one begins to count
+            for number in itertools.count():
+                await asyncio.sleep(interval_s)
+                if metrics := sampler.sample():
+                    now = time.time()
+                    self._append(name, {"time": now, "step": number, **metrics})
+                    self.send(WorkerUsage(*self.key, sample=number, metrics=metrics, time=now))
+        finally:
+            sampler.close()
 
     def _conclude(self, exited: Exited) -> None:
         if self.reported or self.stopping:
@@ -248,12 +313,13 @@ class Work:
             cause += f" (its memory had peaked at {exited.max_rss_mb} MB)"
         self._fail(cause)
 
-    def _fail(self, cause: str, traceback: str = "", secondary: bool = False) -> None:
+    def _fail(self, cause: str, traceback: str = "", secondary: bool = False, raised: bool = False) -> None:
         if self.reported:
             return
         self.reported = True
+        self.keep = self.keep or self.formation.elastic  # what follows is the coordinator's to say, soon
         tail = self._log_tail()
-        self.send(WorkerFailed(*self.key, cause, traceback, secondary, self.log, tail))
+        self.send(WorkerFailed(*self.key, cause, traceback, secondary, self.log, tail, raised))
 
     def _log_tail(self) -> str:
         try:
@@ -286,12 +352,23 @@ class Work:
         self._stopped.set()
         self._fail(cause)
 
-    def stop(self, grace_s: float, flush_s: float) -> None:
-        """SIGTERM now, SIGKILL of the whole group after the grace time. Idempotent."""
+    def stop(self, grace_s: float, flush_s: float, keep: bool = False, dump: bool = False) -> None:
+        """SIGTERM now, SIGKILL of the whole group after the grace time. Idempotent.
+
+        Without a grace time SIGKILL at once; with ``dump`` the worker's threads may first write down where they are.
+        """
         if self.stopping:
             return
         self._stopped.set()
+        self.keep = keep
         self._flush_s = min(self._flush_s, flush_s)
+        if dump:
+            self._signal(DUMP_SIGNAL)
+            asyncio.get_running_loop().call_later(DUMP_S, self._signal, signal.SIGKILL)
+            return
+        if not grace_s:
+            self._signal(signal.SIGKILL)
+            return
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
         asyncio.get_running_loop().call_later(grace_s, self._signal, signal.SIGKILL)
@@ -302,6 +379,8 @@ class Work:
 
     async def _close_tree(self) -> list[str]:
         began = time.monotonic()
+        if self.commits is not None and self.launch.rank == 0:
+            await self.commits.persist_last(self.formation, self._mirror_problem)
         behind = await self.tree.close(self._flush_s)
         if behind:
             print(f"hopsml: {len(behind)} files not on shared storage after {time.monotonic() - began:.1f} s: {behind}")

@@ -14,15 +14,17 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hopsml.cluster.context import WorkerContext, set_current
+from hopsml.cluster.commit_slots import CommitSlots
+from hopsml.cluster.context import CommitPort, WorkerContext, set_current
 from hopsml.cluster.returned import pickle_result, plain, utf8
 
+DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
 _ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "DistBackendError")
 _ECHO_PHRASES = (
     "Connection closed by peer",
@@ -56,12 +58,14 @@ class Assignment(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     hooks: tuple[str, ...]
     sys_path: tuple[str, ...]
+    commit_slot: int = -1  # that holds the commit to go on from; -1: none
+    commit_folder: str = ""  # for commits that do not fit in memory; empty where the run is not elastic
 
 
 class Event(msgspec.Struct, frozen=True):
     """Worker -> agent, one frame in the pipe each (4 bytes of length, then msgpack)."""
 
-    kind: str  # started | report | finished | failed
+    kind: str  # started | report | committed | parked | finished | failed
     time: float
     step: int | None = None
     metrics: dict[str, float | int | str | bool | None] = {}
@@ -69,6 +73,8 @@ class Event(msgspec.Struct, frozen=True):
     cause: str = ""
     traceback: str = ""
     secondary: bool = False
+    slot: int = -1
+    length: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -92,14 +98,15 @@ class EventPipe:
                 frame = frame[os.write(self._descriptor, frame) :]
 
 
-def run(assignment_path: str, descriptor: int) -> int:
+def run(assignment_path: str, descriptor: int, slots: Sequence[int] = ()) -> int:
     """The worker's life; returns the exit status."""
     faulthandler.enable(all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the driver, which ends the run
     pipe = EventPipe(descriptor)
     try:
         assignment = msgspec.msgpack.decode(Path(assignment_path).read_bytes(), type=Assignment)
-        context = _prepare(assignment, pipe)
+        context = _prepare(assignment, pipe, slots)
         function, arguments = _restore(Path(assignment.payload))
         pipe.send(Event("started", time.time()))
         value = function(**arguments)
@@ -131,7 +138,7 @@ def _leave(status: int) -> int:
 # ---------------------------------------------------------------------------------------------- before the function
 
 
-def _prepare(assignment: Assignment, pipe: EventPipe) -> WorkerContext:
+def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> WorkerContext:
     os.environ.update(assignment.environment)
     for entry in assignment.sys_path:
         if entry not in sys.path:
@@ -156,6 +163,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe) -> WorkerContext:
         scoped_allocator=assignment.scoped_allocator,
         resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
         send=lambda message: pipe.send(_report(message)),
+        commits=_commits(assignment, pipe, slots),
     )
     set_current(context)
     for hook in assignment.hooks:
@@ -163,6 +171,16 @@ def _prepare(assignment: Assignment, pipe: EventPipe) -> WorkerContext:
         prepare: Callable[[WorkerContext], None] = getattr(importlib.import_module(module), name)
         prepare(context)
     return context
+
+
+def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> CommitPort | None:
+    if not slots:
+        return None
+    return CommitPort(
+        CommitSlots(slots, Path(assignment.commit_folder)),
+        assignment.commit_slot,
+        lambda kind, step, slot, length: pipe.send(Event(kind, time.time(), step=step, slot=slot, length=length)),
+    )
 
 
 def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -209,10 +227,10 @@ def main() -> None:
     """Entry point where a fork is not safe: a fresh interpreter."""
     from hopsml.cluster import processes
 
-    assignment, descriptor, parent, cwd = sys.argv[1:]
+    assignment, descriptor, parent, cwd, *slots = sys.argv[1:]
     processes.die_with_parent(int(parent))
     os.chdir(cwd)
-    os._exit(run(assignment, int(descriptor)))
+    os._exit(run(assignment, int(descriptor), tuple(map(int, slots))))
 
 
 if __name__ == "__main__":

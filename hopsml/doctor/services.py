@@ -8,15 +8,13 @@ import socket
 import time
 import urllib.error
 import urllib.request
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hopsml import settings
 from hopsml.errors import HopsmlError, PathNotFound
 from hopsml.storage import filesystem, urls
+from hopsml.yarn import rm_addresses
 
 STEP_S = 5.0
 
@@ -127,7 +125,7 @@ class YarnFacts:
 
 def yarn() -> YarnFacts:
     """Asks each ResourceManager that yarn-site.xml names, the first that answers counts."""
-    scheme, addresses = rm_addresses(yarn_settings())
+    scheme, addresses = rm_addresses(settings.yarn_settings())
     problem, status = "", 0
     for address in addresses:
         base = f"{scheme}://{address}/ws/v1/cluster"
@@ -150,42 +148,6 @@ def yarn() -> YarnFacts:
             reason = getattr(error, "reason", None) or error
             problem, status = f"{base}: {reason}", 0
     return YarnFacts(addresses, problem=problem, status=status)
-
-
-def yarn_settings() -> dict[str, str]:
-    """Key -> value of yarn-site.xml in the Hadoop configuration; empty without one. Raises ArgumentError."""
-    from hopsml.errors import ArgumentError
-
-    folder = settings.hadoop_conf_dir()
-    file = Path(folder, "yarn-site.xml") if folder is not None else None
-    if file is None or not file.is_file():
-        return {}
-    try:
-        root = ElementTree.parse(file).getroot()
-    except (OSError, ElementTree.ParseError) as error:
-        raise ArgumentError(f"{file}: not a readable Hadoop configuration ({error}); repair it") from error
-    entries = ((entry.findtext("name") or "", entry.findtext("value") or "") for entry in root.iter("property"))
-    return {name.strip(): value.strip() for name, value in entries if name}
-
-
-def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """Scheme and ``host:port`` of each ResourceManager's web service, by the configuration; pure.
-
-    Nothing where it names no ResourceManager: the default, 0.0.0.0, is nobody's.
-    """
-    https = known.get("yarn.http.policy") == "HTTPS_ONLY"
-    key, port = ("webapp.https.address", 8090) if https else ("webapp.address", 8088)
-    ids = [part.strip() for part in known.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if part.strip()]
-    found = []
-    for suffix in [f".{node}" for node in ids] or [""]:
-        host = known.get(f"yarn.resourcemanager.hostname{suffix}", "")
-        address = known.get(f"yarn.resourcemanager.{key}{suffix}", "")
-        address = address.replace("${yarn.resourcemanager.hostname}", host)
-        if address.startswith("0.0.0.0:") and host:
-            address = host + address[len("0.0.0.0") :]
-        if address or host:
-            found.append(address or f"{host}:{port}")
-    return "https" if https else "http", tuple(found)
 
 
 def _get(address: str) -> tuple[dict[str, Any], float | None]:

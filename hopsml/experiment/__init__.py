@@ -2,8 +2,10 @@
 
     collective_all_reduce(train, num_workers=4)      one group, synchronous data-parallel training
     launch(train, {"lr": [0.1, 0.01]})               one worker for each combination
+    resume(run)                                      go on with a run that has not finished
+    with recorded("etl") as run: ...                 what the driver does itself
 
-Each blocks and returns a ``Result``; ``submit`` gives a handle instead, and every blocking verb is
+The first two block and return a ``Result``; ``submit`` gives a handle instead, and every blocking verb is
 ``submit(...).result()``. ``shutdown`` gives everything back before the program's end.
 """
 
@@ -12,7 +14,9 @@ from __future__ import annotations
 from hopsml.experiment.applications import shutdown
 from hopsml.experiment.collective import collective_all_reduce, submit
 from hopsml.experiment.launch import launch
+from hopsml.experiment.recorded import Recorded, recorded
 from hopsml.experiment.result import Result
+from hopsml.experiment.resume import resume
 from hopsml.experiment.run import Run
 
-__all__ = ["Result", "Run", "collective_all_reduce", "launch", "shutdown", "submit"]
+__all__ = ["Recorded", "Result", "Run", "collective_all_reduce", "launch", "recorded", "resume", "shutdown", "submit"]

@@ -20,6 +20,7 @@ from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.errors import CoordinatorLost
 from hopsml.storage import filesystem
+from hopsml.tracking.mlflow.link import LINK
 
 if TYPE_CHECKING:
     from hopsml.experiment.run import Run
@@ -35,6 +36,7 @@ class Application:
     backend: Backend
     coordinator: Coordinator
     keep_warm_s: float
+    environment: dict[str, str] = field(default_factory=dict)  # the profile's variables for the driver
     runs: weakref.WeakSet[Run] = field(default_factory=weakref.WeakSet)
 
 
@@ -71,6 +73,12 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0) -> Appli
         return application
 
 
+def current_id() -> str:
+    """The id under which runs of this process are recorded: Spark's, or one of our own. Nothing is started."""
+    context = _active_context()
+    return str(context.applicationId) if context is not None else _local_id
+
+
 def _open(key: str, context: Any, profile: profiles.Profile | None, keep_warm_s: float) -> Application:
     backend: Backend
     if context is not None:
@@ -94,7 +102,7 @@ def _open(key: str, context: Any, profile: profiles.Profile | None, keep_warm_s:
         coordinator.start()
     except OSError as error:
         raise CoordinatorLost(f"the coordinator could not open its port: {error}") from error
-    return Application(key, backend, coordinator, keep_warm_s)
+    return Application(key, backend, coordinator, keep_warm_s, profile.environment if profile else {})
 
 
 def _active_context() -> Any:
@@ -191,6 +199,7 @@ def shutdown(spark: bool = False) -> None:
             for run in list(application.runs):
                 run.join(timeout_s=30)  # its status.json is written by a thread that dies with the interpreter
         _applications.clear()
+        LINK.close()  # bounded: what cannot be sent now lies in the run directories
         while spark and _own_contexts:
             _stop(_own_contexts.pop())
         if spark and _spark_folder:

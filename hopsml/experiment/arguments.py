@@ -64,24 +64,24 @@ def seconds(name: str, value: Any, above: float = 0.0) -> float:
     return float(value)
 
 
-def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> int | None:
-    """The number of workers; None for as many as the cluster has. A group has a fixed size: min and max must agree."""
+def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[int | None, int | None]:
+    """How many workers, and the fewest of a group that may change: ``(most, fewest)``.
+
+    ``most`` None: as many as the cluster has. ``fewest`` None: a group of fixed size, whose run ends with its first loss.
+    """
     smallest = None if min_workers is None else whole_number("min_workers", min_workers)
     largest = None if max_workers is None else whole_number("max_workers", max_workers)
-    if smallest is not None and largest is not None and smallest > largest:
+    wanted = None if num_workers is None else whole_number("num_workers", num_workers)
+    if smallest is None and largest is None:
+        return wanted, None
+    if wanted is not None:
+        if largest is not None and largest != wanted:
+            raise ArgumentError(f"num_workers={wanted} and max_workers={largest} disagree; give one of them")
+        largest = wanted
+    smallest = 1 if smallest is None else smallest
+    if largest is not None and smallest > largest:
         raise ArgumentError(f"min_workers={smallest} is more than max_workers={largest}; it must not be")
-    if num_workers is not None:
-        count = whole_number("num_workers", num_workers)
-        for name, bound in (("min_workers", smallest), ("max_workers", largest)):
-            if bound is not None and bound != count:
-                raise ArgumentError(f"num_workers={count} and {name}={bound} disagree; give one of them")
-        return count
-    if smallest != largest:
-        raise ArgumentError(
-            f"min_workers={smallest} and max_workers={largest} ask for a group whose size changes, which this release "
-            "cannot form; give num_workers= for a fixed size"
-        )
-    return smallest
+    return largest, smallest
 
 
 def merge_scope(value: Any) -> int | str:
@@ -98,6 +98,15 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be text")
     return value
+
+
+def model_name(name: str, value: Any) -> str | None:
+    """A name in a model registry, or None; MLflow refuses some letters in URLs and queries."""
+    if value is None:
+        return None
+    if not text(name, value).strip() or any(letter in value for letter in "/:'\"%"):
+        raise ArgumentError(f"{name}={value!r}: a model's name must not be empty or hold any of / : ' \" %")
+    return str(value)
 
 
 def modules(name: str, value: Any) -> tuple[str, ...]:

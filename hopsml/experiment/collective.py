@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hopsml.cluster.layout import Roles
+from hopsml.errors import ArgumentError
 from hopsml.experiment import arguments, plan
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
@@ -36,6 +37,12 @@ class Options:
     profile: str | None = None
     progress: bool = True
     environment: Mapping[str, str] | None = None
+    reset_limit: int | None = None
+    min_workers_timeout: float = 600.0
+    heartbeat_timeout: float = 5.0
+    progress_timeout: float | None = None
+    checkpoint_every: float = 60.0
+    register_as: str | None = None
 
 
 def collective_all_reduce(*positional: Any, **named: Any) -> Result:
@@ -49,7 +56,9 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
         name, description: for people who look for the run later.
         local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
         args: keyword arguments of the function.
-        num_workers: how many; by default one for each executor.
+        num_workers: how many; by default one for each executor. The run ends with the first worker that is lost.
+        min_workers, max_workers: instead of it, a group that may change: it starts with ``min_workers``, takes newcomers
+            in at the next commit, survives the loss of workers, executors and hosts; see ``hopsml.elastic``.
         merge_scope: gradients in one collective: 1 = no merging, 32, "all".
         scoped_allocator: whether merging is done by TensorFlow's scoped allocator.
         resume: URL or id of a run of the same model, to continue from its last complete checkpoint.
@@ -58,7 +67,16 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
         preload: modules that the workers find imported; found out from the function by default.
         honour_environment: keep a TF_CONFIG or CUDA_VISIBLE_DEVICES that is set already, instead of refusing it.
         profile: name of a file in conf/; used when there is no Spark application yet.
-        progress: print what goes on to standard error.
+        progress: show what goes on: a display in a notebook, lines on standard error anywhere else.
+        reset_limit: how many generations of an elastic group failures may end; any number by default, while commits are
+            made in between.
+        min_workers_timeout: seconds for which an elastic group that has shrunk below ``min_workers`` waits for others.
+        heartbeat_timeout: seconds of silence after which a member of an elastic group counts as lost.
+        progress_timeout: seconds without a step of anybody after which an elastic group counts as hanging; by default ten
+            times the usual step, at least 30.
+        checkpoint_every: seconds between two checkpoints on shared storage that are made of an elastic State's commits.
+        environment: variables for the workers.
+        register_as: where MLflow is used, a name in its model registry: what a successful run exports becomes a version.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
@@ -76,7 +94,9 @@ def submit(*positional: Any, **named: Any) -> Run:
 def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan.Plan:
     """Check a call completely and say what it would do; nothing is started."""
     function, options = parse(positional, named, verb)
-    size = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
+    size, minimum = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
+    if minimum is not None and options.evaluator:
+        raise ArgumentError("evaluator=True with min_workers: a group that may change has no evaluator; leave one out")
     if options.evaluator and size is not None:
         arguments.check_evaluator(size)
     return plan.Plan(
@@ -86,6 +106,7 @@ def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan
         name=arguments.text("name", options.name),
         description=options.description or "",
         size=size,
+        elastic=_elastic(options, minimum),
         roles=Roles(evaluator=options.evaluator),
         with_tf_config=True,
         merge_scope=arguments.merge_scope(options.merge_scope),
@@ -100,7 +121,22 @@ def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan
         environment=arguments.variables("environment", options.environment or {}),
         local_logdir=bool(options.local_logdir),
         metric_key=options.metric_key,
+        checkpoint_every_s=arguments.seconds("checkpoint_every", options.checkpoint_every),
+        register_as=arguments.model_name("register_as", options.register_as),
     )
+
+
+def _elastic(options: Options, minimum: int | None) -> plan.Elastic | None:
+    """What concerns a group that may change; the numbers are checked in any case."""
+    limit, pace = options.reset_limit, options.progress_timeout
+    checked = plan.Elastic(
+        min_size=minimum or 1,
+        reset_limit=None if limit is None else arguments.whole_number("reset_limit", limit, at_least=0),
+        min_workers_timeout_s=arguments.seconds("min_workers_timeout", options.min_workers_timeout),
+        heartbeat_timeout_s=arguments.seconds("heartbeat_timeout", options.heartbeat_timeout),
+        progress_timeout_s=None if pace is None else arguments.seconds("progress_timeout", pace),
+    )
+    return checked if minimum is not None else None
 
 
 def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tuple[Callable[..., Any], Options]:

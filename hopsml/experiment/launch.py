@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from typing import Any
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import applications, arguments, collective, plan
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
+from hopsml.tracking.mlflow.order import Group
 
 _OWN = {
     "args": "args_dict holds a list of values for each parameter",
@@ -44,6 +46,8 @@ def launch(*positional: Any, **named: Any) -> Result:
         table, rest = rest[0], rest[1:]
     combinations = zipped(table)
     plans = [_plan(function, rest, named, combination) for combination in combinations]
+    group = Group(uuid.uuid4().hex, plans[0].name, len(plans)) if len(plans) > 1 else None
+    plans = [dataclasses.replace(single, group=group) for single in plans]
     if len(plans) == 1:
         return plan.start(plans[0]).result()
     return _all(plans)

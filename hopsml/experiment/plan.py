@@ -13,17 +13,31 @@ from hopsml.cluster import capture, gpus
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
+from hopsml.cluster.run_state import Change
 from hopsml.errors import CoordinatorLost, NotEnoughSlots
-from hopsml.experiment import applications, arguments
+from hopsml.experiment import applications, arguments, mlflow, progress
 from hopsml.experiment.plain import as_json
-from hopsml.experiment.progress import LineProgress
 from hopsml.experiment.run import Run
+from hopsml.storage import job_record
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.storage.runs import find
-from hopsml.tracking import record, redact, seeds
+from hopsml.tracking import record as run_record
+from hopsml.tracking import redact, seeds
+from hopsml.tracking.mlflow.order import Group
 from hopsml.tracking.recording import Recording
 
 HOOKS = ("hopsml.tracking.worker_record:attach", "hopsml.training.prepare:prepare")
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """A group that may change. Times are in seconds."""
+
+    min_size: int
+    reset_limit: int | None = None
+    min_workers_timeout_s: float = 600.0
+    heartbeat_timeout_s: float = 5.0
+    progress_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,22 +67,29 @@ class Plan:
     environment: dict[str, str]
     local_logdir: bool
     metric_key: str | None
+    checkpoint_every_s: float = 60.0
+    elastic: Elastic | None = None
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
+    register_as: str | None = None  # name in MLflow's model registry
+    group: Group | None = None  # the runs that MLflow shows below one
 
 
 def start(plan: Plan) -> Run:
     """Start the run; raises before anything is started where the plan cannot be carried out."""
     check_environment(os.environ, plan.honour_environment)
+    tell = progress.teller() if plan.progress else None
     seed = seeds.choose(plan.environment, os.environ)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     store = settings.project_url()
     resume_url = find(plan.resume, store).url if plan.resume else ""
     application = applications.current(plan.profile, plan.keep_warm_s)
     size = _size(plan, application)
-    directory = claim(store, application.id, _record(plan, captured, application, size, seed))
+    record = _record(plan, captured, application, size, seed)
+    directory = claim(store, application.id, record)
+    job_record.announce(directory, application.id)
     request = RunRequest(
-        spec=GangSpec(run_id=directory.run_id, size=size, start_timeout_s=plan.start_timeout_s),
+        spec=_spec(plan, directory.run_id, size),
         payload=captured.payload,
         run_url=directory.url,
         preload=_preload(plan, captured),
@@ -81,8 +102,20 @@ def start(plan: Plan) -> Run:
         scoped_allocator=plan.scoped_allocator,
         storage_timeout_s=settings.storage_timeout_s(),
         local_logdir=plan.local_logdir,
+        checkpoint_every_s=plan.checkpoint_every_s,
+        heartbeat_timeout_s=plan.elastic.heartbeat_timeout_s if plan.elastic else 10.0,
     )
-    return _launch(plan, request, directory, application)
+    run = _launch(plan, request, directory, application)
+    try:
+        if tell is not None:
+            run.observe(tell(run.state, plan.name, directory.url))
+        if captured.large:
+            run.state.publish(Change("note", text=captured.large))
+        mlflow.follow(run, record, application.environment, register_as=plan.register_as, group=plan.group)
+    except BaseException:  # an interrupt: nobody will have the handle
+        run.cancel("interrupted while it was being started")
+        raise
+    return run
 
 
 def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: applications.Application) -> Run:
@@ -97,20 +130,37 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
         state,
         directory,
         lambda reason: coordinator.cancel(run_id, reason),
+        resize=(lambda size: coordinator.resize(run_id, size)) if request.spec.elastic else None,
+        limits=(request.spec.minimum, request.spec.size),
         metric_key=plan.metric_key,
         before_status=recording.join,
         merge_scope=plan.merge_scope,
         scoped_allocator=plan.scoped_allocator,
     )
     application.runs.add(run)
-    if plan.progress:
-        run.observe(LineProgress(run_id))
     return run
+
+
+def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
+    if plan.elastic is None:
+        return GangSpec(run_id=run_id, size=size, start_timeout_s=plan.start_timeout_s)
+    return GangSpec(
+        run_id=run_id,
+        size=size,
+        min_size=min(plan.elastic.min_size, size),
+        start_timeout_s=plan.start_timeout_s,
+        reset_limit=plan.elastic.reset_limit,
+        min_workers_timeout_s=plan.elastic.min_workers_timeout_s,
+        progress_timeout_s=plan.elastic.progress_timeout_s,
+    )
 
 
 def _size(plan: Plan, application: applications.Application) -> int:
     capacity = application.backend.capacity()
     size = plan.size or capacity.preferred
+    if plan.elastic is not None and capacity.limit is not None:
+        # What such a cluster can never give is not asked for: the tasks would wait in front of other jobs for ever.
+        size = max(min(size, capacity.limit), plan.elastic.min_size)
     if capacity.limit is not None and size > capacity.limit:
         raise NotEnoughSlots(
             f"num_workers={size}, but this cluster has at most {capacity.limit} slots ({capacity.setting}); "
@@ -130,6 +180,7 @@ def _environment(plan: Plan, directory: RunDir, seed: int) -> dict[str, str]:
         "ML_ID": directory.run_id,  # the predecessor's name for it
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
+        settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
         **plan.environment,
         seeds.VARIABLE: str(seed),
     }
@@ -170,6 +221,9 @@ def _record(
             ),
             "local_logdir": plan.local_logdir,
             "metric_key": plan.metric_key,
+            "checkpoint_every_s": plan.checkpoint_every_s,
+            "elastic": asdict(plan.elastic) if plan.elastic is not None else None,
+            "register_as": plan.register_as,
         },
         "rerun_of": plan.rerun_of.url if plan.rerun_of is not None else None,
         "profile": plan.profile or os.environ.get("HOPSML_PROFILE"),
@@ -177,7 +231,7 @@ def _record(
         "application": application.id,
         "user": settings.project_name(),
         "driver": platform.node(),
-        **record.of_driver(),
+        **run_record.of_driver(),
     }
 
 

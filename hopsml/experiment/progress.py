@@ -1,14 +1,42 @@
-"""What a person reads in a terminal, a log file or a notebook without widgets while a run goes on: plain lines."""
+"""What a person reads while a run goes on: the live display in a notebook, plain lines anywhere else."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.run_state import Change, Observer, RunState
+from hopsml.notebook import frontend
+
+log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 2.0
+NO_NAME = "no-name"  # the default of ``name=``, which is the predecessor's
+
+
+def teller() -> Callable[[RunState, str, str], Observer]:
+    """Who will tell a person of a run, given its state, the name that the caller gave it, and its directory.
+
+    Raises ArgumentError for a HOPSML_PROGRESS that is not known.
+    """
+    return _display if frontend.is_live() else _lines
+
+
+def _display(state: RunState, name: str, run_dir: str) -> Observer:
+    from hopsml.notebook.display import RunDisplay
+
+    try:
+        return RunDisplay(state, state.run_id if name == NO_NAME else name, run_dir).show()
+    except Exception:  # a display must not harm a training
+        log.warning("run %s cannot be displayed, so its progress is printed", state.run_id, exc_info=True)
+        return _lines(state, name, run_dir)
+
+
+def _lines(state: RunState, name: str, run_dir: str) -> Observer:
+    return LineProgress(state.run_id)
 
 
 class LineProgress:

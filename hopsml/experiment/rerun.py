@@ -92,6 +92,9 @@ def build(run: Any, *, profile: str | None = None, progress: bool = True) -> pla
         environment={**environment, seeds.VARIABLE: str(recorded["seed"])},
         local_logdir=options["local_logdir"],
         metric_key=options["metric_key"],
+        checkpoint_every_s=options.get("checkpoint_every_s", 60.0),
+        elastic=plan.Elastic(**options["elastic"]) if options.get("elastic") else None,
         captured=captured,
         rerun_of=directory,
+        register_as=options.get("register_as"),
     )

@@ -10,8 +10,8 @@ from typing import Any
 
 import cloudpickle
 
-from hopsml.cluster.run_state import Observer, RunState
-from hopsml.errors import PathNotFound, RunCancelled, RunError
+from hopsml.cluster.run_state import Change, Observer, RunState
+from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
 from hopsml.experiment.plain import as_json, outputs
 from hopsml.experiment.result import Result
 from hopsml.storage.filesystem import for_url
@@ -29,6 +29,8 @@ class Run:
         *,
         metric_key: str | None = None,
         before_status: Callable[[], None] = lambda: None,
+        resize: Callable[[int], None] | None = None,
+        limits: tuple[int, int] = (1, 1),
         **facts: Any,
     ) -> None:
         """``before_status`` waits for what else must lie in the run directory before its last file says that all is there;
@@ -38,6 +40,7 @@ class Run:
         self.run_id, self.run_dir = state.run_id, run_dir.url
         self._cancel, self._metric_key, self._facts = cancel, metric_key, facts
         self._before_status = before_status
+        self._resize, self._limits = resize, limits
         self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
         self._closer = threading.Thread(target=self._close, name=f"hopsml-run-{self.run_id}", daemon=True)
         self._closer.start()
@@ -80,6 +83,22 @@ class Run:
         self._cancel(reason)
         return True
 
+    def resize(self, size: int) -> None:
+        """Let an elastic run have at most ``size`` workers, from its next commit on; returns at once.
+
+        Raises ArgumentError for a run of fixed size, or a number beyond ``min_workers`` and ``max_workers``.
+        """
+        smallest, largest = self._limits
+        if self._resize is None:
+            raise ArgumentError(
+                f"run {self.run_id} has a fixed size; start it with min_workers= and max_workers= to resize it"
+            )
+        if isinstance(size, bool) or not isinstance(size, int) or not smallest <= size <= largest:
+            raise ArgumentError(
+                f"resize({size!r}): it must be a whole number from min_workers={smallest} to max_workers={largest}"
+            )
+        self._resize(size)
+
     def add_done_callback(self, function: Callable[[concurrent.futures.Future[Result]], None]) -> None:
         """Call ``function`` with the future at the end, or at once when the run is over."""
         self._future.add_done_callback(function)
@@ -95,6 +114,7 @@ class Run:
         return {
             "run_id": self.run_id,
             "phase": self.state.phase.value,
+            "generation": self.state.generation,
             "seconds": round(time.time() - self.state.began, 3),
             "members": [
                 {
@@ -119,7 +139,7 @@ class Run:
         live = self.state.log(rank)
         if live:
             return live
-        log = self.directory.log(0, rank)
+        log = self.directory.log(self.state.generation, rank)
         try:
             return for_url(log).read_bytes(log).decode(errors="replace")
         except PathNotFound:
@@ -147,6 +167,9 @@ class Run:
             self._write_status(error)
         except Exception as problem:  # noqa: BLE001
             error = error or problem
+        # Before anybody goes on: what is shown of the run must be complete when the caller has its result.
+        told = as_json(result.metrics) if result is not None and error is None else {}
+        self.state.publish(Change("closed", metrics=told, error=error))
         if error is not None:
             self._future.set_exception(error)
         elif result is not None:
@@ -164,7 +187,7 @@ class Run:
 
     def _result(self) -> Result:
         value = self._value()
-        metrics = outputs(value, self.directory.log(0, 0), self._metric_key)
+        metrics = outputs(value, self.directory.log(self.state.generation, 0), self._metric_key)
         layout = self.state.layout
         return Result(
             self.directory.events,

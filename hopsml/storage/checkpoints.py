@@ -25,6 +25,7 @@ from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
 
 MANIFEST = "manifest.json"
+KEEP = ".keep"  # in a local checkpoint directory: how many its owner keeps, for whoever mirrors it
 STALE_S = 24 * 3600.0  # a temporary name that old belongs to a process that died
 _READ_BYTES = 1 << 20
 
@@ -168,6 +169,24 @@ def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
                 f"{entry.crc32:08x}); take an earlier checkpoint",
                 origin or str(root),
             )
+
+
+def write_keep(local_dir: str | os.PathLike[str], keep: int) -> None:
+    """Note, in a local checkpoint directory, that its owner keeps the newest ``keep``; in one step. OSError."""
+    path = Path(local_dir, KEEP)
+    if read_keep(local_dir) != keep:
+        fresh = Path(urls.temporary_sibling(str(path)))
+        fresh.write_text(f"{keep}\n", encoding="ascii")
+        fresh.replace(path)
+
+
+def read_keep(local_dir: str | os.PathLike[str]) -> int | None:
+    """What ``write_keep`` noted; None where nobody did: then all are kept."""
+    try:
+        keep = int(Path(local_dir, KEEP).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return keep if keep >= 1 else None
 
 
 def prune(checkpoints_url: str, keep: int, timeout_s: float | None = None) -> list[int]:

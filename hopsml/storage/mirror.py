@@ -52,7 +52,8 @@ class MirrorProcess:
 
     ``on_message`` is called, from the reading thread, with each message that nobody asked for: ``{"event":
     "behind"}`` and ``{"event": "recovered"}`` with ``behind_count`` and ``behind``. The process may be
-    watched by ``process.pid``.
+    watched by ``process.pid``. Without ``keep_checkpoints`` as many checkpoints stay on the store as the owner of
+    the local directory says by ``checkpoints.write_keep``; all of them where nobody does.
     """
 
     def __init__(

@@ -184,8 +184,9 @@ class Loop:
         directory = urls.join(self._wanted.url, CHECKPOINTS)
         step = step_of(path.rpartition("/")[2])
         checkpoints.commit(self._wanted.root / path, directory, step or 0, self._wanted.timeout_s)
-        if self._wanted.keep_checkpoints:
-            checkpoints.prune(directory, self._wanted.keep_checkpoints, self._wanted.timeout_s)
+        keep = self._wanted.keep_checkpoints or checkpoints.read_keep(self._wanted.root / CHECKPOINTS)
+        if keep:  # after the newer one is there, so that the store is never without
+            checkpoints.prune(directory, keep, self._wanted.timeout_s)
 
     def _resume(self) -> None:
         """What an earlier process of this mirror has copied; a file counts if it is as long and not older."""

@@ -5,10 +5,11 @@
     environment.json    with what: packages, settings, variables, hardware, git; written while the run is under way
     worker.json         the same of the chief's interpreter and machine
     inputs.jsonl        what the function noted as its inputs
+    mlflow.json         where the run is sent in MLflow, and whether it is there
     code/               function.pickle: what was shipped; script.py or cells.py, git.diff
     events/             TensorBoard event files, shared by all ranks
     checkpoints/        step-000000120/ ..., complete or absent
-    logs/               g0-rank0.log ...
+    logs/               g0-rank0.log, g0-rank0.system.jsonl ...
     metrics.jsonl       one line a report
     export/             models
     trials/<id>/        the same layout for each trial of a search
@@ -32,6 +33,7 @@ from hopsml.storage.filesystem import FileSystem, for_url
 
 _STEP = re.compile(r"^step-(\d{9,})$")
 EXPERIMENTS = "Experiments"
+SYSTEM_METRICS = ".system.jsonl"
 
 
 def step_name(step: int) -> str:
@@ -88,6 +90,11 @@ class RunDir:
         return urls.join(self.url, "inputs.jsonl")
 
     @property
+    def mlflow_json(self) -> str:
+        """Where the run is sent in MLflow, and whether it is there."""
+        return urls.join(self.url, "mlflow.json")
+
+    @property
     def code(self) -> str:
         """What was shipped to the workers, and the code around it."""
         return urls.join(self.url, "code")
@@ -119,6 +126,10 @@ class RunDir:
     def log(self, generation: int, rank: int) -> str:
         """What one worker of one generation printed."""
         return urls.join(self.logs, f"g{generation}-rank{rank}.log")
+
+    def system_metrics(self, generation: int, rank: int) -> str:
+        """What one worker used of its machine, one JSON object a sample."""
+        return urls.join(self.logs, f"g{generation}-rank{rank}{SYSTEM_METRICS}")
 
     @property
     def metrics(self) -> str:

@@ -30,13 +30,14 @@ class Recording:
     def __init__(
         self,
         directory: RunDir,
-        payload: bytes,
+        payload: bytes | None,
         *,
         more: Mapping[str, Callable[[], Any]] | None = None,
         code_of: RunDir | None = None,
     ) -> None:
-        """``more``: further entries of ``environment.json``, each computed on the thread. ``code_of``: the run that this
-        one repeats, whose script and git state are taken over.
+        """``payload``: what was shipped to the workers; None where there are none. ``more``: further entries of
+        ``environment.json``, each computed on the thread. ``code_of``: the run that this one repeats, whose script and git
+        state are taken over.
         """
         self.directory, self.problems = directory, list[str]()
         self._is_away = False  # the store: each further file would cost a deadline, and the run's end waits for this
@@ -57,7 +58,8 @@ class Recording:
 
     def _record(self) -> None:
         began = time.monotonic()
-        self._attempt("the function", lambda: self._write(self.directory.function, self._payload))
+        if (payload := self._payload) is not None:
+            self._attempt("the function", lambda: self._write(self.directory.function, payload))
         around = self._attempt("the code around the function", self._code) or Code()
         for name, content in around.files.items():
             self._attempt(name, partial(self._write, urls.join(self.directory.code, name), content))

@@ -150,3 +150,9 @@ class TestRm:
     def test_does_not_take_any_folder_for_a_run(self, project: Path, cli: Cli) -> None:
         ended = cli("runs", "rm", f"file://{project}/Experiments", "--yes", "--force")
         assert ended.status == 1 and len(ids(project)) == 3
+
+
+def test_sync_says_when_nothing_waits(project: Path, cli: Cli) -> None:
+    ended = cli("runs", "sync")
+    assert ended.status == 0 and ended.out == f"nothing of file://{project} waits to be sent to MLflow\n"
+    assert cli("runs", "sync", "unknown").status == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cli.tensorboard import fetch
+from hopsml.notebook.tensorboard_server import fetch
 from hopsml.storage.filesystem import for_url
 
 ROOT = Path(__file__).parents[2]

@@ -6,50 +6,16 @@ import asyncio
 import contextlib
 import ssl
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from hopsml.cluster import protocol
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import AskEnded, Capacity
+from tools.simulated_agent import client_tls, connected, hello
 
-
-def client_tls(certificate: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.load_verify_locations(cadata=certificate)
-    return context
-
-
-@asynccontextmanager
-async def connected(
-    address: tuple[str, int], certificate: str, token: str | None, context: ssl.SSLContext | None = None
-) -> AsyncIterator[ClientConnection]:
-    """A connection as an agent makes it, with whatever token."""
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    async with connect(
-        f"wss://{address[0]}:{address[1]}/",
-        ssl=context or client_tls(certificate),
-        additional_headers=headers,
-        compression=None,
-        max_size=protocol.MAX_TO_AGENT,
-        ping_interval=None,
-        proxy=None,
-        open_timeout=30,
-    ) as connection:
-        yield connection
-
-
-def hello(ask: int, index: int, **other: Any) -> protocol.Hello:
-    facts: dict[str, Any] = {
-        "version": protocol.VERSION, "host": f"10.{ask % 250}.{index // 250}.{index % 250 + 1}", "port": 2222,
-        "hostname": f"node{ask}-{index}", "executor_id": f"e{ask}-{index}", "pid": 1, "python": "3.11",
-    }  # fmt: skip
-    return protocol.Hello(ask=ask, index=index, **{**facts, **other})
+__all__ = ["SimulatedBackend", "client_tls", "connected", "hello", "live"]
 
 
 async def live(bootstrap: Bootstrap, index: int, tls: ssl.SSLContext) -> None:
@@ -83,6 +49,7 @@ class SimulatedBackend:
 
     name = "simulated"
     restarts_agents = False
+    grows = False
     gpus_per_agent = 0
 
     def __init__(self, slots: int) -> None:
@@ -111,6 +78,12 @@ class SimulatedBackend:
         thread = threading.Thread(target=body, name="simulated-agents")
         self._threads.append(thread)
         thread.start()
+
+    def cancel(self, ask: int) -> None:
+        """All agents of an ask connect at once: none is left to be taken back."""
+
+    def evict(self, task: int, pid: int) -> None:
+        """There is no process."""
 
     def why_missing(self, ask: int) -> str:
         return "simulated agents are slow"

@@ -17,7 +17,7 @@ from tests.cluster.backend_contract import GONE_S, BackendContract, check_run_di
 from tests.cluster.workloads import WAIT_S, living, traces, wait_until
 from tests.experiment.conftest import SLOTS, store
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.chaos
 __all__ = ["store"]
 
 

@@ -482,6 +482,12 @@ def test_a_large_payload_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert "take 1.0 MiB, which every worker receives: args['x'], a numpy.ndarray, 1.0 MiB" in caplog.text
 
 
+def test_from_a_megabyte_on_it_is_said_what_is_large(caplog: pytest.LogCaptureFixture) -> None:
+    large = capture(scaled, {"x": np.zeros(2**20, np.uint8)}).large
+    assert large.startswith("scaled and what it captures take 1.0 MiB, which every worker receives: args['x'], a numpy")
+    assert capture(scaled, {"x": 1}).large == "" and not caplog.text
+
+
 # -- whose module
 
 

@@ -36,7 +36,7 @@ def conclusion(actions: list[gang.Action]) -> gang.Conclude:
 
 def test_ranks_follow_the_order_of_the_grant():
     machine = Gang(SPEC)
-    assert machine.begin(0.0) == [gang.AskAgents(2)]
+    assert machine.begin(0.0) == [gang.AskAgents(2, 2)]
     assert machine.handle(gang.Granted(("x", "y")), 1.0) == [gang.StartGeneration(0, ("x", "y"))]
     assert [machine.rank(name) for name in ("x", "y", "stranger")] == [0, 1, -1]
 
@@ -163,7 +163,7 @@ def play(sequence: list[tuple[gang.Event, float]]) -> tuple[Gang, list[list[gang
 
 
 @given(sequences)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_sequence_ends_or_has_a_deadline_or_runs(sequence):
     machine, history = play(sequence)
     actions = [action for step in history for action in step]
@@ -180,7 +180,7 @@ def test_every_sequence_ends_or_has_a_deadline_or_runs(sequence):
 
 
 @given(sequences)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_time_alone_ends_whatever_is_not_running(sequence):
     machine, _ = play(sequence)
     if machine.phase is not Phase.RUNNING:
@@ -190,13 +190,13 @@ def test_time_alone_ends_whatever_is_not_running(sequence):
 
 
 @given(sequences)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_same_events_give_the_same_actions(sequence):
     assert play(sequence)[1] == play(sequence)[1]
 
 
 @given(sequences)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_agent_that_was_granted_and_lives_is_given_back_at_the_end(sequence):
     machine, history = play(sequence)
     actions = [action for step in history for action in step]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.pool import DismissAgents, Grant, Pool, Submit
+from hopsml.cluster.pool import CancelAsk, DismissAgents, Grant, Pool, Submit
 
 pytestmark = pytest.mark.fast
 
@@ -80,7 +80,7 @@ def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
         max_size=60,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(script):
     pool, held = Pool(keep_warm_s=3), {}
     for number, (verb, count) in enumerate(script, 1):
@@ -113,3 +113,47 @@ def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(scrip
         first = next(iter(pool.demands.values()), None)
         assert first is None or len(pool.idle()) < first
         assert len(pool.idle()) + len(pool.expected) >= sum(pool.demands.values())
+
+
+# ---------------------------------------------------------------------------------------------------- groups that grow
+
+
+def test_a_run_that_may_grow_gets_what_is_left_over_when_nobody_waits():
+    pool = Pool(singly=True)
+    assert pool.demand("r", 1, 0.0, most=3) == [Submit(1, 1), Submit(2, 1), Submit(3, 1)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
+    assert pool.connected("b", (2, 0), "e2", 2.0) == [Grant("r", ("b",))]
+    assert pool.withdraw("r", 3.0) == [CancelAsk(3)]
+
+
+def test_on_a_cluster_of_fixed_size_all_are_asked_for_at_once_so_that_they_are_spread():
+    assert Pool().demand("r", 1, 0.0, most=3) == [Submit(1, 3)]
+
+
+def test_a_demand_comes_before_growth():
+    pool = Pool()
+    pool.demand("grows", 1, 0.0, most=3)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.demand("needs", 2, 2.0)
+    assert pool.connected("b", (1, 1), "e2", 3.0) == []
+    assert pool.connected("c", (1, 2), "e3", 4.0)[0] == Grant("needs", ("b", "c"))
+
+
+def test_a_lost_agent_is_asked_for_again_unless_the_cluster_starts_it_itself():
+    pool = Pool()
+    pool.demand("r", 1, 0.0, most=2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    assert pool.disconnected("b", True, 2.0) == []
+    assert pool.disconnected("a", False, 3.0) == [Submit(2, 1)]
+
+
+def test_asks_that_fail_are_repeated_later_and_later():
+    pool = Pool()
+    pool.demand("r", 1, 0.0, most=2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    assert pool.ask_ended(1, 2.0, failed=True) == []
+    assert pool.tick(3.9) == []
+    assert pool.tick(4.0) == [Submit(2, 1)]
+    assert pool.ask_ended(2, 5.0, failed=True) == [] == pool.tick(8.9)
+    assert pool.tick(9.0) == [Submit(3, 1)]

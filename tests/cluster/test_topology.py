@@ -159,7 +159,7 @@ def brute_force(matrix: list[list[int]]) -> tuple[int, ...]:
     return min(ring for ring in rings if ring_quality(ring, matrix) == best)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=80)
 @given(matrices(2, 6))
 def test_exact_ring_equals_brute_force(matrix: list[list[int]]) -> None:
     assert best_ring(matrix) == brute_force(matrix)

@@ -152,28 +152,3 @@ def test_a_clock_that_was_never_set() -> None:
 @pytest.mark.parametrize(("theirs", "skew"), [(95.0, -5.0), (100.0, 0.0), (101.0, 0.0), (102.0, 0.0), (110.0, 8.0)])
 def test_skew_of_something_between_two_looks(theirs: float, skew: float) -> None:
     assert services.skew(theirs, 100.0, 102.0) == skew
-
-
-RM = "yarn.resourcemanager."
-
-
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ({}, ("http", ())),
-        ({RM + "hostname": "rm1"}, ("http", ("rm1:8088",))),
-        (
-            {RM + "hostname": "rm1", RM + "webapp.address": "${yarn.resourcemanager.hostname}:9000"},
-            ("http", ("rm1:9000",)),
-        ),
-        ({RM + "hostname": "rm1", RM + "webapp.address": "0.0.0.0:9000"}, ("http", ("rm1:9000",))),
-        ({RM + "webapp.address": "rm2:1234"}, ("http", ("rm2:1234",))),
-        ({RM + "hostname": "rm1", "yarn.http.policy": "HTTPS_ONLY"}, ("https", ("rm1:8090",))),
-        (
-            {RM + "ha.rm-ids": "a, b", RM + "hostname.a": "rm1", RM + "webapp.address.b": "rm2:80"},
-            ("http", ("rm1:8088", "rm2:80")),
-        ),
-    ],
-)
-def test_where_the_resource_manager_is(known: dict[str, str], expected: tuple[str, tuple[str, ...]]) -> None:
-    assert services.rm_addresses(known) == expected

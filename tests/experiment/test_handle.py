@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import ArgumentError, RunError, WorkerFailed
+from hopsml.cluster.run_state import RunState
+from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
+from hopsml.experiment import progress
 from tests.cluster.backend_contract import submit
 from tests.cluster.workloads import WAIT_S, Trap
 
@@ -29,6 +32,22 @@ def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.C
     shown = capfd.readouterr().err
     for line in ("waiting for executors", "running", "step 7  loss 0.25", "[rank 0] from the chief"):
         assert line in shown
+
+
+def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell's stop button at the worst moment: the run is launched, its display about to appear."""
+    started: list[RunState] = []
+
+    def interrupted(state: RunState, name: str, run_dir: str) -> Any:
+        started.append(state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "teller", lambda: interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.collective_all_reduce(lambda: time.sleep(600), num_workers=1)
+    assert started[0].wait(WAIT_S) and isinstance(started[0].error, RunCancelled)
 
 
 def test_a_callback_hears_of_the_end(store: Path) -> None:

@@ -1,30 +1,88 @@
-"""Every notebook runs from top to bottom in a fresh kernel, on a real local-cluster."""
+"""Every notebook runs from top to bottom in a fresh kernel: digits on a real local-cluster, the others on local workers."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.tensorflow]
-
 ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def outputs_of(notebook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The outputs of all cells."""
     import nbformat
     from nbclient import NotebookClient
 
+    (folder / "conf").mkdir()
+    for profile in (ROOT / "conf").glob("*.yaml"):
+        (folder / "conf" / profile.name).write_bytes(profile.read_bytes())
+    (folder / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 2\n")  # whatever this machine has
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{folder}")
-    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
-    content = nbformat.read(notebook, as_version=4)
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(folder / "conf"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for variable in ("HOPSML_PROFILE", "HOPSML_PROGRESS"):
+        monkeypatch.delenv(variable, raising=False)
+    content = nbformat.read(ROOT / "notebooks" / name, as_version=4)
     NotebookClient(content, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
-    return ["".join(str(output) for output in cell.get("outputs", [])) for cell in content.cells]
+    return [output for cell in content.cells for output in cell.get("outputs", [])]
 
 
+def printed(outputs: list[Any]) -> str:
+    return "".join(output["text"] for output in outputs if output["output_type"] == "stream")
+
+
+def shown(outputs: list[Any], mime: str) -> list[str]:
+    return ["".join(output["data"][mime]) for output in outputs if mime in output.get("data", {})]
+
+
+def displays(outputs: list[Any]) -> list[str]:
+    """The displays of runs in their last state, as text."""
+    return [text for text in shown(outputs, "text/plain") if "run directory: " in text]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_kept_without_outputs(notebook: Path) -> None:
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert cells and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+
+
+@pytest.mark.spark
+@pytest.mark.tensorflow
 @pytest.mark.timeout(300)
-def test_digits(tmp_path, monkeypatch):
-    outputs = "\n".join(outputs_of(ROOT / "notebooks" / "digits.ipynb", tmp_path, monkeypatch))
-    assert '"state": "FINISHED"' in outputs
+def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = executed("digits.ipynb", tmp_path, monkeypatch)
+    assert '"state": "FINISHED"' in printed(outputs)
     assert len(list((tmp_path / "Experiments").glob("*/status.json"))) == 3
     assert list((tmp_path / "Experiments").glob("*_1/events/**/*tfevents*"))
+    assert len(displays(outputs)) == 3 and all(": finished, " in display for display in displays(outputs))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(200)
+def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = executed("strategies.ipynb", tmp_path, monkeypatch)
+    titles = [display.partition(" (")[0] for display in displays(outputs)]
+    assert titles == ["hopsml.tensorflow.strategy", "MultiWorkerMirroredStrategy", "custom loop", "alone", "alone"]
+    assert all(": finished, " in display and "step" in display for display in displays(outputs))
+    lines = [line.rsplit(maxsplit=1) for line in printed(outputs).splitlines() if line[-5:-3] == "0."]
+    accuracy = {name: float(value) for name, value in lines}
+    assert len(accuracy) == 5 and min(accuracy.values()) > 0.8, accuracy
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(200)
+def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = executed("results.ipynb", tmp_path, monkeypatch)
+    text = printed(outputs)
+    assert "the same result: True" in text and "arguments  lr           0.001" in text
+    assert "lr 0.01: 1400 images" in text  # from the log
+    *_, first, second = (line for line in text.splitlines() if len(line) == 64)
+    assert first == second
+    assert any("accuracy=" in table and "FINISHED" in table for table in shown(outputs, "text/html"))
+    assert len(displays(outputs)) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -14,8 +15,11 @@ from hopsml.storage import filesystem
 
 def children() -> set[int]:
     """Process ids of this process's children."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for children in lists for pid in children.read_text().split()}
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
+            found |= {int(pid) for pid in path.read_text().split()}
+    return found
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from hopsml.errors import ArgumentError, StorageError
 from hopsml.storage import checkpoints
 from hopsml.storage.mirror import MirrorProcess
 from hopsml.storage.mirror_loop import look
+from hopsml.storage.run_dir import step_name
 
 pytestmark = pytest.mark.fast
 
@@ -203,6 +205,26 @@ def test_only_so_many_checkpoints_are_kept(root: Path, tmp_path: Path) -> None:
             write_checkpoint(root, step)
             assert mirror.flush(10).is_complete
     assert checkpoints.steps(str(tmp_path / "remote/checkpoints")) == [2, 3]
+
+
+def test_as_many_checkpoints_are_kept_as_their_owner_keeps(root: Path, tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote/checkpoints")
+    with MirrorProcess(root, str(tmp_path / "remote")) as mirror:
+        for step in (1, 2, 3):
+            write_checkpoint(root, step)
+        assert mirror.flush(10).is_complete
+        assert checkpoints.steps(remote) == [1, 2, 3], "nobody has said how many"
+        checkpoints.write_keep(root / "checkpoints", 2)
+        write_checkpoint(root, 4)
+        assert mirror.flush(10).is_complete
+        assert checkpoints.steps(remote) == [3, 4]
+        checkpoints.write_keep(root / "checkpoints", 1)
+        shutil.rmtree(root / "checkpoints" / step_name(4))  # the owner prunes before the newer one is on the store
+        mirror.flush(10)
+        assert checkpoints.steps(remote) == [3, 4], "only a newer complete one makes an older one go"
+        write_checkpoint(root, 5)
+        assert mirror.flush(10).is_complete
+        assert checkpoints.steps(remote) == [5] and checkpoints.is_complete(f"{remote}/{step_name(5)}")
 
 
 def test_arguments_are_checked(root: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.storage.checkpoints import read_keep
 from hopsml.training.tensorflow.checkpoints import complete_checkpoints
 from tests.training.group import group, run_group
 
@@ -42,10 +43,12 @@ def test_only_complete_checkpoints_stay_and_only_as_many_as_asked(
     folder, _ = saved
     assert [one.step for one in complete_checkpoints(folder / "checkpoints")] == [20, 30]
     assert sorted(os.listdir(folder / "checkpoints")) == [
+        ".keep",
         "step-000000020",
         "step-000000030",
         "step-000000098",  # not ours to remove, and never taken
     ]
+    assert read_keep(folder / "checkpoints") == 2, "the mirror keeps as many"
     assert not list(folder.glob("work-*/hopsml-unused-*"))
 
 

@@ -22,10 +22,11 @@ AskEnded = Callable[[int, str], None]  # ask, what went wrong ("" when its agent
 
 
 class Backend(Protocol):
-    """Starts agents. ``submit`` and ``others_wait`` run on a thread that may block; ``ended`` on any thread."""
+    """Starts agents. ``submit``, ``cancel`` and ``others_wait`` run on a thread that may block; ``ended`` on any thread."""
 
     name: str
     restarts_agents: bool  # whether an agent that dies comes back by itself
+    grows: bool  # whether agents that are asked for make the cluster give more, in its own time
     gpus_per_agent: int  # to be claimed on the host; 0 where the cluster assigns them, or there are none
 
     def capacity(self) -> Capacity:
@@ -36,6 +37,12 @@ class Backend(Protocol):
 
     def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
         """Ask for ``count`` agents and return at once; ``ended`` is called when none of them is left to come."""
+
+    def cancel(self, ask: int) -> None:
+        """Nobody wants the agents of this ask, none of which has connected; ``ended`` follows."""
+
+    def evict(self, task: int, pid: int) -> None:
+        """End an agent that does not answer any more, by its task or its process; does nothing when it is gone."""
 
     def why_missing(self, ask: int) -> str:
         """What is known about the agents of an ask that have not connected, in one sentence."""

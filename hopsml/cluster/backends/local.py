@@ -27,6 +27,7 @@ class LocalBackend:
 
     name = "local"
     restarts_agents = False
+    grows = False
 
     def __init__(self, slots: int | None = None) -> None:
         devices = len(gpus.host_gpus())
@@ -84,6 +85,20 @@ class LocalBackend:
         with process.stdin as pipe:
             pipe.write(len(data).to_bytes(4, "big") + data)
         return process
+
+    def cancel(self, ask: int) -> None:
+        """End the processes of the ask."""
+        with self._lock:
+            processes = self._processes.get(ask, [])
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+
+    def evict(self, task: int, pid: int) -> None:
+        """Kill the process."""
+        with self._lock:
+            agents = [process for group in self._processes.values() for process in group if process.pid == pid]
+        for process in agents:
+            process.kill()
 
     def why_missing(self, ask: int) -> str:
         """Whether the processes live."""

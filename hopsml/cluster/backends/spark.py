@@ -28,6 +28,7 @@ class SparkBackend:
     def __init__(self, context: Any) -> None:
         self.context = context
         self._conf = context.getConf()
+        self.grows = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
         self._jobs: dict[int, threading.Thread] = {}
         self._group = f"hopsml-agents-{context.applicationId}"
 
@@ -120,11 +121,11 @@ class SparkBackend:
     def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
         problem = ""
         try:
-            dynamic = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+            dynamic = self.grows
             profile = self._profile(dynamic)
             if not dynamic and self._tasks_per_executor(profile) > 1:
                 self._await_executors(min(count, self._fixed_executors()[0]))
-            self.context.setJobGroup(self._group, f"hopsml: {count} agents", interruptOnCancel=True)
+            self.context.setJobGroup(self._group_of(bootstrap.ask), f"hopsml: {count} agents", interruptOnCancel=True)
             slots = self.context.parallelize(range(count), count)
             if profile is not None:
                 slots = slots.withResources(profile)
@@ -148,6 +149,33 @@ class SparkBackend:
             builder = builder.require(requests.resource("gpu", gpus, script))
         return builder.build
 
+    def _group_of(self, ask: int) -> str:
+        return f"{self._group}-{ask}"
+
+    def _job_ids(self) -> list[int]:
+        """Spark's jobs that hold agents."""
+        tracker = self.context.statusTracker()
+        return [
+            job_id
+            for ask, job in list(self._jobs.items())
+            if job.is_alive()
+            for job_id in tracker.getJobIdsForGroup(self._group_of(ask))
+        ]
+
+    def cancel(self, ask: int) -> None:
+        """Take the job back, whose tasks are pending."""
+        try:
+            self.context.cancelJobGroup(self._group_of(ask))
+        except Exception:  # noqa: BLE001 Spark is stopping: the job ends with it
+            pass
+
+    def evict(self, task: int, pid: int) -> None:
+        """Have Spark kill this attempt and its Python worker; it then starts the task anew, as after a lost executor."""
+        try:
+            self.context._jsc.sc().killTaskAttempt(task, True, "its agent does not answer")
+        except Exception:  # noqa: BLE001 Spark is stopping, or has noticed by itself
+            pass
+
     def why_missing(self, ask: int) -> str:
         """What Spark is doing about the tasks."""
         job = self._jobs.get(ask)
@@ -160,7 +188,7 @@ class SparkBackend:
             )
         running = 0
         tracker = self.context.statusTracker()
-        for job_id in tracker.getJobIdsForGroup(self._group):
+        for job_id in self._job_ids():
             info = tracker.getJobInfo(job_id)
             for stage_id in info.stageIds if info else ():
                 stage = tracker.getStageInfo(stage_id)
@@ -176,7 +204,7 @@ class SparkBackend:
         try:
             ours = {
                 stage_id
-                for job_id in tracker.getJobIdsForGroup(self._group)
+                for job_id in self._job_ids()
                 if (info := tracker.getJobInfo(job_id)) is not None
                 for stage_id in info.stageIds
             }
@@ -194,10 +222,8 @@ class SparkBackend:
         for job in alive:
             job.join(5)
         if any(job.is_alive() for job in alive):
-            try:
-                self.context.cancelJobGroup(self._group)
-            except Exception:  # noqa: BLE001 the JVM is gone, and the jobs with it
-                pass
+            for ask in [ask for ask, job in self._jobs.items() if job.is_alive()]:
+                self.cancel(ask)
             for job in alive:
                 job.join(5)
 
@@ -225,6 +251,7 @@ def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator
             index,
             executor,
             tuple(gpus.addresses) if gpus else (),
+            task.taskAttemptId() if task else -1,
         )
 
     return body

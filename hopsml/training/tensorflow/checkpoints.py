@@ -23,6 +23,7 @@ from typing import Any
 
 from hopsml.cluster.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.storage.checkpoints import write_keep
 from hopsml.training.tensorflow import file_exchange
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder
@@ -101,6 +102,8 @@ class Checkpointer:
             raise ArgumentError(f"step={step}: it must be 0 or more")
         target = self._directory / folder_name(step)
         if leads(latest_strategy()):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_keep(self._directory, self._keep)  # the mirror prunes the shared storage alike
             self._write_complete(target, {"step": step, **notes, "id": uuid.uuid4().hex})
             for old in complete_checkpoints(self._directory)[: -self._keep]:
                 shutil.rmtree(old.folder)
@@ -121,7 +124,7 @@ class Checkpointer:
         source = self._agree_on_source()
         if source is None:
             return 0
-        self._build_optimizers()
+        build_optimizers(self._trackables)
         status = self._checkpoint.read(str(source.folder / _VARIABLES))
         try:
             status.assert_existing_objects_matched()
@@ -191,14 +194,15 @@ class Checkpointer:
             raise ArgumentError(f"{resume} is not a complete checkpoint: it has no readable {_DESCRIPTION}")
         return saved
 
-    def _build_optimizers(self) -> None:
-        """Keras makes an optimizer's variables at the first step; they must be there to be restored."""
-        for model in self._trackables.values():
-            optimizer = getattr(model, "optimizer", None)
-            if optimizer is None or not getattr(model, "built", False) or getattr(optimizer, "built", True):
-                continue
-            with model.distribute_strategy.scope():
-                optimizer.build(model.trainable_variables)
+
+def build_optimizers(trackables: dict[str, Any]) -> None:
+    """Keras makes an optimizer's variables at the first step; they must be there to be restored."""
+    for model in trackables.values():
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is None or not getattr(model, "built", False) or getattr(optimizer, "built", True):
+            continue
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
 
 
 def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | None) -> Path:

@@ -1,0 +1,65 @@
+"""Digits from raw data to a registered model: prepare (PySpark), train (two workers), evaluate, register.
+
+Each step hands its run directory to the next through XCom. Where it runs is the DAG run's parameter ``profile``: any
+file of conf/. HOPSML_PYTHON names the interpreter with pyspark and TensorFlow, HOPSML_PROJECT_URL the store.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG, Param
+
+from hopsml.airflow import HopsMLOperator
+
+JOBS = Path(__file__).resolve().parents[1] / "spark_jobs"
+
+with DAG(
+    dag_id="digits_pipeline",
+    schedule=None,
+    catchup=False,
+    params={
+        "profile": Param("local-cluster", type="string", description="a file of conf/"),
+        "num_workers": Param(2, type="integer", minimum=1, description="executors"),
+        "epochs": Param(12, type="integer", minimum=1),
+        "least_accuracy": Param(0.9, type="number", description="below it nothing is registered"),
+    },
+    # A retry goes on with the job that is there; only one that failed is started anew.
+    default_args={"retries": 1, "retry_delay": timedelta(seconds=10), "poll_interval_s": 1.0},
+    doc_md=__doc__,
+) as dag:
+    prepare = HopsMLOperator(
+        task_id="prepare",
+        script=str(JOBS / "pipeline_prepare.py"),
+        profile="{{ params.profile }}",
+        num_workers="{{ params.num_workers }}",
+    )
+    train = HopsMLOperator(
+        task_id="train",
+        script=str(JOBS / "pipeline_train.py"),
+        profile="{{ params.profile }}",
+        num_workers="{{ params.num_workers }}",
+        arguments=["--data", prepare.output["run_dir"], "--epochs", "{{ params.epochs }}"],
+    )
+    evaluate = HopsMLOperator(
+        task_id="evaluate",
+        script=str(JOBS / "pipeline_evaluate.py"),
+        profile="{{ params.profile }}",
+        num_workers=1,
+        arguments=["--data", prepare.output["run_dir"], "--model", train.output["run_dir"]],
+    )
+    register = HopsMLOperator(
+        task_id="register",
+        script=str(JOBS / "pipeline_register.py"),
+        profile="local",
+        arguments=[
+            "--name", "digits",
+            "--model", train.output["run_dir"],
+            "--evaluation", evaluate.output["run_dir"],
+            "--least-accuracy", "{{ params.least_accuracy }}",
+        ],
+    )  # fmt: skip
+
+if __name__ == "__main__":
+    dag.test()

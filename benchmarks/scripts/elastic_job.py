@@ -1,0 +1,28 @@
+"""The training of model.py as an elastic one: every step logged, committed each ten, until it is killed."""
+
+from __future__ import annotations
+
+STEP_S = 0.025  # added to each step, which then takes about as long as a small real one
+COMMIT_EVERY = 10
+
+
+def train(folder: str) -> None:
+    """The training function."""
+    import time
+
+    import hopsml
+    from benchmarks.scripts import model
+    from benchmarks.scripts.steps_log import StepsLog
+    from hopsml.cluster.context import current
+
+    context = current()
+    assert context is not None
+    log = StepsLog(folder, context.rank, context.generation)
+    step, variables = model.prepare(hopsml.tensorflow.strategy(), model.GLOBAL_BATCH)
+    state = hopsml.elastic.State(**{f"v{number}": variable for number, variable in enumerate(variables)})
+    data = hopsml.elastic.Sampler(model.EXAMPLES, model.GLOBAL_BATCH, epochs=10**6)
+    for _ in state.resume(data):
+        step()
+        log.finished(state.batches)
+        time.sleep(STEP_S)
+        state.commit(every=COMMIT_EVERY)

@@ -1,0 +1,56 @@
+"""Reads what scripts/steps_log.py wrote: who made which step when; pure but for the reading."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Log:
+    """The steps of one worker process: step -> monotonic seconds."""
+
+    generation: int
+    rank: int
+    pid: int
+    steps: dict[int, float]
+
+
+def read(folder: Path) -> list[Log]:
+    """All logs; a line that is just being written is left out."""
+    found = []
+    for path in folder.glob("*.steps"):
+        generation, rank, pid, _ = path.name.split(".")
+        lines = [line.split() for line in path.read_text().splitlines()]
+        steps = {int(line[0]): float(line[1]) for line in lines if len(line) == 2 and "." in line[1]}
+        if steps:
+            found.append(Log(int(generation), int(rank), int(pid), steps))
+    return found
+
+
+def next_common_step(logs: list[Log], since: float, workers: int) -> float | None:
+    """When ``workers`` processes had made their first step after ``since``, of those that were not at work before.
+
+    None as long as that has not happened. A survivor that keeps its process has made steps before: it counts with its
+    first step that comes after a pause, since none can make one while the group is broken.
+    """
+    firsts = sorted(min(log.steps.values()) for log in logs if min(log.steps.values()) > since)
+    return firsts[workers - 1] if len(firsts) >= workers else None
+
+
+def pause(logs: list[Log], before: int, after: int) -> float:
+    """Seconds from the last step that a generation finished to the first that the next one finished."""
+    last = max(max(log.steps.values()) for log in logs if log.generation == before)
+    return max(min(log.steps.values()) for log in logs if log.generation == after) - last
+
+
+def repeated(logs: list[Log], before: int, after: int) -> int:
+    """Steps that the one generation had finished on all ranks and the next one did again."""
+    ends: dict[int, list[int]] = defaultdict(list)
+    for log in logs:
+        if log.generation == before:
+            ends[before].append(max(log.steps))
+        if log.generation == after:
+            ends[after].append(min(log.steps))
+    return max(0, min(ends[before]) - min(ends[after]) + 1)

@@ -1,0 +1,50 @@
+"""hopsml in Airflow: operators, a sensor, triggers. Loaded when first used, since only Airflow's own environment has it.
+
+    from hopsml.airflow import HopsMLOperator, HopsMLRunSensor
+
+``jobs``, ``local_jobs``, ``yarn_jobs``, ``keeper``, ``outcomes`` and ``run_states`` do not import Airflow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__all__ = [
+    "HopsMLJobTrigger",
+    "HopsMLOperator",
+    "HopsMLRunSensor",
+    "HopsMLRunTrigger",
+    "HopsworksJobSuccessSensor",
+    "HopsworksLaunchOperator",
+]
+
+_WHERE = {
+    "HopsMLOperator": "operators",
+    "HopsMLRunSensor": "sensors",
+    "HopsMLJobTrigger": "triggers",
+    "HopsMLRunTrigger": "triggers",
+    "HopsworksLaunchOperator": "hopsworks",
+    "HopsworksJobSuccessSensor": "hopsworks",
+}
+
+if TYPE_CHECKING:
+    from hopsml.airflow.hopsworks import HopsworksJobSuccessSensor, HopsworksLaunchOperator
+    from hopsml.airflow.operators import HopsMLOperator
+    from hopsml.airflow.sensors import HopsMLRunSensor
+    from hopsml.airflow.triggers import HopsMLJobTrigger, HopsMLRunTrigger
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'hopsml.airflow' has no attribute '{name}'; it has: {', '.join(__all__)}")
+    try:
+        return getattr(importlib.import_module(f"hopsml.airflow.{_WHERE[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "airflow":
+            raise
+        raise ModuleNotFoundError(
+            f"hopsml.airflow.{name} needs Airflow 3.3, which this Python ({importlib.import_module('sys').executable}) does "
+            "not have; use Airflow's own environment, with pip install 'hopsml[airflow]' in it",
+            name=error.name,
+        ) from error

@@ -1,0 +1,150 @@
+"""The predecessor's operators, by name and arguments, for DAGs that exist.
+
+A job that they name is described by ``<project>/Jobs/<job_name>.json`` with the predecessor's keys: ``appPath`` (the
+script: a path of the Airflow worker's machine, or a URL of the store), ``args``, ``spark.executor.instances`` and other
+Spark settings; and hopsml's ``profile`` (default yarn-cluster). Keys of the predecessor that mean nothing here are
+ignored. What was started last is noted in ``<project>/Jobs/<job_name>.execution.json``, for the sensor.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowException
+
+from hopsml import settings
+from hopsml.airflow import jobs, local_jobs
+from hopsml.airflow.jobs import Job, Jobs, Request, State
+from hopsml.airflow.operators import HopsMLOperator
+from hopsml.errors import ArgumentError, ClusterUnavailable
+from hopsml.storage import filesystem, job_record, urls
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+FOLDER = "Jobs"
+
+
+def project_of(project_name: str | None) -> str:
+    """The store's folder of a project; the own one without a name. $HOPSML_PROJECT_URL and HDFS as elsewhere."""
+    return settings.project_url(project_name or None)
+
+
+def described(project_url: str, job_name: str) -> dict[str, Any]:
+    """The description of a job. ArgumentError where there is none, or one without a script."""
+    url = urls.join(project_url, FOLDER, f"{job_name}.json")
+    content = job_record.read(url)
+    if content is None or not content.get("appPath"):
+        raise ArgumentError(
+            f"job {job_name!r}: there is no {url} with an appPath; write one, for instance "
+            '{"appPath": "/jobs/train.py", "profile": "yarn-cluster", "spark.executor.instances": 4}'
+        )
+    return content
+
+
+class HopsworksLaunchOperator(HopsMLOperator):
+    """``HopsworksLaunchOperator(job_name=..., project_name=..., job_arguments=...)``; see ``HopsMLOperator`` for the rest.
+
+    Args:
+        job_name: a file of ``Jobs/``.
+        project_name: whose; by default $HOPSML_PROJECT.
+        job_arguments: a string as in a shell, or a list; in the place of the description's ``args``.
+        wait_for_completion: False: succeed as soon as the job has been started.
+        poke_interval_s: between two looks at the job.
+        wait_timeout_s: the task fails, and its job is ended, after so long; 0 or less for no limit.
+        project_id, hopsworks_conn_id: accepted, and of no meaning here.
+    """
+
+    template_fields: Sequence[str] = (*HopsMLOperator.template_fields, "job_name", "job_arguments", "project_name")
+
+    def __init__(
+        self,
+        *,
+        job_name: str,
+        project_name: str | None = None,
+        job_arguments: str | Sequence[str] | None = None,
+        wait_for_completion: bool = True,
+        poke_interval_s: float = 10,
+        wait_timeout_s: float = -1,
+        project_id: int | None = None,
+        hopsworks_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if wait_timeout_s > 0:
+            from datetime import timedelta
+
+            kwargs.setdefault("execution_timeout", timedelta(seconds=wait_timeout_s))
+        super().__init__(script="", poll_interval_s=poke_interval_s, wait_for_completion=wait_for_completion, **kwargs)
+        self.job_name, self.project_name, self.job_arguments = job_name, project_name, job_arguments
+
+    def request(self, context: Context) -> Request:
+        """By the job's description."""
+        self.project_url = project_of(self.project_name)
+        found = described(self.project_url, self.job_name)
+        self.script = _fetched(str(found["appPath"]), self.jobs_folder or local_jobs.default_folder())
+        self.profile = str(found.get("profile", "yarn-cluster"))
+        arguments = found.get("args", "") if self.job_arguments is None else self.job_arguments
+        self.arguments = shlex.split(arguments) if isinstance(arguments, str) else list(arguments)
+        self.name = str(found.get("appName") or self.job_name)
+        conf = {key: str(value) for key, value in found.items() if key.startswith("spark.")}
+        self.num_workers = conf.pop("spark.executor.instances", None)
+        self.conf = {key: value for key, value in conf.items() if not key.startswith("spark.tensorflow.")}
+        return super().request(context)
+
+    def _start(self, kind: Jobs, request: Request) -> Job:
+        job = super()._start(kind, request)
+        job_record.write(_execution(request.project_url, self.job_name), job.as_dict())
+        return job
+
+
+class HopsworksJobSuccessSensor(BaseSensorOperator):
+    """Succeeds when the last execution of a job has; fails when that has failed. Waits while there was none yet."""
+
+    template_fields: Sequence[str] = ("job_name", "project_name")
+
+    def __init__(
+        self,
+        *,
+        job_name: str,
+        project_name: str | None = None,
+        project_id: int | None = None,
+        hopsworks_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job_name, self.project_name = job_name, project_name
+
+    def poke(self, context: Context) -> bool:
+        """Whether the last execution has succeeded."""
+        content = job_record.read(_execution(project_of(self.project_name), self.job_name))
+        if content is None:
+            return False
+        job = Job.from_dict(content)
+        try:
+            seen = jobs.of_kind(job.kind).look(job)
+        except ClusterUnavailable as error:
+            self.log.warning("%s; asking again", error)
+            return False
+        if not seen.state.is_active and seen.state is not State.SUCCEEDED:
+            raise AirflowException(
+                f"job {self.job_name}: {job.id} ended as {seen.state}: {seen.detail or 'see its log'}"
+            )
+        return seen.state is State.SUCCEEDED
+
+
+def _execution(project_url: str, job_name: str) -> str:
+    return urls.join(project_url, FOLDER, f"{job_name}.execution.json")
+
+
+def _fetched(path: str, folder: str) -> str:
+    """A script of the store as a file of this machine, named after its content's place."""
+    if urls.split(path)[0] in ("", "file"):
+        return urls.split(path)[2]
+    local = os.path.join(folder, "scripts", urls.split(path)[1].replace(":", "_"), urls.split(path)[2].lstrip("/"))
+    os.makedirs(os.path.dirname(local), exist_ok=True)
+    filesystem.for_url(path).download(path, local)
+    return local

@@ -1,0 +1,184 @@
+"""A job that was started for a task: its states, how it is found again, and what a task that comes to it has to do.
+
+A job is a YARN application (``yarn_jobs``) or a process on this machine (``local_jobs``). It is known by its tag, which
+follows from the task instance alone, so that a task that was killed between starting a job and writing down its id
+finds it again. Nothing here knows Airflow.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, cast
+
+from hopsml import submission
+from hopsml.errors import ArgumentError
+from hopsml.profiles import Profile
+
+TAG_PREFIX = "hopsml-task-"
+LOG_PIECE_BYTES = 256 * 1024
+
+
+class State(enum.StrEnum):
+    """How a job stands."""
+
+    WAITING = "WAITING"  # accepted, no resources yet
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+    GONE = "GONE"  # whoever should know it does not
+
+    @property
+    def is_active(self) -> bool:
+        """Whether more will come of it."""
+        return self in (State.WAITING, State.RUNNING)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a job; ``detail`` is for people, and not empty where there is something to say."""
+
+    state: State
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What identifies a started job, in any process: goes through XCom, the trigger and Airflow's task state."""
+
+    kind: str  # "yarn" | "local"
+    id: str  # YARN's application id; the folder of a local job
+    where: Mapping[str, Any] = field(default_factory=dict)  # the ResourceManagers; nothing for a local job
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Job:
+        """The opposite of ``as_dict``. ArgumentError for anything else."""
+        try:
+            return cls(str(content["kind"]), str(content["id"]), dict(content.get("where") or {}))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArgumentError(f"{content!r:.200} is no job: a dict with kind, id and where is expected") from error
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a task asks for; complete, so that starting it needs nothing else."""
+
+    tag: str
+    script: str
+    profile: str
+    python: str  # interpreter of the driver
+    project_url: str
+    arguments: tuple[str, ...] = ()
+    num_workers: int | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the driver
+    name: str = ""
+    folder: str = ""  # of the local jobs
+
+
+@dataclass(frozen=True)
+class Known:
+    """A job that was found by its tag; ``delivered`` once a task has passed its result on."""
+
+    job: Job
+    state: State
+    delivered: bool
+
+
+class Jobs(Protocol):
+    """One kind of job. Every call has a deadline of its own; errors are HopsmlErrors."""
+
+    def find(self, request: Request) -> list[Known]:
+        """All jobs with the request's tag, the youngest first."""
+
+    def start(self, request: Request) -> Job:
+        """Start one; when this returns it can be found by its tag."""
+
+    def look(self, job: Job) -> Look:
+        """How it stands."""
+
+    def read_log(self, job: Job, offset: int, last: bool = False) -> tuple[str, int]:
+        """What the driver has printed from ``offset`` on (at most LOG_PIECE_BYTES), and the offset behind it; ``last``: the
+        job is over, what is still on its way is waited for.
+        """
+
+    def errors(self, job: Job) -> str:
+        """What else says why a job has failed; may be empty."""
+
+    def end(self, job: Job) -> None:
+        """End it, and everything that it started; one that is over is left alone. Returns when it is over."""
+
+    def outcome(self, job: Job, request: Request) -> dict[str, Any]:
+        """The run that its driver announced (``outcomes.of_record``); without one what the driver printed last."""
+
+    def mark_delivered(self, job: Job, request: Request) -> None:
+        """Its result was passed on: whoever comes with the same tag and without memory wants another job."""
+
+
+_MODULES = {"yarn": "hopsml.airflow.yarn_jobs", "local": "hopsml.airflow.local_jobs"}
+
+
+def of_kind(kind: str) -> Jobs:
+    """The module for a kind of job."""
+    if kind not in _MODULES:
+        raise ArgumentError(f"a job of kind {kind!r} is not known; there are: {', '.join(_MODULES)}")
+    return cast("Jobs", importlib.import_module(_MODULES[kind]))
+
+
+def kind_of(profile: Profile) -> str:
+    """In YARN's cluster mode the driver is YARN's; in any other it is a process of this machine."""
+    return "yarn" if submission.is_detachable(profile) else "local"
+
+
+def tag_of(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """The same for every try of a task instance, and for no other: lower case and short, as YARN wants its tags."""
+    text = "\0".join((dag_id, run_id, task_id, str(map_index)))
+    return TAG_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class Step(enum.Enum):
+    """What a task has to do first."""
+
+    START = "start"
+    FOLLOW = "follow"
+    COLLECT = "collect"
+
+
+def decide(
+    stored: tuple[Job, State] | None, done: Sequence[str], found: Sequence[Known]
+) -> tuple[Step, Job | None, str]:
+    """Start a job, follow one, or collect the result of one that is over; and why, for the log.
+
+    Args:
+        stored: the job that an earlier try of this task wrote down, and how it stands now.
+        done: ids of jobs whose results were passed on already: the task was cleared to run again since.
+        found: what bears the task's tag, the youngest first.
+    """
+    if stored is not None and stored[0].id not in done:
+        job, state = stored
+        if state.is_active:
+            return Step.FOLLOW, job, f"an earlier try started {job.id}, which is {state}: following it"
+        if state is State.SUCCEEDED:
+            return Step.COLLECT, job, f"an earlier try started {job.id}, which has succeeded: taking its result"
+    for known in found:
+        if known.job.id not in done and known.state.is_active:
+            return (
+                Step.FOLLOW,
+                known.job,
+                f"{known.job.id} was started for this task and is {known.state}: following it",
+            )
+    if found:
+        youngest = found[0]
+        if youngest.state is State.SUCCEEDED and not youngest.delivered and youngest.job.id not in done:
+            return Step.COLLECT, youngest.job, f"{youngest.job.id} was started for this task and has succeeded"
+        if not youngest.state.is_active:
+            return Step.START, None, f"the last job of this task, {youngest.job.id}, is over ({youngest.state})"
+    return Step.START, None, "nothing was started for this task yet"

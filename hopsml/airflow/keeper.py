@@ -1,0 +1,99 @@
+"""Keeps one local driver: ``python -m hopsml.airflow.keeper FOLDER LOCK_FD`` with the order as JSON on standard input.
+
+Detached from whoever started it; the lock that it inherits says that it lives. It ends the driver on SIGTERM, with
+everything that the driver started, and writes ``exit.json`` last. Standard library and hopsml's process control alone:
+it is small, and it has nothing to do with Airflow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hopsml.cluster import processes
+from hopsml.tracking import machine
+
+INTERRUPT_S = 15.0  # for the driver to cancel its run and write its files
+TERMINATE_S = 5.0
+
+
+class _Ended(BaseException):
+    """SIGTERM came."""
+
+
+def main(folder: Path) -> None:
+    """Take the order, let go of who gave it, run the driver to its end."""
+    order = json.load(sys.stdin)
+    if os.fork():  # the starter waits for this process alone, and has nothing to reap later
+        os._exit(0)
+    os.setsid()
+    processes.become_subreaper()
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    _write(folder / "job.json", {"command": order["command"], "keeper": machine.who(), "started": time.time()})
+    try:
+        state, detail = _run(order)
+    except OSError as error:
+        state, detail = "FAILED", f"{order['command'][0]} could not be started: {error}"
+    _write(folder / "exit.json", {"state": state, "detail": detail, "ended": time.time()})
+
+
+def _run(order: dict[str, Any]) -> tuple[str, str]:
+    """The driver's state and how it ended, in words."""
+    driver: subprocess.Popen[bytes] | None = None
+    try:
+        me = os.getpid()
+        driver = subprocess.Popen(
+            order["command"],
+            env=order["environment"],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: processes.die_with_parent(me),
+        )
+        code = driver.wait()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except _Ended:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if driver is not None:
+            _end(driver)
+        return "KILLED", "it was ended by its task"
+    finally:
+        processes.end_descendants()
+    if code == 0:
+        return "SUCCEEDED", ""
+    if code < 0:
+        return "FAILED", f"the driver was killed by signal {-code} ({signal.Signals(-code).name})"
+    return "FAILED", f"the driver left with exit status {code}"
+
+
+def _end(driver: subprocess.Popen[bytes]) -> None:
+    """An interrupt first, as from a keyboard: the run is cancelled and says so in its files. Then harder."""
+    for number, patience_s in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, TERMINATE_S)):
+        processes.kill_quietly(driver.pid, number)
+        try:
+            driver.wait(patience_s)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+    processes.kill_group_quietly(driver.pid)
+    driver.wait()
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    raise _Ended
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    aside = path.with_suffix(".tmp")
+    aside.write_text(json.dumps(content))
+    os.replace(aside, path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,42 @@
+"""Runs a command that must not go on when its task is gone: ``python -m hopsml.airflow.leash PARENT_PID COMMAND...``
+
+A submission that outlived a killed task could reach YARN after the next try has looked for it there: then there would be
+two. On SIGTERM, and when the parent has ended, the command is killed with everything below it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
+
+from hopsml.cluster import processes
+
+
+class _Ended(BaseException):
+    """SIGTERM came, or the parent has ended."""
+
+
+def main(parent: int, command: list[str]) -> int:
+    """The command's exit status."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    processes.become_subreaper()
+    try:
+        processes.die_with_parent(parent, signal.SIGTERM)
+        me = os.getpid()
+        code = subprocess.Popen(command, preexec_fn=lambda: processes.die_with_parent(me)).wait()
+    except _Ended:
+        code = 128 + signal.SIGTERM
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    processes.end_descendants()
+    return code if code >= 0 else 128 - code
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    raise _Ended
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,267 @@
+"""Jobs whose driver is a process of this machine: profiles without Spark, and Spark in client mode.
+
+<folder>/<tag>/<n>/
+    lock          held by the keeper as long as it lives: this is how others know that it does
+    job.json      what the keeper runs, and who it is
+    output.log    what the driver printed
+    exit.json     how it ended; written last
+
+The keeper (``keeper.py``) is detached from the task that started it, so the driver goes on when the task is killed or
+Airflow is restarted. The driver is killed when its keeper is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hopsml import profiles
+from hopsml.airflow import outcomes
+from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, Known, Look, Request, State
+from hopsml.errors import ArgumentError, ClusterError
+from hopsml.storage import job_record
+from hopsml.tracking import machine
+
+KEEP_S = 7 * 86400.0  # jobs that are over for so long are removed when another one starts
+END_TIMEOUT_S = 40.0
+DELIVERED = "delivered"
+# The driver runs in the project's interpreter, which has nothing to do with Airflow's settings: they hold passwords.
+DROPPED = ("AIRFLOW", "_AIRFLOW", "__AIRFLOW")
+
+
+def default_folder() -> str:
+    """``$AIRFLOW_HOME/hopsml_jobs``: the same for all of Airflow's processes on a machine."""
+    return str(Path(os.environ.get("AIRFLOW_HOME") or Path.home() / "airflow", "hopsml_jobs"))
+
+
+# ---------------------------------------------------------------------- the calls of Jobs
+
+
+def find(request: Request) -> list[Known]:
+    """All jobs with the request's tag, the youngest first."""
+    found = []
+    for number in sorted(_numbers(Path(request.folder, request.tag)), reverse=True):
+        folder = Path(request.folder, request.tag, str(number))
+        job = Job("local", str(folder))
+        found.append(Known(job, look(job).state, (folder / DELIVERED).exists()))
+    return found
+
+
+def start(request: Request) -> Job:
+    """Start a keeper with the driver below it. ArgumentError where another one for this tag is active."""
+    above = Path(request.folder, request.tag)
+    above.mkdir(parents=True, exist_ok=True)
+    _forget_old(Path(request.folder), besides=request.tag)  # whose numbers must not come again
+    with _locked(above / "starting"):
+        active = [known for known in find(request) if known.state.is_active]
+        if active:
+            raise ArgumentError(
+                f"{active[0].job.id} was started for this task and is {active[0].state}: follow it instead"
+            )
+        folder = above / str(max(_numbers(above), default=0) + 1)
+        folder.mkdir()
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _start_keeper(request, folder, lock.fileno())
+    return Job("local", str(folder))
+
+
+def look(job: Job) -> Look:
+    """How it stands."""
+    folder = Path(job.id)
+    ended = _read(folder / "exit.json")
+    if ended is None and _is_held(folder / "lock"):
+        return Look(State.RUNNING)
+    ended = ended or _read(folder / "exit.json")  # it may have ended between the two looks
+    if ended is not None:
+        return Look(State(ended["state"]), str(ended["detail"]))
+    if not folder.is_dir():
+        return Look(
+            State.GONE,
+            f"there is no {folder} on this machine: a local job can be followed only where it was started; run task and "
+            "triggerer on one machine, or use a profile in YARN's cluster mode",
+        )
+    return Look(State.FAILED, "the process that kept the driver was killed, or this machine was restarted")
+
+
+def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
+    """What the driver has printed from ``offset`` on, whole lines where there are any."""
+    try:
+        with open(Path(job.id, "output.log"), "rb") as file:
+            file.seek(offset)
+            data = file.read(LOG_PIECE_BYTES)
+    except FileNotFoundError:
+        return "", offset
+    whole = data.rfind(b"\n") + 1
+    if whole and look(job).state.is_active:
+        data = data[:whole]
+    return data.decode(errors="replace"), offset + len(data)
+
+
+def errors(job: Job) -> str:
+    """Everything is in the log."""
+    return ""
+
+
+def end(job: Job) -> None:
+    """End the driver and everything below it; returns when it is over. ClusterError if it will not end."""
+    folder = Path(job.id)
+    if not look(job).state.is_active:
+        return
+    deadline = time.monotonic() + END_TIMEOUT_S
+    asked = False
+    while look(job).state.is_active:
+        if not asked and (known := _read(folder / "job.json")):
+            _signal(known["keeper"], job)
+            asked = True
+        if time.monotonic() > deadline:
+            raise ClusterError(f"the driver of {job.id} did not end within {END_TIMEOUT_S:g} s")
+        time.sleep(0.05)
+
+
+def outcome(job: Job, request: Request) -> dict[str, Any]:
+    """The run that its driver announced; without one what the driver printed last."""
+    found = outcomes.of_record(record_url(job))
+    if found:
+        return found
+    try:
+        with open(Path(job.id, "output.log"), "rb") as file:
+            file.seek(max(0, os.path.getsize(file.name) - LOG_PIECE_BYTES))
+            return {"metrics": outcomes.of_log(file.read().decode(errors="replace"))}
+    except FileNotFoundError:
+        return {}
+
+
+def mark_delivered(job: Job, request: Request) -> None:
+    """Its result was passed on: whoever comes with the same tag and without memory wants another job."""
+    if Path(job.id).is_dir():
+        Path(job.id, DELIVERED).touch()
+
+
+def record_url(job: Job) -> str:
+    """Where the driver announces its run."""
+    return f"file://{Path(job.id, 'record.json')}"
+
+
+# ---------------------------------------------------------------------- hands
+
+
+def command(request: Request) -> list[str]:
+    """The driver's command line: the script alone without Spark, ``hopsml submit`` with it."""
+    profile = profiles.load(request.profile)
+    if not profile.uses_spark:
+        return [request.python, request.script, *request.arguments]
+    return submit_command(request, {"spark.app.name": request.name, **request.conf} if request.name else request.conf)
+
+
+def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> list[str]:
+    """``hopsml submit`` in the project's interpreter, with these settings."""
+    line = [
+        request.python,
+        "-c",
+        "from hopsml.cli import main; main()",
+        "submit",
+        "--profile",
+        request.profile,
+        *options,
+    ]
+    if request.num_workers is not None:
+        line += ["--num-workers", str(request.num_workers)]
+    for key, value in conf.items():
+        line += ["--conf", f"{key}={value}"]
+    return [*line, request.script, "--", *request.arguments]
+
+
+def environment(request: Request, job: Job) -> dict[str, str]:
+    """The driver's: this process's without Airflow's settings, then the profile's, then the request's."""
+    profile = profiles.load(request.profile)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
+    slots = (
+        {} if request.num_workers is None or profile.uses_spark else {"HOPSML_LOCAL_SLOTS": str(request.num_workers)}
+    )
+    return {
+        "PYTHONUNBUFFERED": "1",  # its log is read while it runs
+        **profile.environment,
+        **kept,
+        **slots,
+        "HOPSML_PROFILE": request.profile,
+        "HOPSML_PROJECT_URL": request.project_url,
+        **request.environment,
+        job_record.VARIABLE: record_url(job),
+    }
+
+
+def _start_keeper(request: Request, folder: Path, lock: int) -> None:
+    order = {"command": command(request), "environment": environment(request, Job("local", str(folder)))}
+    with open(folder / "output.log", "ab") as output:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "hopsml.airflow.keeper", str(folder), str(lock)],
+            stdin=subprocess.PIPE,  # the environment may hold secrets: it goes to no file and to no command line
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+            pass_fds=[lock],
+            start_new_session=True,
+            text=True,
+        )
+        keeper.communicate(json.dumps(order))  # returns at once: it makes itself another process's child
+
+
+def _signal(keeper: dict[str, Any], job: Job) -> None:
+    if keeper["pid_namespace"] != machine.pid_namespace():
+        raise ClusterError(f"{job.id} runs on {keeper['host']}, out of reach from here; end it there")
+    if machine.process_started(keeper["pid"]) == keeper["process_started"]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(keeper["pid"], signal.SIGTERM)
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _numbers(above: Path) -> list[int]:
+    try:
+        return [int(entry) for entry in os.listdir(above) if entry.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return content
+
+
+def _forget_old(root: Path, besides: str) -> None:
+    horizon = time.time() - KEEP_S
+    for ended in root.glob("*/*/exit.json"):
+        with contextlib.suppress(OSError):
+            if ended.parent.parent.name != besides and ended.stat().st_mtime < horizon:
+                shutil.rmtree(ended.parent)

@@ -1,0 +1,39 @@
+"""How a stored run stands, for those that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from hopsml.airflow import outcomes
+from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.storage import urls
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir
+from hopsml.tracking import catalog
+
+STATES = ("FINISHED", "FAILED", "CANCELLED", "LOST")  # in which a run stays
+
+
+def directory_of(run: str, project_url: str) -> RunDir:
+    """Where a run given by id, path or URL lies, or will lie."""
+    return RunDir(run if "/" in run else urls.join(project_url, EXPERIMENTS, run))
+
+
+def ended(run: str, project_url: str) -> dict[str, Any] | None:
+    """What came of a run; None while it has not begun, or goes on. Raises StorageError."""
+    directory = directory_of(run, project_url)
+    try:
+        stored = catalog.read(directory, brief=True)
+    except PathNotFound:
+        return None
+    if stored.state not in STATES:
+        return None
+    return {**outcomes.of_run(directory), "state": stored.state}
+
+
+def checked(name: str, states: Collection[str]) -> tuple[str, ...]:
+    """Names of end states, as they were given to an operator. ArgumentError for an unknown one."""
+    for state in states:
+        if state not in STATES:
+            raise ArgumentError(f"{name}: {state!r} is no state in which a run ends; those are {', '.join(STATES)}")
+    return tuple(states)

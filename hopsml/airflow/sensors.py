@@ -1,0 +1,71 @@
+"""``HopsMLRunSensor``: waits for a run that somebody else has started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowException
+
+from hopsml import settings
+from hopsml.airflow import run_states
+from hopsml.airflow.triggers import HopsMLRunTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class HopsMLRunSensor(BaseSensorOperator):
+    """Succeeds when a run has ended in one of ``states``; its result is that of ``HopsMLOperator``.
+
+    Args:
+        run: URL, path or id of the run; it need not have begun.
+        project_url: where ids are looked for; by default $HOPSML_PROJECT_URL, or HDFS.
+        states: end states to wait for, of FINISHED, FAILED, CANCELLED, LOST; any other one fails the task.
+        deferrable: wait in the triggerer.
+    """
+
+    template_fields: Sequence[str] = ("run", "project_url")
+    ui_color = "#e8f3e9"
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        project_url: str = "",
+        states: Sequence[str] = ("FINISHED",),
+        deferrable: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.run, self.project_url, self.deferrable = run, project_url, deferrable
+        self.states = run_states.checked("states", states)
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Whether the run has ended, with its result."""
+        found = run_states.ended(self.run, self.project_url or settings.project_url())
+        return PokeReturnValue(found is not None, self._accepted(found) if found is not None else None)
+
+    def execute(self, context: Context) -> Any:
+        """Poke until the end, or let the triggerer do it."""
+        if not self.deferrable:
+            return super().execute(context)
+        project_url = self.project_url or settings.project_url()
+        return self.defer(
+            trigger=HopsMLRunTrigger(self.run, project_url, self.poke_interval),
+            method_name="execute_complete",
+            timeout=self.timeout,
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Called when the trigger has seen the end of the run."""
+        return self._accepted(event)
+
+    def _accepted(self, found: dict[str, Any]) -> dict[str, Any]:
+        if found["state"] not in self.states:
+            raise AirflowException(
+                f"run {found['run_dir']} ended as {found['state']}, and {', '.join(self.states)} was waited for: "
+                f"{found['error'] or 'see its logs'}"
+            )
+        return found

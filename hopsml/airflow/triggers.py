@@ -1,0 +1,100 @@
+"""Triggers: what waits for a deferred task. Each one can be serialised and run again anywhere, any number of times."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from hopsml.airflow import jobs, run_states
+from hopsml.airflow.jobs import Job, Look, State
+from hopsml.errors import ClusterUnavailable, StorageError
+
+PATIENCE_S = 900.0  # with a ResourceManager or a store that does not answer
+
+
+class HopsMLJobTrigger(BaseTrigger):
+    """Waits for the end of a job and tells its driver's log as it grows.
+
+    Its event: ``{"job", "state", "detail", "offset"}``, ``offset`` being how much of the log was told.
+    """
+
+    def __init__(self, job: dict[str, Any], poll_interval_s: float = 5.0, offset: int = 0) -> None:
+        super().__init__()
+        self.job, self.poll_interval_s, self.offset = job, poll_interval_s, offset
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Everything that another triggerer needs."""
+        content = {"job": self.job, "poll_interval_s": self.poll_interval_s, "offset": self.offset}
+        return "hopsml.airflow.triggers.HopsMLJobTrigger", content
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event, at the end."""
+        job = Job.from_dict(self.job)
+        kind = jobs.of_kind(job.kind)
+        offset, told = self.offset, ""
+        answered = time.monotonic()
+        while True:
+            try:
+                seen = await asyncio.to_thread(kind.look, job)
+                text, offset = await asyncio.to_thread(kind.read_log, job, offset)
+                answered = time.monotonic()
+            except ClusterUnavailable as error:
+                if time.monotonic() - answered > PATIENCE_S:
+                    raise
+                self.log.warning("%s; asking again", error)
+                await asyncio.sleep(self.poll_interval_s)
+                continue
+            for line in text.splitlines():
+                self.log.info("%s", line)
+            if not seen.state.is_active and not text:
+                yield TriggerEvent(
+                    {"job": self.job, "state": seen.state.value, "detail": seen.detail, "offset": offset}
+                )
+                return
+            told = self._tell(seen, told)
+            await asyncio.sleep(0 if text else self.poll_interval_s)
+
+    async def on_kill(self) -> None:
+        """Somebody cleared the waiting task, or marked it as failed or done: what it waits for ends."""
+        job = Job.from_dict(self.job)
+        await asyncio.to_thread(jobs.of_kind(job.kind).end, job)
+
+    def _tell(self, seen: Look, told: str) -> str:
+        words = f"{seen.state} {seen.detail}".strip()
+        if words != told and seen.state is State.WAITING:
+            self.log.info("waiting: %s", seen.detail or "for resources")
+        return words
+
+
+class HopsMLRunTrigger(BaseTrigger):
+    """Waits until a run has ended. Its event: ``{"state", "run_dir", ...}`` as ``outcomes.of_run`` gives it."""
+
+    def __init__(self, run: str, project_url: str, poll_interval_s: float = 60.0) -> None:
+        super().__init__()
+        self.run_name, self.project_url, self.poll_interval_s = run, project_url, poll_interval_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Everything that another triggerer needs."""
+        content = {"run": self.run_name, "project_url": self.project_url, "poll_interval_s": self.poll_interval_s}
+        return "hopsml.airflow.triggers.HopsMLRunTrigger", content
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event, at the end."""
+        answered = time.monotonic()
+        while True:
+            try:
+                found = await asyncio.to_thread(run_states.ended, self.run_name, self.project_url)
+                answered = time.monotonic()
+            except StorageError as error:
+                if time.monotonic() - answered > PATIENCE_S:
+                    raise
+                self.log.warning("%s; looking again", error)
+                found = None
+            if found is not None:
+                yield TriggerEvent(found)
+                return
+            await asyncio.sleep(self.poll_interval_s)

@@ -1,0 +1,205 @@
+"""Jobs in YARN's cluster mode: the driver is in a container; nothing of it is on Airflow's machines.
+
+An application is found again by its tag, whatever happened to the process that submitted it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from hopsml import submission
+from hopsml.airflow import outcomes
+from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, Known, Look, Request, State
+from hopsml.airflow.local_jobs import DROPPED, submit_command
+from hopsml.errors import ApplicationNotFound, ClusterError, StorageError
+from hopsml.storage import job_record, urls
+from hopsml.yarn import Application, ResourceManager, logs
+from hopsml.yarn.resource_manager import TIMEOUT_S
+
+SUBMIT_TIMEOUT_S = 600.0
+END_TIMEOUT_S = 60.0
+SEEN_TIMEOUT_S = 20.0  # from spark-submit's end until the application can be found by its tag
+LAST_LINES_S = 20.0
+RECORDS = "Airflow"  # folder of the project
+
+
+# ---------------------------------------------------------------------- the calls of Jobs
+
+
+def find(request: Request) -> list[Known]:
+    """All applications with the request's tag, the youngest first."""
+    found = []
+    yarn = ResourceManager.of_environment()
+    for application in yarn.find(request.tag):
+        state = state_of(application).state
+        delivered = state is State.SUCCEEDED and _is_delivered(request, application.id)
+        found.append(Known(_job(yarn, application.id), state, delivered))
+    return found
+
+
+def start(request: Request) -> Job:
+    """Submit it. ClusterError with what spark-submit said when that fails; nothing of it goes on then."""
+    yarn = ResourceManager.of_environment()
+    before = {application.id for application in yarn.find(request.tag)}
+    said = _submit([*submit_command(request, settings_of(request), "--detach", "--tag", request.tag)])
+    deadline = time.monotonic() + SEEN_TIMEOUT_S
+    while True:
+        fresh = [application.id for application in yarn.find(request.tag) if application.id not in before]
+        if fresh:
+            return _job(yarn, fresh[0])
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"spark-submit succeeded, but YARN shows no application with the tag {request.tag}:\n{said}"
+            )
+        time.sleep(0.2)
+
+
+def look(job: Job) -> Look:
+    """How it stands. ClusterUnavailable when no ResourceManager answers."""
+    try:
+        return state_of(_manager(job).application(job.id))
+    except ApplicationNotFound as error:
+        return Look(State.GONE, str(error))
+
+
+def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
+    """What the driver has printed from ``offset`` on; nothing where the log cannot be had just now.
+
+    ``last``: the application is over; its last lines are waited for, since a NodeManager takes seconds to aggregate them.
+    """
+    deadline = time.monotonic() + LAST_LINES_S
+    while True:
+        text, behind, complete = _read(job, offset)
+        if text or complete or not last or time.monotonic() > deadline:
+            return text, behind
+        time.sleep(0.5)
+
+
+def errors(job: Job) -> str:
+    """The end of Spark's own log, which says why where the script itself did not."""
+    try:
+        return logs.tail(_manager(job).application(job.id), "stderr", 4096).strip()
+    except ClusterError:
+        return ""
+
+
+def end(job: Job) -> None:
+    """End it; returns when it is over. ClusterError if it will not end."""
+    with contextlib.suppress(ApplicationNotFound):
+        submission.end(job.id, yarn=_manager(job), timeout_s=END_TIMEOUT_S)
+
+
+def outcome(job: Job, request: Request) -> dict[str, Any]:
+    """The run that its driver announced; without one what the driver printed last."""
+    found = outcomes.of_record(record_url(request), job.id)
+    return found or {"metrics": outcomes.of_log(_tail(job))}
+
+
+def mark_delivered(job: Job, request: Request) -> None:
+    """Its result was passed on: whoever comes with the same tag and without memory wants another job."""
+    record = job_record.read(record_url(request)) or {}
+    job_record.write(record_url(request), {**record, "delivered": job.id})
+
+
+# ---------------------------------------------------------------------- pure
+
+
+def state_of(application: Application) -> Look:
+    """YARN's words as ours."""
+    if not application.over:
+        state = State.RUNNING if application.state == "RUNNING" else State.WAITING
+        return Look(state, application.diagnostics)
+    known = {"SUCCEEDED": State.SUCCEEDED, "KILLED": State.KILLED}
+    return Look(known.get(application.final_status, State.FAILED), application.diagnostics)
+
+
+def record_url(request: Request) -> str:
+    """Where the driver announces its run, and where it is noted that its result was passed on."""
+    return urls.join(request.project_url, RECORDS, f"{request.tag}.json")
+
+
+def settings_of(request: Request) -> dict[str, str]:
+    """Spark's settings: the request's, and the driver's variables."""
+    variables = {
+        "HOPSML_PROJECT_URL": request.project_url,
+        **request.environment,
+        job_record.VARIABLE: record_url(request),
+    }
+    return {
+        **({"spark.app.name": request.name} if request.name else {}),
+        **request.conf,
+        **{f"spark.yarn.appMasterEnv.{name}": value for name, value in variables.items()},
+    }
+
+
+# ---------------------------------------------------------------------- hands
+
+
+def _submit(command: list[str]) -> str:
+    """What the command printed. It ends with this process, or with this call."""
+    line = [sys.executable, "-m", "hopsml.airflow.leash", str(os.getpid()), *command]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
+    with subprocess.Popen(
+        line,
+        env={**kept, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            said = process.communicate(timeout=SUBMIT_TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"spark-submit did not end within {SUBMIT_TIMEOUT_S:g} s; it was ended") from None
+        finally:
+            process.terminate()
+    if process.returncode:
+        raise ClusterError(f"nothing was submitted; hopsml submit left with {process.returncode}:\n{said[-4000:]}")
+    return said[-4000:]
+
+
+def _read(job: Job, offset: int) -> tuple[str, int, bool]:
+    """Some of the log, the offset behind it, and whether there will be no more."""
+    try:
+        application = _manager(job).application(job.id)
+        if not application.am_log_url:  # no container has begun
+            return "", offset, application.over
+        part = logs.read(application, "stdout", offset, LOG_PIECE_BYTES)
+    except (ClusterError, StorageError):
+        return "", offset, False
+    if part is None:
+        return "", offset, False
+    data, whole = part.data, part.data.rfind(b"\n") + 1
+    if whole and not part.complete:
+        data = data[:whole]
+    return data.decode(errors="replace"), part.offset + len(data), part.complete
+
+
+def _job(yarn: ResourceManager, application_id: str) -> Job:
+    where = {"addresses": list(yarn.addresses), "scheme": yarn.scheme, "user": yarn.user}
+    return Job("yarn", application_id, where)
+
+
+def _manager(job: Job) -> ResourceManager:
+    where = job.where
+    timeout_s = float(where.get("timeout_s", TIMEOUT_S))
+    return ResourceManager(tuple(where["addresses"]), str(where["scheme"]), timeout_s, user=str(where["user"]))
+
+
+def _is_delivered(request: Request, application_id: str) -> bool:
+    """Without a record, too: such an application has no result that could be passed on."""
+    record = job_record.read(record_url(request)) or {}
+    return record.get("application") != application_id or record.get("delivered") == application_id
+
+
+def _tail(job: Job) -> str:
+    try:
+        return logs.tail(_manager(job).application(job.id))
+    except ClusterError:
+        return ""

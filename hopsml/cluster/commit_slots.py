@@ -1,0 +1,160 @@
+"""Memory that the agent owns and the worker writes commits into; it outlives the worker, and ends with the agent.
+
+Three anonymous files (memfd) take turns: the newest complete commit, one that somebody may be reading, and the one that
+is being written. A fourth, one page long, is the blackboard between the two processes. The agent passes all four to the
+worker when it is started. Nothing has a name, so nothing is left behind when both are killed.
+
+A slot begins with a header that is cleared before the content changes and written after it is complete:
+
+    8 bytes magic · 8 bytes step · 8 bytes length of the content · content
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+SLOTS = 3
+PAGE = 4096
+_HEADER = struct.Struct("<8sqq")
+_MAGIC = b"hopsml-1"
+_PARK, _PINNED, _PROGRESS = 0, 8, 16  # places on the blackboard
+
+Buffer = bytes | bytearray | memoryview
+
+
+class CommitSlots:
+    """The four files, as the agent made them or as the worker got them."""
+
+    def __init__(self, descriptors: Sequence[int], folder: Path | None = None) -> None:
+        """``descriptors``: three slots, then the blackboard. ``folder``: where slots lie that do not fit in memory."""
+        self.descriptors = list(descriptors)
+        self._board = mmap.mmap(self.descriptors[SLOTS], PAGE)
+        self._folder = folder
+
+    @classmethod
+    def create(cls, folder: Path) -> CommitSlots:
+        """New and empty; ``folder`` gets commits that do not fit in memory."""
+        descriptors = [os.memfd_create(f"hopsml-commit-{number}") for number in range(SLOTS + 1)]
+        os.ftruncate(descriptors[SLOTS], PAGE)
+        return cls(descriptors, folder)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._board.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+    # ------------------------------------------------------------------------------------------ the blackboard
+
+    @property
+    def park(self) -> bool:
+        """Whether the worker shall stand still at its next commit."""
+        return self._board[_PARK] == 1
+
+    @park.setter
+    def park(self, value: bool) -> None:
+        self._board[_PARK] = int(value)
+
+    @property
+    def progress(self) -> int:
+        """Batches that the worker has done since the beginning of the run; -1 before it says so."""
+        return int(struct.unpack_from("<q", self._board, _PROGRESS)[0]) - 1
+
+    @progress.setter
+    def progress(self, value: int) -> None:
+        struct.pack_into("<q", self._board, _PROGRESS, value + 1)
+
+    def pin(self, slot: int, pinned: bool) -> None:
+        """Keep the worker from overwriting a slot while the agent reads it."""
+        self._board[_PINNED + slot] = int(pinned)
+
+    # ------------------------------------------------------------------------------------------ slots
+
+    def free(self, newest: int) -> int:
+        """A slot that neither holds the newest commit nor is being read."""
+        return next(slot for slot in range(SLOTS) if slot != newest and not self._board[_PINNED + slot])
+
+    def write(self, slot: int, step: int, buffers: Sequence[Buffer], *, in_memory: bool = True) -> int:
+        """Write a commit; returns its length in bytes. Raises OSError where there is no room.
+
+        What has once gone to disk stays there for the rest of this process: the agent reads it by its name.
+        """
+        self._place(slot, in_memory)
+        self.begin(slot)
+        position = 0
+        for buffer in buffers:
+            position += self.put(slot, position, buffer)
+        self.complete(slot, step, position)
+        return position
+
+    def begin(self, slot: int) -> None:
+        """From now on the slot holds no complete commit."""
+        os.pwrite(self.descriptors[slot], bytes(_HEADER.size), 0)
+
+    def put(self, slot: int, position: int, piece: Buffer) -> int:
+        """Write a piece of the content; returns its length."""
+        view, start = memoryview(piece).cast("B"), _HEADER.size + position
+        while view:
+            written = os.pwrite(self.descriptors[slot], view, start)
+            view, start = view[written:], start + written
+        return start - _HEADER.size - position
+
+    def complete(self, slot: int, step: int, length: int) -> None:
+        """All of the content is there."""
+        os.pwrite(self.descriptors[slot], _HEADER.pack(_MAGIC, step, length), 0)
+
+    def _place(self, slot: int, in_memory: bool) -> None:
+        """Have the slot's descriptor mean a file on disk, in this process and for whoever reads it by name."""
+        path = self._path(slot)
+        if in_memory or path is None:
+            if path is not None:
+                path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.ftruncate(self.descriptors[slot], 0)
+        on_disk = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.dup2(on_disk, self.descriptors[slot])
+        os.close(on_disk)
+
+    def _path(self, slot: int) -> Path | None:
+        return self._folder / f"slot-{slot}" if self._folder is not None else None
+
+    def _reading(self, slot: int) -> int:
+        """A descriptor to read the slot by: the worker may have moved it to disk."""
+        path = self._path(slot)
+        if path is not None and path.exists():
+            return os.open(path, os.O_RDONLY)
+        return os.dup(self.descriptors[slot])
+
+    def step(self, slot: int) -> int | None:
+        """The step of the complete commit in a slot; None where there is none."""
+        descriptor = self._reading(slot)
+        try:
+            return _header(descriptor)[0]
+        finally:
+            os.close(descriptor)
+
+    def read(self, slot: int) -> memoryview:
+        """The content of a complete commit, mapped, not copied. Raises LookupError where there is none."""
+        descriptor = self._reading(slot)
+        try:
+            step, length = _header(descriptor)
+            if step is None:
+                raise LookupError(f"slot {slot} holds no complete commit")
+            mapped = mmap.mmap(descriptor, _HEADER.size + length, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        return memoryview(mapped)[_HEADER.size :]
+
+
+def _header(descriptor: int) -> tuple[int | None, int]:
+    raw = os.pread(descriptor, _HEADER.size, 0)
+    if len(raw) < _HEADER.size:
+        return None, 0
+    magic, step, length = _HEADER.unpack(raw)
+    return (step, length) if magic == _MAGIC else (None, 0)

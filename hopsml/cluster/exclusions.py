@@ -1,0 +1,28 @@
+"""Hosts that fail often are set aside for a while, and for twice as long each time again; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Exclusions:
+    """Failures by host. ``limit`` of them exclude it for ``cooldown_s`` seconds, the next one for twice that."""
+
+    limit: int
+    cooldown_s: float
+    failures: dict[str, int] = field(default_factory=dict)
+    until: dict[str, float] = field(default_factory=dict)
+
+    def failed(self, host: str, now: float) -> float | None:
+        """Count one; returns for how many seconds the host is excluded, None if it is not."""
+        count = self.failures[host] = self.failures.get(host, 0) + 1
+        if count < self.limit:
+            return None
+        length: float = self.cooldown_s * 2 ** (count - self.limit)
+        self.until[host] = now + length
+        return length
+
+    def excluded(self, host: str, now: float) -> bool:
+        """Whether the host is set aside at this time."""
+        return now < self.until.get(host, now)

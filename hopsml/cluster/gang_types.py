@@ -1,0 +1,294 @@
+"""The words of the gang: what was asked for, what can happen to a run's group, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where a run stands."""
+
+    WAITING = "waiting for executors"
+    FORMING = "starting workers"
+    RUNNING = "running"
+    PARKING = "changing members at the next commit"
+    REFORMING = "ending a generation"
+    SETTLING = "finding out who failed first"
+    STOPPING = "stopping"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing comes after it."""
+        return self in (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED)
+
+
+@dataclass(frozen=True)
+class GangSpec:
+    """What was asked for. Times are in seconds.
+
+    With ``min_size`` the group is elastic: it starts with that many, grows to ``size``, and survives the loss of members.
+    """
+
+    run_id: str
+    size: int
+    min_size: int | None = None
+    start_timeout_s: float = 120.0  # from the call until every worker has begun the user's function
+    settle_s: float = 1.0  # how long an echo of a failure waits for the failure itself
+    grace_s: float = 2.0  # between SIGTERM and SIGKILL
+    flush_s: float = 120.0  # for bringing the last files of a finished run to shared storage
+    failed_flush_s: float = 4.0  # the same after a failure: its report must not wait long
+    join_s: float = 1.0  # with min_size there, how long a beginning group waits for more
+    min_workers_timeout_s: float = 600.0  # how long a group that has shrunk below min_size waits
+    agree_s: float = 0.3  # how long a parked member waits for the others' commits, which saves sending them
+    reset_limit: int | None = None  # generations that a failure may end; None: any number, while commits are made
+    fruitless_limit: int = 3  # failures in a row without a new commit
+    progress_timeout_s: float | None = None  # without a step of anybody; None: worked out from the usual step
+    host_failure_limit: int = 3  # failures that exclude a host
+    cooldown_s: float = 60.0  # of the first exclusion; it doubles
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the group may change."""
+        return self.min_size is not None
+
+    @property
+    def minimum(self) -> int:
+        """The fewest workers that train."""
+        return self.size if self.min_size is None else self.min_size
+
+
+# ---------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class Granted:
+    """Agents that belong to this run from now on, in rank order for a group of fixed size."""
+
+    agent_ids: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
+    ready: tuple[bool, ...] = ()  # whether its fork server has everything imported
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An agent has imported what the workers need."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """There will never be enough agents, or none can be had at all; ``error`` names the kind."""
+
+    reason: str
+    error: str = "slots"
+
+
+@dataclass(frozen=True)
+class MemberLost:
+    """The agent is gone: its connection broke or its lease ran out."""
+
+    agent_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The worker is about to call the user's function."""
+
+    agent_id: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """How far the worker is: batches since the beginning of the run; ``stopped``: the system holds its process."""
+
+    agent_id: str
+    generation: int
+    step: int
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The agent holds the training state as it was after ``step``."""
+
+    agent_id: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Parked:
+    """The worker has committed ``step`` and makes no further one."""
+
+    agent_id: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The user's function returned."""
+
+    agent_id: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker is lost; ``secondary`` marks the echo of another member's failure, ``raised`` the user's own error."""
+
+    agent_id: str
+    generation: int
+    cause: str
+    secondary: bool = False
+    raised: bool = False
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Nothing of the worker is left on its host."""
+
+    agent_id: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class DrainAsked:
+    """This agent will go: its node was warned, or its executor is being decommissioned."""
+
+    agent_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ResizeAsked:
+    """The user wants this many workers at most."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class CancelAsked:
+    """The user, an interrupt or the end of the program wants the run to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passes; deadlines are enforced here alone."""
+
+
+Event = (
+    Granted
+    | Ready
+    | Refused
+    | MemberLost
+    | Started
+    | Stepped
+    | Committed
+    | Parked
+    | Finished
+    | Failed
+    | Closed
+    | DrainAsked
+    | ResizeAsked
+    | CancelAsked
+    | Tick
+)
+
+
+# ---------------------------------------------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True)
+class AskAgents:
+    """The run wants ``count`` agents at once, and takes up to ``most``."""
+
+    count: int
+    most: int
+
+
+@dataclass(frozen=True)
+class StartGeneration:
+    """Form the group and launch a worker on each member.
+
+    For a group of fixed size the index in the tuple is the rank. ``step`` is the commit to go on from, -1 for none;
+    ``holders`` have it.
+    """
+
+    generation: int
+    agent_ids: tuple[str, ...]
+    step: int = -1
+    holders: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class ParkWorkers:
+    """Have these members' workers commit and stand still at their next commit."""
+
+    generation: int
+    agent_ids: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class StopWorkers:
+    """End these members' workers.
+
+    ``keep``: a further generation follows, the agents keep commits and files. ``dump``: first let the Python threads write
+    their stacks into the log.
+    """
+
+    generation: int
+    agent_ids: tuple[str, ...]
+    grace_s: float
+    flush_s: float
+    keep: bool = False
+    dump: bool = False
+
+
+@dataclass(frozen=True)
+class DropAgents:
+    """These agents did not answer in time: cut them off, they end by their lease."""
+
+    agent_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReturnAgents:
+    """The run needs these agents no more. ``leave``: nobody shall, they are to end."""
+
+    agent_ids: tuple[str, ...]
+    leave: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What people should know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """The run is over. For a failure: who failed first, and why; ``missing`` maps rank -> what was not there."""
+
+    phase: Phase
+    error: str = ""  # worker | start | slots | launcher | cancelled
+    reason: str = ""
+    agent_id: str = ""
+    rank: int = -1
+    missing: tuple[tuple[int, str], ...] = ()
+
+
+Action = AskAgents | StartGeneration | ParkWorkers | StopWorkers | DropAgents | ReturnAgents | Note | Conclude

@@ -1,0 +1,15 @@
+"""Training in a group that may change: ``hopsml.elastic.State`` and ``hopsml.elastic.Sampler``.
+
+    state = hopsml.elastic.State(model=model, optimizer=optimizer)
+    data = hopsml.elastic.Sampler(len(x), global_batch_size=128, seed=1, epochs=10)
+    for batch in state.resume(data):
+        ...
+        state.commit(every=10)
+
+Importing this module imports no framework.
+"""
+
+from hopsml.training.elastic_state import State
+from hopsml.training.sampler import Sampler
+
+__all__ = ["Sampler", "State"]

@@ -1,0 +1,79 @@
+"""A run that was started, followed for MLflow where a tracking URI is set; on the driver alone, and never in its way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml import settings
+from hopsml.cluster.run_state import Change
+from hopsml.experiment.run import Run
+from hopsml.tracking.mlflow import entries
+from hopsml.tracking.mlflow.link import LINK, Followed
+from hopsml.tracking.mlflow.order import Group, Order
+
+logger = logging.getLogger(__name__)
+
+
+def follow(
+    run: Run,
+    record: Mapping[str, Any],
+    profile_environment: Mapping[str, str],
+    *,
+    register_as: str | None,
+    group: Group | None,
+) -> None:
+    """Let MLflow know of the run from now on. Called on the user's thread: MLflow's active run is a thread's own."""
+    uri = settings.mlflow_tracking_uri(profile_environment)
+    if not uri:
+        return
+    try:
+        order = order_of(uri, run.run_id, record, register_as=register_as, group=group)
+        followed = LINK.follow(order, run.directory, record, lambda text: _note(run, text))
+        run.observe(lambda change: _pass_on(followed, change))
+        followed.lost = any(view.metrics for view in run.state.members.values())  # reported before anybody observed
+        run.add_done_callback(lambda future: followed.end())
+    except Exception as error:  # noqa: BLE001 a record of a run must not fail it
+        _note(run, f"MLflow is not told of this run: {type(error).__name__}: {error}")
+
+
+def order_of(
+    uri: str, run_id: str, record: Mapping[str, Any], *, register_as: str | None, group: Group | None
+) -> Order:
+    """Where the run goes: MLflow's own variables count, then the project's name is the experiment's."""
+    name = str(record.get("name") or "")
+    experiment_id = os.environ.get("MLFLOW_EXPERIMENT_ID", "")
+    named = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+    return Order(
+        tracking_uri=uri,
+        experiment=named or settings.project_name(),
+        experiment_id="" if named else experiment_id,
+        run_name=run_id if name in ("", "no-name") else f"{name} {run_id}",
+        parent_run_id=active_run_id(),
+        register_as=register_as or "",
+        group=group,
+    )
+
+
+def active_run_id() -> str:
+    """The user's own MLflow run that is under way on this thread; "" without one. MLflow is not imported for it."""
+    module = sys.modules.get("mlflow")
+    active = module.active_run() if module is not None else None
+    return str(active.info.run_id) if active is not None else os.environ.get("MLFLOW_RUN_ID", "")
+
+
+def _pass_on(followed: Followed, change: Change) -> None:
+    """On the coordinator's thread: computed and queued, in microseconds."""
+    if change.kind == "report" and change.rank == 0:
+        followed.rows(entries.rows(change.metrics, change.time, change.step))
+    elif change.kind == "system":
+        values = {entries.system_name(change.rank, key): value for key, value in change.metrics.items()}
+        followed.rows(entries.rows(values, change.time, change.step))
+
+
+def _note(run: Run, text: str) -> None:
+    logger.warning("run %s: %s", run.run_id, text)
+    run.state.publish(Change("note", text=text))

@@ -1,0 +1,94 @@
+"""``recorded``: a run directory for work that the driver does itself: preparing data, registering a model.
+
+with experiment.recorded("digits-etl", args={"parts": 4}) as run:
+    frame.write.parquet(run.path("data"))
+    run.metrics["rows"] = frame.count()
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopsml import settings
+from hopsml.experiment import applications
+from hopsml.experiment.plain import as_json
+from hopsml.storage import job_record, urls
+from hopsml.storage.run_dir import claim
+from hopsml.tracking import record, redact
+from hopsml.tracking.recording import Recording
+
+
+@dataclass
+class Recorded:
+    """A run without workers, under way. What is put into ``metrics`` is its result."""
+
+    run_id: str
+    run_dir: str
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def path(self, *names: str) -> str:
+        """URL of a file or folder of the run; nothing is made."""
+        return urls.join(self.run_dir, *names)
+
+    def json(self, **more: Any) -> str:
+        """One line for scripts: metrics, run id and directory, and whatever is added."""
+        return json.dumps(as_json({**self.metrics, "run_id": self.run_id, "run_dir": self.run_dir, **more}))
+
+
+@contextmanager
+def recorded(
+    name: str = "no-name", args: Mapping[str, Any] | None = None, description: str | None = None
+) -> Iterator[Recorded]:
+    """Record what happens in the ``with`` block as a run; it has ended, one way or another, when the block has.
+
+    Args:
+        name, description: for people who look for the run later.
+        args: what the work depends on; for the record alone.
+
+    Raises:
+        StorageError: the run directory cannot be written; names the path.
+    """
+    application, began = applications.current_id(), time.time()
+    asked = {
+        "verb": "recorded",
+        "name": name,
+        "description": description or "",
+        "arguments": redact.arguments(as_json(dict(args or {}))),
+        "workers": 0,
+        "application": application,
+        "user": settings.project_name(),
+        "driver": platform.node(),
+        **record.of_driver(),
+    }
+    directory = claim(settings.project_url(), application, asked)
+    job_record.announce(directory, application)
+    recording = Recording(directory, None).start()
+    run = Recorded(directory.run_id, directory.url)
+    try:
+        yield run
+        directory.write_json(directory.outputs_json, as_json(run.metrics))
+    except BaseException as error:
+        recording.join()
+        state = "CANCELLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        directory.write_status(_status(run, state, began, f"{type(error).__name__}: {error}"))
+        raise
+    recording.join()
+    directory.write_status(_status(run, "FINISHED", began))
+
+
+def _status(run: Recorded, state: str, began: float, error: str = "") -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "state": state,
+        "ended": time.time(),
+        "seconds": round(time.time() - began, 3),
+        "error": as_json(error),
+        "workers": [],
+        "not_on_shared_storage": {},
+    }

@@ -1,0 +1,38 @@
+"""``resume``: go on with a run whose driver has died, or that failed, from its newest complete checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hopsml import settings
+from hopsml.errors import ArgumentError
+from hopsml.experiment import plan, rerun
+from hopsml.experiment.result import Result
+from hopsml.experiment.run import Run
+from hopsml.storage.runs import find
+
+
+def resume(run: Any, *, profile: str | None = None, progress: bool = True) -> Result:
+    """Continue a run and wait for its end; a run of its own, which begins where the other's last checkpoint stands.
+
+    ``run`` is its URL, path, id, handle or result. The function and its arguments are those of the record; a
+    ``hopsml.elastic.State`` or a ``hopsml.tensorflow.Checkpointer`` in it restores what was saved. Workers of the first run
+    are gone by then: they live on a lease of their driver.
+
+    Raises ArgumentError for a run that has finished, or that was not recorded well enough; otherwise as ``submit``.
+    """
+    return submit(run, profile=profile, progress=progress).result()
+
+
+def submit(run: Any, *, profile: str | None = None, progress: bool = True) -> Run:
+    """As ``resume``, but returns at once with the run's handle."""
+    directory = find(run, settings.project_url())
+    status = directory.read_status()
+    if status is not None and status.get("state") == "FINISHED":
+        raise ArgumentError(
+            f"run {directory.run_id} has finished: there is nothing to go on with; experiment.rerun repeats it, and "
+            f"collective_all_reduce(..., resume={directory.run_id!r}) trains on from its last checkpoint"
+        )
+    again = rerun.build(directory.url, profile=profile, progress=progress)
+    return plan.start(dataclasses.replace(again, resume=directory.url))

@@ -1,0 +1,80 @@
+"""``%load_ext hopsml``: ``%runs``, ``%logs`` and ``%tensorboard_run``; IPython is imported when they are registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hopsml import settings
+from hopsml.errors import ArgumentError, HopsmlError
+from hopsml.notebook import listing, tensorboard
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import RunDir
+from hopsml.storage.runs import find
+from hopsml.tracking import catalog
+
+
+def register(shell: Any) -> None:
+    """Make the magics known to IPython's shell."""
+    from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+    def magic(function: Callable[..., Any], *arguments: Any) -> None:
+        def call(line: str) -> Any:
+            with _one_sentence():
+                return function(**vars(parse_argstring(call, line)))
+
+        call.__name__, call.__doc__ = function.__name__, function.__doc__
+        for decorate in (*reversed(arguments), magic_arguments()):
+            call = decorate(call)
+        shell.register_magic_function(call, "line", function.__name__)
+
+    run = argument("run", nargs="?", default="", help="id, URL or path of the run; the youngest one by default")
+    magic(
+        runs,
+        argument("--last", type=int, default=20, help="how many, the youngest first; 0 for all"),
+        argument("--project", default="", help="URL of a project; this notebook's by default"),
+    )
+    magic(logs, run, argument("--rank", type=int, default=0, help="whose log; 0 by default"))
+    magic(tensorboard_run, run)
+
+
+def runs(last: int = 20, project: str = "") -> listing.RunsTable:
+    """The runs of a project as a table, youngest first."""
+    return listing.recent(project or settings.project_url(), last or None)
+
+
+def logs(run: str = "", rank: int = 0) -> None:
+    """Print what a rank of a run has printed."""
+    url = directory_of(run).log(0, rank)
+    print(for_url(url).read_bytes(url).decode(errors="replace"), end="")
+
+
+def tensorboard_run(run: str = "") -> None:
+    """Show TensorBoard with the events of a run; it ends with the kernel."""
+    from IPython.display import display
+
+    page = tensorboard.open_page(directory_of(run))
+    display(tensorboard.bundle(page, tensorboard.path_here(page.port)), raw=True)
+
+
+def directory_of(run: str) -> RunDir:
+    """The run of this id, URL or path; "" is the youngest of the project. Raises ArgumentError when there is none."""
+    project = settings.project_url()
+    if run:
+        return find(run, project)
+    youngest = catalog.recent(project, 1)
+    if not youngest:
+        raise ArgumentError(f"there are no runs in {project}; HOPSML_PROJECT_URL says where they are looked for")
+    return youngest[0].directory
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """An error of ours is said without a traceback."""
+    from IPython.core.error import UsageError
+
+    try:
+        yield
+    except HopsmlError as error:
+        raise UsageError(str(error)) from None

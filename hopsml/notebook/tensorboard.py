@@ -1,0 +1,143 @@
+"""TensorBoard beside a notebook: a page for each run, kept until the kernel ends, shown through the notebook's server."""
+
+from __future__ import annotations
+
+import atexit
+import html
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopsml.errors import HopsmlError
+from hopsml.storage.run_dir import RunDir
+
+HEIGHT_PX = 700
+END_S = 15.0
+
+_pages: dict[str, Page] = {}  # by the URL of the events
+
+
+@dataclass(frozen=True)
+class Page:
+    """A TensorBoard that serves on loopback; ``process`` ends with this one, or when its standard input is closed."""
+
+    run_id: str
+    port: int
+    process: subprocess.Popen[str]
+
+    @property
+    def address(self) -> str:
+        """Where it is found from this machine."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    def close(self) -> None:
+        """End it; idempotent."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def open_page(directory: RunDir) -> Page:
+    """The page of a run, started when there is none; returns when it serves. HopsmlError when it does not."""
+    known = _pages.get(directory.events)
+    if known is not None and known.process.poll() is None:
+        return known
+    _pages[directory.events] = page = _start(directory)
+    return page
+
+
+def close_all() -> None:
+    """End all pages; done at the kernel's end in any case."""
+    while _pages:
+        _pages.popitem()[1].close()
+
+
+def _start(directory: RunDir) -> Page:
+    from hopsml.cluster.fork_client import own_sys_path
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hopsml.notebook.tensorboard_server", directory.events],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # the interrupt of a cell is not for it
+    )
+    page = Page(directory.run_id, 0, process)
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline() or "{}")
+    except BaseException:  # an interrupt: nobody waits for it any more
+        page.close()
+        raise
+    if "port" not in said:
+        page.close()
+        raise HopsmlError(said.get("error") or f"TensorBoard ended with exit status {process.returncode}")
+    return Page(directory.run_id, int(said["port"]), process)
+
+
+atexit.register(close_all)
+
+# -- where a browser finds it
+
+
+def page_path(port: int, environment: Mapping[str, str], base_url: str, has_proxy: bool) -> str:
+    """The path on the notebook's own server under which its proxy shows a port; "" without a proxy.
+
+    ``base_url``: where that server has its root. ``TENSORBOARD_PROXY_URL`` (with %PORT%), which TensorBoard's own
+    notebook support reads, comes first.
+    """
+    given = environment.get("TENSORBOARD_PROXY_URL", "")
+    if given:
+        return given.replace("%PORT%", str(port))
+    if not has_proxy:
+        return ""
+    base = environment.get("JUPYTERHUB_SERVICE_PREFIX") or base_url or "/"
+    return f"/{base.strip('/')}/proxy/{port}/".replace("//", "/")
+
+
+def path_here(port: int) -> str:
+    """``page_path`` for this kernel."""
+    has_proxy = importlib.util.find_spec("jupyter_server_proxy") is not None
+    return page_path(port, os.environ, server_base_url(os.environ), has_proxy)
+
+
+def server_base_url(environment: Mapping[str, str]) -> str:
+    """The base URL of the Jupyter server that started this kernel, which notes it in its runtime folder; "" unknown."""
+    server = environment.get("JPY_PARENT_PID", "")
+    if not server.isdigit():
+        return ""
+    try:
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        return str(json.loads(Path(jupyter_runtime_dir(), f"jpserver-{server}.json").read_text())["base_url"])
+    except (ImportError, OSError, ValueError, KeyError):
+        return ""
+
+
+def bundle(page: Page, path: str) -> dict[str, str]:
+    """What the notebook shows: the page itself where its server can reach it, else where to find it."""
+    title = f"TensorBoard of {page.run_id}"
+    if not path:
+        text = f"{title}: {page.address} on the machine of this kernel"
+        hint = "with jupyter-server-proxy installed beside the notebook server, the page stands here instead"
+        return {"text/plain": text, "text/html": f"<div>{html.escape(text)}<br><small>{hint}</small></div>"}
+    link = html.escape(path, quote=True)
+    frame = (
+        f'<div><a href="{link}" target="_blank" rel="noopener">{html.escape(title)}</a></div>'
+        f'<iframe src="{link}" width="100%" height="{HEIGHT_PX}" style="border:1px solid rgba(128,128,128,0.3)"></iframe>'
+    )
+    return {
+        "text/plain": f"{title}: {path} on the notebook's server, {page.address} from its machine",
+        "text/html": frame,
+    }

@@ -1,0 +1,117 @@
+"""TensorBoard over a run's events, wherever they lie: a process, and for remote events a copy that is refreshed.
+
+As a program (``python -m hopsml.notebook.tensorboard_server EVENTS``) it serves on a free port of loopback, says on its
+standard output which, and ends when its standard input does: with whoever started it, however that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hopsml.errors import HopsmlError
+
+REFRESH_S = 5.0
+START_TIMEOUT_S = 120.0  # it imports TensorFlow where that is installed
+_POLL_S = 0.05
+# Dies with this process, also by kill -9; the same interpreter and import path, so that hopsml is found.
+_START = (
+    "import sys; from hopsml.cluster.processes import die_with_parent; die_with_parent(int(sys.argv.pop(1))); "
+    "from tensorboard.main import run_main; run_main()"
+)
+
+
+class Server:
+    """A TensorBoard that was started; ``folder`` is for its notes, its log and the copy of remote events."""
+
+    def __init__(self, events: str, host: str, port: int, folder: Path, quiet: bool) -> None:
+        from hopsml.cluster.fork_client import own_sys_path
+        from hopsml.storage import urls
+
+        scheme, _, path = urls.split(events)
+        self._events, self._is_local = events, scheme in ("", "file")
+        self._copy, self._folder, self._log = folder / "events", folder, folder / "log"
+        self.refresh()
+        logdir = path if self._is_local else str(self._copy)
+        command = [sys.executable, "-c", _START, str(os.getpid()), "--logdir", logdir, "--host", host]
+        environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(own_sys_path())}
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(port)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log if quiet else None,
+                stderr=log if quiet else None,
+            )
+
+    def refresh(self) -> None:
+        """Copy what has grown, where the events are not on this machine."""
+        if not self._is_local:
+            fetch(self._events, self._copy)
+
+    def port(self, timeout_s: float = START_TIMEOUT_S) -> int:
+        """Its port, once it serves. HopsmlError when it does not within the time."""
+        note = self._folder / ".tensorboard-info" / f"pid-{self.process.pid}.info"
+        deadline = time.monotonic() + timeout_s
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                return int(json.loads(note.read_text())["port"])
+            except (FileNotFoundError, ValueError):  # not there yet, or half written
+                time.sleep(_POLL_S)
+        said = self._log.read_text(errors="replace").strip()[-2000:]
+        ended = self.process.poll()
+        how = f"does not serve after {timeout_s:g} s" if ended is None else f"ended with exit status {ended}"
+        raise HopsmlError(f"TensorBoard {how}; is it installed (pip install tensorboard)? It said: {said or 'nothing'}")
+
+
+@contextmanager
+def running(events: str, *, host: str = "127.0.0.1", port: int = 0, quiet: bool = False) -> Iterator[Server]:
+    """TensorBoard over the event files below a URL until the block is left; port 0 for any that is free."""
+    with tempfile.TemporaryDirectory(prefix="hopsml-tensorboard-") as folder:
+        server = Server(events, host, port, Path(folder), quiet)
+        try:
+            yield server
+        finally:
+            server.process.terminate()
+            server.process.wait()
+
+
+def fetch(events: str, folder: Path) -> int:
+    """Copy the event files that have grown; returns how many."""
+    from hopsml.storage import filesystem, urls
+
+    copied = 0
+    for file in filesystem.walk(events):
+        target = folder / urls.relative(file.url, events)
+        if file.is_dir or urls.is_temporary(file.url) or (target.exists() and target.stat().st_size == file.length):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        filesystem.for_url(file.url).download(file.url, target)
+        copied += 1
+    return copied
+
+
+def main() -> None:
+    """One JSON line with ``port`` or ``error``; then until the end of standard input."""
+    try:
+        with running(sys.argv[1], quiet=True) as server:
+            print(json.dumps({"port": server.port()}), flush=True)
+            while server.process.poll() is None:
+                if select.select([sys.stdin], [], [], REFRESH_S)[0] and not os.read(sys.stdin.fileno(), 4096):
+                    return
+                server.refresh()
+    except HopsmlError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

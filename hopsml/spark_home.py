@@ -1,0 +1,30 @@
+"""Where Spark lies on this machine, found without importing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from hopsml.errors import ArgumentError
+
+
+def spark_submit() -> str:
+    """The spark-submit to use: of $SPARK_HOME, else the installed pyspark's, else the one on the path."""
+    home = os.environ.get("SPARK_HOME")
+    candidates = [Path(home, "bin", "spark-submit")] if home else []
+    spec = find_spec("pyspark")
+    if spec is not None and spec.origin is not None:
+        candidates.append(Path(spec.origin).parent / "bin" / "spark-submit")
+    found = next((str(path) for path in candidates if path.is_file()), None) or shutil.which("spark-submit")
+    if found is None:
+        raise ArgumentError(
+            "there is no spark-submit: set SPARK_HOME, or install pyspark (pip install 'hopsml[spark]')"
+        )
+    return found
+
+
+def jars() -> Path:
+    """The folder of Spark's jars, Hadoop's client among them. ArgumentError where there is no Spark."""
+    return Path(spark_submit()).resolve().parent.parent / "jars"

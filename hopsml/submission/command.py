@@ -1,0 +1,82 @@
+"""spark-submit's command line and environment for a script under a profile: built first (``hopsml submit --dry-run``)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from hopsml import spark_home
+from hopsml.errors import ArgumentError
+from hopsml.profiles import Profile
+from hopsml.submission.shipping import Shipment, check_imports
+
+# Of the caller's variables, what a driver in a container of YARN needs as well: where runs are kept.
+_CARRIED = ("HOPSML_PROJECT", "HOPSML_PROJECT_URL")
+
+
+def command(
+    profile: Profile,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    num_workers: int | None = None,
+    conf: Mapping[str, str] | None = None,
+    tags: Sequence[str] = (),
+    shipment: Shipment | None = None,
+) -> list[str]:
+    """The arguments for the operating system; ``conf`` wins over the profile's settings.
+
+    ``tags`` find the application again in YARN; with them spark-submit ends once YARN holds the driver. ``shipment`` is
+    the environment that travels. Raises ArgumentError for a profile without Spark, and for a script that is not there, has
+    a syntax error, or imports what will not be there.
+    """
+    if not profile.uses_spark:
+        raise ArgumentError(
+            f"profile '{profile.name}' runs without Spark: start the script itself, python {script}, or name another "
+            "profile with --profile"
+        )
+    shipment = shipment or Shipment()
+    settings = spark_settings(profile, num_workers=num_workers, conf=conf)
+    if tags:
+        named = [tag for tag in settings.get("spark.yarn.tags", "").split(",") if tag]
+        settings["spark.yarn.tags"] = ",".join([*named, *tags])
+        if profile.deploy_mode == "cluster":
+            settings["spark.yarn.submit.waitAppCompletion"] = "false"
+    settings |= shipment.settings(settings, profile.deploy_mode)
+    check_imports(script, shipment, settings, profile)
+    line = [spark_home.spark_submit(), "--master", profile.master, "--deploy-mode", profile.deploy_mode]
+    for key, value in settings.items():
+        line += ["--conf", f"{key}={value}"]
+    return [*line, script, *arguments]
+
+
+def spark_settings(
+    profile: Profile, *, num_workers: int | None = None, conf: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Spark's settings: the profile's, then ``num_workers`` executors, then ``conf``.
+
+    A driver in YARN's container sees nothing of this process's environment: what the profile (and HOPSML_PROJECT_URL)
+    says for it is among the settings then.
+    """
+    settings = profile.settings()
+    if num_workers is not None:
+        settings["spark.executor.instances"] = str(num_workers)
+    if profile.master.startswith("yarn") and profile.deploy_mode == "cluster":
+        for name, value in _for_the_driver(profile).items():
+            settings.setdefault(f"spark.yarn.appMasterEnv.{name}", value)
+    settings.update(conf or {})
+    return settings
+
+
+def environment(profile: Profile | None = None) -> dict[str, str]:
+    """The caller's, then the profile's; this interpreter for the driver and the executors where none is named."""
+    named = _for_the_driver(profile) if profile is not None else {}
+    return {**named, **os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+
+
+def _for_the_driver(profile: Profile) -> dict[str, str]:
+    named = dict(profile.environment)
+    if profile.store:
+        named.setdefault("HOPSML_PROJECT_URL", profile.store)
+    return {**named, **{name: os.environ[name] for name in _CARRIED if os.environ.get(name)}}

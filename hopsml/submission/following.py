@@ -1,0 +1,184 @@
+"""Following an application: a state machine without hands. One look at YARN in, what to tell and to do out.
+
+    Looked, Silent, Forgotten, Interrupted  ->  step  ->  lines to print, whether to end the application, exit status
+
+It waits in ACCEPTED until the queue has room for it, runs, and ends; every end has an exit status, and only SUCCEEDED is 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import signal
+from dataclasses import dataclass
+
+from hopsml.yarn import Application
+
+OK, FAILED, TIMED_OUT = 0, 1, 124  # exit statuses; 128 + signal where a signal ended it
+REMIND_S = 30.0  # how often an unchanged reason for waiting is said again
+SILENCE_S = 600.0  # how long ResourceManagers may be away before they are given up: a restart takes a minute or two
+END_S = 60.0  # from asking for the end until it is given up
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the ResourceManager says."""
+
+    application: Application
+
+
+@dataclass(frozen=True)
+class Silent:
+    """No ResourceManager answered."""
+
+    problem: str
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """The ResourceManager answered that it knows no such application."""
+
+    problem: str
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A signal for this process: SIGINT of Ctrl-C, or SIGTERM."""
+
+    number: int
+
+
+Observation = Looked | Silent | Forgotten | Interrupted
+
+
+@dataclass(frozen=True)
+class Following:
+    """What is remembered between two looks; times are seconds of a clock that only goes forward."""
+
+    application_id: str
+    began_s: float
+    waiting_timeout_s: float | None = None
+    state: str = ""
+    reason: str = ""  # for waiting, as it was told last
+    told_s: float = 0.0
+    silent_since_s: float | None = None
+    ending_since_s: float | None = None
+    ended_by: int = 0  # the exit status that our own end of it gives; 0: we have not asked for it
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do now; ``status`` is None while it goes on."""
+
+    lines: tuple[str, ...] = ()
+    end: bool = False  # ask YARN for the application's end (again, until it has come)
+    status: int | None = None
+
+
+def step(state: Following, seen: Observation, now_s: float) -> tuple[Following, Step]:
+    """The next state, and what to do."""
+    if isinstance(seen, Interrupted):
+        return _interrupted(state, seen.number, now_s)
+    if state.ending_since_s is not None and now_s - state.ending_since_s > END_S and not _is_over(seen):
+        line = f"{state.application_id} did not end within {END_S:g} s; {_by_hand(state)}"
+        return state, Step((line,), status=state.ended_by or FAILED)
+    if isinstance(seen, Silent):
+        return _silent(state, seen.problem, now_s)
+    if isinstance(seen, Forgotten):
+        return state, Step((f"{seen.problem}: how it ended is not known",), status=state.ended_by or FAILED)
+    back = () if state.silent_since_s is None else ("the ResourceManager answers again",)
+    state, result = _looked(dataclasses.replace(state, silent_since_s=None), seen.application, now_s)
+    return state, dataclasses.replace(result, lines=back + result.lines)
+
+
+def _interrupted(state: Following, number: int, now_s: float) -> tuple[Following, Step]:
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    if state.ending_since_s is not None:
+        line = f"{name} again: left at once, {state.application_id} may still run; {_by_hand(state)}"
+        return state, Step((line,), status=state.ended_by or 128 + number)
+    asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=128 + number)
+    return asked, Step((f"{name}: ending {state.application_id} (once more leaves at once)",), end=True)
+
+
+def _silent(state: Following, problem: str, now_s: float) -> tuple[Following, Step]:
+    since = now_s if state.silent_since_s is None else state.silent_since_s
+    told = (f"{problem}; asking again",) if state.silent_since_s is None else ()
+    if now_s - since > SILENCE_S:
+        line = f"no ResourceManager answered for {SILENCE_S:g} s; {state.application_id} may still run: {problem}"
+        return state, Step((line,), status=state.ended_by or FAILED)
+    return dataclasses.replace(state, silent_since_s=since), Step(told, end=state.ending_since_s is not None)
+
+
+def _looked(state: Following, app: Application, now_s: float) -> tuple[Following, Step]:
+    if app.over:
+        return dataclasses.replace(state, state=app.state), _over(state, app)
+    lines: tuple[str, ...] = ()
+    if app.state != state.state:
+        lines = (f"{app.id}: {app.state}" + (f" (queue {app.queue})" if app.state == "ACCEPTED" else ""),)
+        state = dataclasses.replace(state, state=app.state, reason="")
+    if state.ending_since_s is not None:
+        return state, Step(lines, end=True)
+    if not in_queue(app):
+        return state, Step(lines)
+    return _waiting(state, app, lines, now_s)
+
+
+def _waiting(state: Following, app: Application, lines: tuple[str, ...], now_s: float) -> tuple[Following, Step]:
+    waited_s, reason = now_s - state.began_s, why_waiting(app)
+    if state.waiting_timeout_s is not None and waited_s > state.waiting_timeout_s:
+        line = (
+            f"queue {app.queue} had no room for {app.id} within {state.waiting_timeout_s:g} s ({reason}); ending it: ask "
+            "for less, name another queue (--conf spark.yarn.queue=...), or wait longer (--timeout)"
+        )
+        asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=TIMED_OUT)
+        return asked, Step((*lines, line), end=True)
+    if reason != state.reason or now_s - state.told_s >= REMIND_S:
+        lines = (*lines, f"waiting for {waited_s:.0f} s: {reason}")
+        state = dataclasses.replace(state, reason=reason, told_s=now_s)
+    return state, Step(lines)
+
+
+def _over(state: Following, app: Application) -> Step:
+    took = f" after {app.finished_s - app.started_s:.0f} s" if app.finished_s > app.started_s > 0 else ""
+    if app.succeeded:
+        return Step((f"{app.id}: SUCCEEDED{took}",), status=OK)
+    ending = app.final_status if app.final_status not in ("", "UNDEFINED") else app.state
+    line = f"{app.id}: {ending}{took}"
+    if ending == "KILLED" and not state.ended_by:
+        line += ", ended from outside"
+    if app.diagnostics:
+        line += f": {app.diagnostics}"
+    return Step((line,), status=state.ended_by or FAILED)
+
+
+def in_queue(app: Application) -> bool:
+    """Whether it waits for its first container: from then on it is no longer the queue that it waits for."""
+    return not app.over and app.state != "RUNNING" and not app.am_log_url
+
+
+def why_waiting(app: Application) -> str:
+    """YARN's reason in a few words, without the dates and figures that change at every look."""
+    if not app.diagnostics:
+        return "no reason given yet"
+    text = re.sub(r"^\[[^]]*\]\s*", "", app.diagnostics)
+    head, _, details = text.partition("Details :")
+    head = re.sub(r"\s*Last Node which was processed.*", "", head).strip().rstrip(".")
+    shown = [
+        part.strip()
+        for part in details.split(";")
+        if re.match(r"\s*(AM Resource Request|Queue AM Resource Usage)", part)
+    ]
+    return "; ".join([" ".join(head.split()), *shown])
+
+
+def script_said_why(app: Application) -> bool:
+    """Whether it was the script that ended, so that its own output has the reason and Spark's log does not."""
+    return app.diagnostics.startswith("User application exited with status")
+
+
+def _is_over(seen: Observation) -> bool:
+    return isinstance(seen, Looked) and seen.application.over
+
+
+def _by_hand(state: Following) -> str:
+    return f"`yarn application -kill {state.application_id}` ends it"

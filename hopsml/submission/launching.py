@@ -1,0 +1,115 @@
+"""spark-submit as a process group: started, waited for, ended with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+GRACE_S = 10.0  # from the first signal to SIGKILL
+TAIL_BYTES = 6000
+_REAP_S = 5.0  # until the system has buried what was killed
+_GUARD = Path(__file__).with_name("guard.py")
+
+
+class SparkSubmit:
+    """A spark-submit that runs, in a process group of its own; a context manager that leaves nothing of it behind.
+
+    Nor is anything left when this process is killed by -9.
+
+    ``quiet``: its output is kept, and ``tail`` gives the end of it; otherwise it goes where this process's goes.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, quiet: bool) -> None:
+        self._gone = False  # then its number may be another group's
+        with contextlib.ExitStack() as undo:
+            self._kept: BinaryIO | None = None
+            if quiet:
+                self._kept = undo.enter_context(tempfile.TemporaryFile(prefix="hopsml-submit-"))
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=self._kept,
+                stderr=self._kept,
+                process_group=0,  # Ctrl-C at a terminal is for this process, which passes it on once
+            )
+            undo.callback(self.end, signal.SIGKILL)
+            self.ended = os.pidfd_open(self._process.pid)  # can be read once the process has ended
+            undo.callback(os.close, self.ended)
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARD), str(self._process.pid), str(GRACE_S)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._resources = undo.pop_all()
+
+    def __enter__(self) -> SparkSubmit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        self._guard.communicate(b"x")
+        self._resources.close()
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def send(self, number: int) -> None:
+        """A signal for the whole group; nothing where it is gone."""
+        if not self._gone:
+            try:
+                os.killpg(self._process.pid, number)
+            except ProcessLookupError:
+                self._gone = True
+
+    def end(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
+        """Signal the group, SIGKILL what is left of it after ``grace_s`` seconds, wait for it."""
+        self.send(number)
+        self._wait_until_gone(grace_s)
+        self.send(signal.SIGKILL)
+        self._wait_until_gone(_REAP_S)
+        self._process.wait()
+
+    def _wait_until_gone(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self.has_processes() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def has_processes(self) -> bool:
+        """Whether anything of the group lives."""
+        self._process.poll()  # a child that is dead and not waited for counts as a member
+        self.send(0)
+        return not self._gone and _is_alive(self._process.pid)
+
+    def tail(self) -> str:
+        """The end of what it printed; empty unless it is quiet."""
+        if self._kept is None:
+            return ""
+        length = os.fstat(self._kept.fileno()).st_size
+        start = max(0, length - TAIL_BYTES)
+        return os.pread(self._kept.fileno(), length - start, start).decode(errors="replace").strip()
+
+
+def _is_alive(group: int) -> bool:
+    """Whether a process of the group runs; one that is dead and that nobody has waited for does not count."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                facts = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:  # gone meanwhile
+                continue
+            if int(facts[2]) == group and facts[0] not in (b"Z", b"X"):
+                return True
+    return False

@@ -1,0 +1,75 @@
+"""What is wrong with a script, seen before anything is submitted: it is not there, a syntax error, a package that is not."""
+
+from __future__ import annotations
+
+import ast
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hopsml.errors import ArgumentError
+
+_GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+
+
+def read(script: str) -> ast.Module:
+    """The script's syntax tree. ArgumentError where it is not there, is no text, or has a syntax error."""
+    path = Path(script)
+    if not path.is_file():
+        raise ArgumentError(f"there is no script {script}")
+    try:
+        return ast.parse(path.read_bytes(), script)
+    except SyntaxError as error:
+        raise ArgumentError(f"{script}, line {error.lineno}: {error.msg}; nothing was submitted") from error
+    except ValueError as error:
+        raise ArgumentError(f"{script}: {error}; nothing was submitted") from error
+
+
+def imports(tree: ast.AST) -> dict[str, int]:
+    """Top-level name -> first line, of all that is imported anywhere in it, in functions too.
+
+    Not what may be missing: imports within a ``try`` that handles ImportError, and those for type checkers alone.
+    """
+    found: dict[str, int] = {}
+    for node in _certain(tree):
+        names: Iterable[str] = ()
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = [node.module]
+        for name in names:
+            found.setdefault(name.partition(".")[0], getattr(node, "lineno", 0))
+    return found
+
+
+def modules_of_files(py_files: str) -> set[str] | None:
+    """Top-level modules of ``spark.submit.pyFiles``, comma-separated; None where an archive cannot be looked into."""
+    found: set[str] = set()
+    for item in (part.strip() for part in py_files.split(",")):
+        path = Path(item.removeprefix("file://"))
+        if path.suffix == ".py":
+            found.add(path.stem)
+        elif zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as content:
+                found |= {name.partition("/")[0].partition(".")[0] for name in content.namelist()}
+        elif item:
+            return None
+    return found
+
+
+def _certain(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those that may fail, or never run."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Try) and any(_handles_import_error(handler) for handler in node.handlers):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from _certain(node)
+
+
+def _handles_import_error(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(ast.unparse(name) in _GUARDS for name in names)

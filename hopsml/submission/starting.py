@@ -1,0 +1,265 @@
+"""Submitting: spark-submit is run, the application's id is learnt by a tag of its own, and followed."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hopsml.errors import ArgumentError, ClusterError, RunCancelled
+from hopsml.profiles import Profile
+from hopsml.submission import shipping, watching
+from hopsml.submission.command import command, environment
+from hopsml.submission.following import TIMED_OUT, Following, Looked, step
+from hopsml.submission.launching import SparkSubmit
+from hopsml.submission.shipping import Shipment
+from hopsml.submission.watching import NoInterrupts, Outcome, Waits, to_stderr
+from hopsml.yarn import Application, ResourceManager
+
+_LOOK_S = 0.5
+_SETTLE_S = 1.0  # for a request that spark-submit had sent just before it was ended
+_ID_TIMEOUT_S = 30.0  # from the end of spark-submit until the ResourceManager lists the application
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An application that YARN has taken; it goes on without this process."""
+
+    application_id: str
+    tag: str
+    command: tuple[str, ...] = field(repr=False)
+
+    def follow(self, **wishes: object) -> Outcome:
+        """As submission.follow."""
+        return watching.follow(self.application_id, **wishes)  # type: ignore[arg-type]
+
+    def end(self) -> Application:
+        """As submission.end."""
+        return watching.end(self.application_id)
+
+
+def is_detachable(profile: Profile) -> bool:
+    """Whether the application lives on its own once it is submitted: YARN holds its driver."""
+    return profile.master.startswith("yarn") and profile.deploy_mode == "cluster"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be started: the command, a tag that only this submission has, the environment that travels."""
+
+    profile: Profile
+    script: str
+    command: tuple[str, ...]
+    tag: str
+    shipment: Shipment
+
+
+def plan(
+    profile: Profile,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    num_workers: int | None = None,
+    conf: Mapping[str, str] | None = None,
+    tag: str | None = None,
+    ship_environment: str | None = None,
+) -> Plan:
+    """What ``start`` and ``run`` do with the same arguments; nothing is packed or started."""
+    own = f"hopsml-{secrets.token_hex(8)}"
+    tags = [each for each in (own, tag) if each] if profile.master.startswith("yarn") else []
+    shipment = shipping.plan(ship_environment or profile.ship_environment, profile)
+    line = command(profile, script, arguments, num_workers=num_workers, conf=conf, tags=tags, shipment=shipment)
+    return Plan(profile, script, tuple(line), own, shipment)
+
+
+def start(
+    profile: Profile,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    num_workers: int | None = None,
+    conf: Mapping[str, str] | None = None,
+    tag: str | None = None,
+    ship_environment: str | None = None,
+    yarn: ResourceManager | None = None,
+    say: Callable[[str], None] = to_stderr,
+    interrupts: Waits | None = None,
+) -> Submission:
+    """Submit a script in YARN's cluster mode and return once YARN has the application.
+
+    ``tag`` finds the application again from anywhere (``ResourceManager.find``); it has one of its own besides. Raises
+    ArgumentError for a profile of another kind or a script that cannot work (nothing was submitted), ClusterError with
+    spark-submit's words when it fails, RunCancelled after a signal; the application is ended then. ``ship_environment``:
+    see Profile.
+    """
+    if not is_detachable(profile):
+        raise ArgumentError(
+            f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode) does not leave its driver to "
+            "YARN: name a profile with master yarn and deploy_mode cluster, or run it to its end (submission.run)"
+        )
+    planned = plan(
+        profile,
+        script,
+        arguments,
+        num_workers=num_workers,
+        conf=conf,
+        tag=tag,
+        ship_environment=ship_environment,
+    )
+    return _submit(planned, yarn or ResourceManager.of_environment(), say, interrupts or NoInterrupts())
+
+
+def run(
+    profile: Profile,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    num_workers: int | None = None,
+    conf: Mapping[str, str] | None = None,
+    tag: str | None = None,
+    ship_environment: str | None = None,
+    say: Callable[[str], None] = to_stderr,
+    waiting_timeout_s: float | None = None,
+    interrupts: Waits | None = None,
+) -> int:
+    """Run a script to its end under any profile with Spark; returns its exit status, 0 only for success.
+
+    In YARN's cluster mode that is ``start`` and ``follow``; otherwise the driver is here, and its output goes where this
+    process's goes. Ends with everything that it started.
+    """
+    waits = interrupts or NoInterrupts()
+    planned = plan(
+        profile,
+        script,
+        arguments,
+        num_workers=num_workers,
+        conf=conf,
+        tag=tag,
+        ship_environment=ship_environment,
+    )
+    yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
+    if yarn is not None and is_detachable(profile):
+        taken = _submit(planned, yarn, say, waits).application_id
+        return watching.follow(taken, yarn=yarn, say=say, waiting_timeout_s=waiting_timeout_s, interrupts=waits).status
+    _ship(planned, say, waits)
+    with SparkSubmit(planned.command, environment(profile), quiet=False) as job:
+        status = _accompany(job, yarn, planned.tag, waits, say, waiting_timeout_s)
+    if status and yarn is not None:
+        _end_by_tag(yarn, planned.tag)  # a driver that was killed has not told YARN anything
+    return status
+
+
+def _submit(planned: Plan, yarn: ResourceManager, say: Callable[[str], None], waits: Waits) -> Submission:
+    """Start spark-submit, and wait until YARN lists what it has submitted."""
+    _ship(planned, say, waits)
+    say(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
+    with SparkSubmit(planned.command, environment(planned.profile), quiet=True) as job:
+        while (status := job.poll()) is None:
+            if (number := waits.wait(3600.0, job.ended)) is not None:
+                _end(job, number, waits)
+                raise _cancelled(yarn, planned, number)
+        if status:
+            found = _find(yarn, planned.tag)
+            if found is None or found.over:
+                raise ClusterError(_why_failed(job, status, found))
+    found = _wait_for(yarn, planned, waits)
+    return Submission(found.id, planned.tag, planned.command)
+
+
+def _ship(planned: Plan, say: Callable[[str], None], waits: Waits) -> None:
+    """Pack and upload the environment where that is needed; a signal stops it."""
+
+    def check() -> None:
+        if (number := waits.wait(0.0)) is not None:
+            name = signal.Signals(number).name
+            raise RunCancelled(f"{name} while the environment was being packed; nothing was submitted")
+
+    shipping.ensure(planned.shipment, say, check)
+
+
+def _accompany(
+    job: SparkSubmit,
+    yarn: ResourceManager | None,
+    tag: str,
+    waits: Waits,
+    say: Callable[[str], None],
+    waiting_timeout_s: float | None,
+) -> int:
+    """Wait for a driver on this machine; on YARN say what it waits for. Returns the exit status."""
+    state = Following("", time.monotonic(), waiting_timeout_s)
+    while (status := job.poll()) is None:
+        if (number := waits.wait(watching.POLL_S if yarn else 3600.0, job.ended)) is not None:
+            say("ending it (once more leaves at once)")
+            return _end(job, number, waits)
+        found = _find(yarn, tag) if yarn is not None else None
+        if found is not None and not found.over:
+            state, todo = step(state, Looked(found), time.monotonic())
+            for line in todo.lines:
+                say(line)
+            if todo.end:
+                job.end()
+                return TIMED_OUT
+    return status if status >= 0 else 128 - status
+
+
+def _end(job: SparkSubmit, number: int, waits: Waits) -> int:
+    """Pass a signal on; a second one kills."""
+    job.send(number)
+    deadline = time.monotonic() + 10.0
+    while job.has_processes() and time.monotonic() < deadline:
+        if waits.wait(0.05) is not None:
+            break
+    job.end(signal.SIGKILL, 0.0)
+    return 128 + number
+
+
+def _find(yarn: ResourceManager, tag: str) -> Application | None:
+    try:
+        found = yarn.find(tag)
+    except ClusterError:
+        return None
+    return found[0] if found else None
+
+
+def _wait_for(yarn: ResourceManager, planned: Plan, waits: Waits) -> Application:
+    """The application of a spark-submit that has ended well."""
+    deadline = time.monotonic() + _ID_TIMEOUT_S
+    while True:
+        try:
+            if found := yarn.find(planned.tag):
+                return found[0]
+        except ClusterError:
+            if time.monotonic() > deadline:
+                raise
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"spark-submit has submitted {planned.script}, and the ResourceManager lists no application with the tag "
+                f"{planned.tag}"
+            )
+        if (number := waits.wait(_LOOK_S)) is not None:
+            raise _cancelled(yarn, planned, number)
+
+
+def _cancelled(yarn: ResourceManager, planned: Plan, number: int) -> RunCancelled:
+    deadline = time.monotonic() + _SETTLE_S
+    while not (ended := _end_by_tag(yarn, planned.tag)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    what = f"; {ended} was ended" if ended else "; nothing was submitted"
+    return RunCancelled(f"{signal.Signals(number).name} while {planned.script} was being submitted{what}")
+
+
+def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
+    """End the application with this tag, if there is one; returns its id."""
+    found = _find(yarn, tag)
+    if found is None:
+        return ""
+    if not found.over:
+        watching.end(found.id, yarn=yarn)
+    return found.id
+
+
+def _why_failed(job: SparkSubmit, status: int, found: Application | None) -> str:
+    app = f"; {found.id} is {found.state}: {found.diagnostics}" if found is not None else ", and nothing was submitted"
+    return f"spark-submit failed with exit status {status}{app}; it said:\n{job.tail()}"

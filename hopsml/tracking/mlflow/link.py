@@ -1,0 +1,206 @@
+"""The driver's side: what happens to a run goes into a queue; a thread passes it to the sender's process.
+
+Nothing here waits for MLflow, and MLflow is not imported. A queue that is full, a sender that dies: the run goes on, and
+what MLflow has missed is sent from the run directory later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from hopsml.storage.hdfs_pool import child_environment, own_pidfd
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking.mlflow import entries
+from hopsml.tracking.mlflow.order import Order
+
+CALL_TIMEOUT_S = 5.0  # one call of the sender's to MLflow
+EXIT_S = 10.0  # the longest that a program's end waits for the sender; a server known to be away costs nothing
+LINGER_S = 10.0  # without a run; the next one then finds a process that has imported MLflow
+JOIN_S = 2.0
+MOST_WAITING = 20_000  # messages
+Note = Callable[[str], None]
+
+
+class Followed:
+    """One run on its way to MLflow; every method returns at once and may be called from any thread."""
+
+    def __init__(self, courier: Courier, directory: RunDir) -> None:
+        self._courier, self._url = courier, directory.url
+        self.lost = False  # whether something was not passed on: it is read from the run directory at the end
+
+    def rows(self, rows: list[entries.Row]) -> None:
+        """Metrics, as they come."""
+        listed = [[row.key, row.value, row.time_ms, row.step] for row in rows]
+        if listed and not self._courier.put({"do": "rows", "run": self._url, "rows": listed}):
+            self.lost = True
+
+    def end(self) -> None:
+        """The run directory is complete."""
+        self._courier.put({"do": "end", "run": self._url, "lost": self.lost}, must=True)
+
+
+class Link:
+    """What a driver has: at most one sender that takes new runs; it ends when there have been none for ``LINGER_S``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._courier: Courier | None = None
+
+    def follow(self, order: Order, directory: RunDir, record: Mapping[str, Any], note: Note) -> Followed:
+        """Begin; ``note`` is called from another thread with what a person should know."""
+        begin = {"do": "begin", "run": directory.url, "order": asdict(order), "record": dict(record)}
+        with self._lock:
+            if self._courier is None or not self._courier.take(directory.url, note, begin):
+                self._courier = Courier()
+                self._courier.take(directory.url, note, begin)
+            return Followed(self._courier, directory)
+
+    def close(self, within_s: float = EXIT_S) -> None:
+        """Let the sender finish, at most ``within_s`` seconds; then it is gone, and what is left lies on the store."""
+        with self._lock:
+            courier, self._courier = self._courier, None
+        if courier is not None:
+            courier.close(within_s)
+
+
+class Courier:
+    """One sender's process with its queue, a thread that writes to it and one that reads its answers."""
+
+    def __init__(self) -> None:
+        self._queue: deque[dict[str, Any]] = deque()
+        self._changed = threading.Condition()
+        self._notes: dict[str, Note] = {}  # of the runs that the sender has not finished
+        self._retired = False  # takes no more runs
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="hopsml-mlflow-notes", daemon=True)
+        self._writer = threading.Thread(target=self._write, name="hopsml-mlflow", daemon=True)
+        self._writer.start()
+
+    def take(self, url: str, note: Note, begin: dict[str, Any]) -> bool:
+        """Whether this one still takes runs; then it has taken this one."""
+        with self._changed:
+            if self._retired:
+                return False
+            self._notes[url] = note
+            self._queue.append(begin)
+            self._changed.notify_all()
+            return True
+
+    def put(self, message: dict[str, Any], must: bool = False) -> bool:
+        """Whether there was room."""
+        with self._changed:
+            if len(self._queue) >= MOST_WAITING and not must:
+                return False
+            self._queue.append(message)
+            self._changed.notify_all()
+        return True
+
+    def close(self, within_s: float) -> None:
+        """Let the sender finish within the time, else kill it."""
+        deadline = time.monotonic() + within_s
+        with self._changed:
+            self._retired = True
+            self._queue.append({"do": "close", "within_s": within_s})
+            self._changed.notify_all()
+        self._started.wait(within_s)
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            process.kill()
+            process.wait()
+        for thread in (self._writer, self._reader):
+            if thread.ident is not None:
+                thread.join(JOIN_S)
+
+    # ------------------------------------------------------------------------------------------ threads
+
+    def _write(self) -> None:
+        try:
+            process = self._process = start_process()
+            self._reader.start()
+        except OSError as error:
+            self._died(f"the process that sends to MLflow cannot be started ({error})")
+            return
+        finally:
+            self._started.set()
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it died: the reader says so
+            while (message := self._next()) is not None:
+                process.stdin.write(json.dumps(message, default=str).encode() + b"\n")
+                process.stdin.flush()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next message; None once this courier has retired and everything is passed on."""
+        with self._changed:
+            while not self._queue:
+                if self._retired:
+                    return None
+                woken = self._changed.wait(None if self._notes else LINGER_S)
+                if not woken and not self._queue and not self._notes:
+                    self._retired = True
+            return self._queue.popleft()
+
+    def _read(self) -> None:
+        process = self._process
+        assert process is not None and process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                event = json.loads(line)
+                if event["event"] == "note":
+                    self._say(event["run"], event["text"])
+                elif event["event"] == "ended":
+                    with self._changed:
+                        self._notes.pop(event["run"], None)
+                        self._changed.notify_all()
+        process.wait()
+        if not self._retired:
+            self._died("the process that sends to MLflow has died")
+
+    def _died(self, why: str) -> None:
+        with self._changed:
+            self._retired, notes = True, dict(self._notes)
+            self._queue.clear()
+            self._changed.notify_all()
+        for note in notes.values():
+            note(f"{why}; 'hopsml runs sync' sends what MLflow has missed")
+
+    def _say(self, url: str, text: str) -> None:
+        with self._changed:
+            note = self._notes.get(url)
+        if note is not None:
+            note(text)
+
+
+def start_process() -> subprocess.Popen[bytes]:
+    """The sender; it ends when its input does, or this process."""
+    parent = own_pidfd()
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hopsml.tracking.mlflow.sender", str(CALL_TIMEOUT_S), str(parent)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[parent] if parent >= 0 else [],
+            cwd="/",  # "-m" puts the working directory on the path
+            env=child_environment(),
+            start_new_session=True,  # Ctrl-C in a terminal is the driver's
+        )
+    finally:
+        if parent >= 0:
+            os.close(parent)
+
+
+LINK = Link()

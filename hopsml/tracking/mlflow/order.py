@@ -1,0 +1,117 @@
+"""``mlflow.json``: where a run is to be sent and whether that has been done; and the list of runs that still must be."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.storage import filesystem, urls
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir, to_json
+from hopsml.tracking import redact
+from hopsml.tracking.redact import REDACTED
+
+PENDING, SENT, REFUSED = "pending", "sent", "refused"
+_PENDING_FOLDER = ".mlflow-pending"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that belong together below one MLflow run: the combinations of a ``launch``."""
+
+    key: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done in MLflow for one run."""
+
+    tracking_uri: str
+    experiment: str
+    experiment_id: str = ""  # wins over the name
+    run_name: str = ""
+    parent_run_id: str = ""  # of the user's own MLflow run
+    register_as: str = ""
+    group: Group | None = None
+    state: str = PENDING
+    run_id: str = ""  # MLflow's
+    note: str = ""  # why not, where it was refused
+
+    def recorded(self) -> dict[str, Any]:
+        """As it is written down: without a password in the URI."""
+        return {**asdict(self), "tracking_uri": redact.text(self.tracking_uri), "note": redact.text(self.note)}
+
+
+def parse(record: Mapping[str, Any]) -> Order:
+    """The opposite of ``recorded`` and of ``asdict``; what is unknown is left out."""
+    known = {field.name for field in fields(Order)} - {"group"}
+    group = record.get("group")
+    values = {name: str(record[name]) for name in known if record.get(name) is not None}
+    return Order(**values, group=Group(**group) if group else None)
+
+
+def key_of(run_url: str) -> str:
+    """The tag by which a run is found again in MLflow, whatever happened to the answer that held its id."""
+    return hashlib.sha256(run_url.encode()).hexdigest()[:32]
+
+
+def with_uri(order: Order, current_uri: str) -> Order:
+    """The order of a recorded run with a URI that can be used: its own, or the current one where a password was in it."""
+    if REDACTED not in order.tracking_uri:
+        return order
+    if not current_uri:
+        raise ArgumentError(
+            f"the run's tracking URI {order.tracking_uri} held a password, which was not recorded; set MLFLOW_TRACKING_URI"
+        )
+    return replace(order, tracking_uri=current_uri)
+
+
+# ---------------------------------------------------------------------------------------------- on the store
+
+
+def read(directory: RunDir) -> Order | None:
+    """The order of a recorded run; None where it had none."""
+    with contextlib.suppress(PathNotFound):
+        return parse(directory.read_json(directory.mlflow_json))
+    return None
+
+
+def write(directory: RunDir, order: Order) -> None:
+    """Note how far it is, in the run directory and in the project's list of runs that must still be sent."""
+    directory.write_json(directory.mlflow_json, order.recorded())
+    mark = _mark(directory)
+    if order.state == SENT:
+        filesystem.for_url(mark).delete(mark)
+    else:
+        filesystem.for_url(mark).write_bytes(mark, to_json({"run_dir": directory.url, "state": order.state}))
+
+
+def pending(project_url: str) -> list[str]:
+    """URLs of the project's runs that were not sent, oldest name first."""
+    folder = urls.join(project_url, _PENDING_FOLDER)
+    try:
+        entries = filesystem.for_url(folder).list_dir(folder)
+    except PathNotFound:
+        return []
+    names = [entry.name for entry in entries if not urls.is_temporary(entry.url)]
+    return [urls.join(project_url, EXPERIMENTS, name) for name in sorted(names)]
+
+
+def forget(directory: RunDir) -> None:
+    """Take a run off the list, for instance because it was deleted."""
+    mark = _mark(directory)
+    filesystem.for_url(mark).delete(mark)
+
+
+def project_of(run_url: str) -> str:
+    """URL of the project that a run belongs to."""
+    return run_url.rstrip("/").rsplit("/", 2)[0]
+
+
+def _mark(directory: RunDir) -> str:
+    return urls.join(project_of(directory.url), _PENDING_FOLDER, directory.run_id)

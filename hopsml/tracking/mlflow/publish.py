@@ -1,0 +1,178 @@
+"""What is done in MLflow for a run: begin it, complete it from its run directory, register its model.
+
+Each step can be repeated at any time, by anybody: it finds what is there already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hopsml.errors import PathNotFound
+from hopsml.storage import filesystem, urls
+from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
+from hopsml.tracking import catalog
+from hopsml.tracking.catalog import StoredRun
+from hopsml.tracking.mlflow import entries, order
+from hopsml.tracking.mlflow.order import Order
+from hopsml.tracking.mlflow.store import MlflowAway, MlflowRefused, Store
+
+ARTIFACT = "hopsml.json"
+_SYSTEM_FILE = re.compile(r"^g\d+-rank(\d+)" + re.escape(SYSTEM_METRICS) + "$")
+
+
+def begin(store: Store, wanted: Order, directory: RunDir, record: Mapping[str, Any]) -> Order:
+    """Open the run in MLflow, with its parent, its arguments and its references; returns the order with MLflow's id."""
+    started = float(record.get("started") or 0.0)
+    experiment = _experiment(store, wanted)
+    parent = _parent(store, wanted, experiment, record) or wanted.parent_run_id
+    tags = entries.tags(directory.url, record, folders(directory))
+    if parent:
+        tags["mlflow.parentRunId"] = parent
+    run_id = store.open_run(experiment, order.key_of(directory.url), wanted.run_name, tags, started)
+    opened = replace(wanted, run_id=run_id, experiment_id=experiment)
+    store.log(run_id, entries.params(record.get("arguments") or {}), tags)
+    return opened
+
+
+def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -> tuple[Order, list[str]]:
+    """Everything that the run has left, then its end in MLflow; and what could not be done, in words.
+
+    ``history``: the reports too, because not all of them were sent while the run went on.
+    """
+    stored = catalog.read(directory)
+    notes: list[str] = []
+    opened = begin(store, wanted, directory, stored.run) if history or not wanted.run_id else wanted
+    run_id, experiment = opened.run_id, opened.experiment_id
+    reports = read_lines(directory.metrics)
+    if history:
+        store.log(run_id, rows=entries.report_rows(reports))
+        for rank, lines in system_lines(directory):
+            store.log(run_id, rows=entries.system_rows(rank, lines))
+    ended = _ended(stored)
+    last_step = max((int(line["step"]) for line in reports if isinstance(line.get("step"), int)), default=0)
+    store.log(run_id, rows=entries.final_rows(stored.outputs, ended, last_step))
+    notes += _attach(store, run_id, directory)
+    if opened.register_as and stored.state == "FINISHED":
+        notes += _register(store, opened, directory)
+    store.log(run_id, tags=entries.tags_at_end(stored.state, stored.status or {}, stored.environment))
+    store.finish(run_id, entries.status(stored.state), ended)
+    store.drop_duplicates(experiment, order.key_of(directory.url), run_id)
+    _finish_parent(store, opened, ended)
+    return replace(opened, state=order.SENT, note="; ".join(notes)), notes
+
+
+def register(store: Store, name: str, directory: RunDir, run_id: str) -> str:
+    """A version of the model ``name`` whose source is the run's export directory; its number."""
+    tags = {"hopsml.run_id": directory.run_id, "hopsml.run_dir": directory.url}
+    return store.register(name, directory.export, run_id, tags)
+
+
+def folders(directory: RunDir) -> dict[str, str]:
+    """What MLflow refers to instead of holding copies: name to URL."""
+    return {
+        "events": directory.events,
+        "checkpoints": directory.checkpoints,
+        "export": directory.export,
+        "logs": directory.logs,
+    }
+
+
+def read_lines(url: str) -> list[dict[str, Any]]:
+    """The JSON objects of a file with one a line; a last line that is half written is left out. StorageError."""
+    try:
+        content = filesystem.for_url(url).read_bytes(url)
+    except PathNotFound:
+        return []
+    found: list[dict[str, Any]] = []
+    for line in content.decode(errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            found.append(row)
+    return found
+
+
+def system_lines(directory: RunDir) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Rank and samples of every worker whose agent wrote any."""
+    try:
+        names = [entry.name for entry in filesystem.for_url(directory.logs).list_dir(directory.logs)]
+    except PathNotFound:
+        return []
+    found = [(match, name) for name in names if (match := _SYSTEM_FILE.match(name))]
+    return [(int(match.group(1)), read_lines(urls.join(directory.logs, name))) for match, name in found]
+
+
+def _experiment(store: Store, wanted: Order) -> str:
+    """The parent's where there is one: MLflow nests only within one experiment."""
+    if wanted.parent_run_id:
+        return store.experiment_of(wanted.parent_run_id)
+    if wanted.experiment_id:
+        return wanted.experiment_id
+    return store.experiment_id(wanted.experiment)
+
+
+def _parent(store: Store, wanted: Order, experiment: str, record: Mapping[str, Any]) -> str:
+    """The run above the members of a group, opened by whichever comes first."""
+    group = wanted.group
+    if group is None:
+        return ""
+    tags = {
+        "hopsml.verb": str(record.get("verb")),
+        "hopsml.application": str(record.get("application")),
+        "hopsml.combinations": str(group.count),
+        "hopsml.state": "RUNNING",
+    }
+    if wanted.parent_run_id:
+        tags["mlflow.parentRunId"] = wanted.parent_run_id
+    return store.open_run(experiment, group.key, group.name, tags, float(record.get("started") or 0.0))
+
+
+def _finish_parent(store: Store, opened: Order, ended: float) -> None:
+    """The last member to be completed completes the group; one that failed has ended it at once."""
+    if opened.group is None:
+        return
+    for parent in store.find(opened.experiment_id, opened.group.key)[:1]:
+        members = store.statuses_below(opened.experiment_id, parent)
+        status = entries.group_status(members, opened.group.count)
+        if status != "RUNNING":
+            state = "CANCELLED" if status == "KILLED" else status
+            store.log(parent, tags={"hopsml.state": state})
+            store.finish(parent, status, ended)
+
+
+def _ended(stored: StoredRun) -> float:
+    """When the run ended; of a lost one, when something last changed in its directory."""
+    if stored.status is not None:
+        return float(stored.status.get("ended") or 0.0)
+    return catalog.last_change_s(stored.directory)
+
+
+def _attach(store: Store, run_id: str, directory: RunDir) -> list[str]:
+    """The references as a file. Artifact stores fail in ways of their own, and the same stands in the tags: no reason to
+    wait. A server that is away is met by the next step.
+    """
+    content = {"run_id": directory.run_id, "run_dir": directory.url, **folders(directory)}
+    try:
+        store.attach(run_id, ARTIFACT, json.dumps(content, indent=1) + "\n")
+    except (MlflowAway, MlflowRefused) as error:
+        return [f"the artifact {ARTIFACT} could not be written ({error})"]
+    return []
+
+
+def _register(store: Store, opened: Order, directory: RunDir) -> list[str]:
+    try:
+        if not filesystem.for_url(directory.export).list_dir(directory.export):
+            raise PathNotFound(f"{directory.export} is empty", directory.export)
+    except PathNotFound:
+        return [f"no model '{opened.register_as}' was registered: the run exported nothing into {directory.export}"]
+    try:
+        register(store, opened.register_as, directory, opened.run_id)
+    except MlflowRefused as error:
+        return [f"no model '{opened.register_as}' was registered: {error}"]
+    return []

@@ -1,0 +1,301 @@
+"""The process that talks to MLflow for all runs of one driver: ``python -m hopsml.tracking.mlflow.sender``.
+
+A process of its own, because importing MLflow takes seconds and 180 MB, because its client retries for minutes by settings
+that are the whole process's, and because a call to a frozen server can only be got rid of together with its process.
+
+Standard input, one JSON object a line:
+    {"do": "begin", "run": URL, "order": {...}, "record": {...}}
+    {"do": "rows", "run": URL, "rows": [[key, value, time_ms, step], ...]}
+    {"do": "end", "run": URL, "lost": true}          the run directory is complete; lost: not all rows were passed on
+    {"do": "close", "within_s": 5.0}                 as does the end of the input
+Standard output:
+    {"event": "note", "run": URL, "text": "..."}     for people
+    {"event": "ended", "run": URL, "state": "sent"}  nothing more is done for this run
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hopsml.errors import HopsmlError
+from hopsml.storage import filesystem
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog
+from hopsml.tracking.mlflow import order, publish, store
+from hopsml.tracking.mlflow.entries import Row
+from hopsml.tracking.mlflow.order import Order
+from hopsml.tracking.mlflow.store import MlflowAway, MlflowMissing, MlflowRefused, Store
+
+EVERY_S = 1.0  # rows are gathered for so long
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # between attempts at a server that is away
+MOST_ROWS = 50_000  # of one run that wait; more are read from the run directory at its end
+CLOSE_S = 10.0  # where nobody says how long
+Tell = Callable[[Mapping[str, Any]], None]
+Open = Callable[[str], Store]
+
+
+@dataclass
+class Followed:
+    """One run, as far as it is."""
+
+    directory: RunDir
+    order: Order
+    record: dict[str, Any]
+    uri: str
+    rows: deque[Row] = field(default_factory=deque)
+    lost: bool = False  # some rows were not sent: the run directory has them
+    begun: bool = False
+    ended: bool = False
+    noted: bool = False  # the outage that is going on
+
+
+class Sender:
+    """What is to be sent and when; ``step`` does it. Messages come from one thread, steps are done by another."""
+
+    def __init__(self, tell: Tell, open_store: Open = Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell, self._open, self._clock = tell, open_store, clock
+        self.runs: dict[str, Followed] = {}
+        self.close_at: float | None = None
+        self.changed = threading.Condition()
+        self._stores: dict[str, Store] = {}
+        self._pause_s = 0.0
+        self._not_before = 0.0
+        self._looked: set[str] = set()  # projects whose older runs were looked after
+
+    # ------------------------------------------------------------------------------------------ what is said
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """One line of the input."""
+        with self.changed:
+            match message["do"]:
+                case "begin":
+                    wanted = order.parse(message["order"])
+                    directory = RunDir(message["run"])
+                    self.runs[directory.url] = Followed(directory, wanted, message["record"], wanted.tracking_uri)
+                case "rows":
+                    self._add(message["run"], [Row(*row) for row in message["rows"]])
+                case "end":
+                    run = self.runs.get(message["run"])
+                    if run is not None:
+                        run.ended, run.lost = True, run.lost or bool(message.get("lost"))
+                case "close":
+                    within = self._clock() + float(message["within_s"])
+                    self.close_at = within if self.close_at is None else min(within, self.close_at)
+            self.changed.notify_all()
+
+    def _add(self, url: str, rows: list[Row]) -> None:
+        run = self.runs.get(url)
+        if run is None:
+            return
+        run.rows.extend(rows)
+        if len(run.rows) > MOST_ROWS:
+            run.rows.clear()
+            run.lost = True
+
+    # ------------------------------------------------------------------------------------------ what is done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the process may end: it was asked to, and nothing can be sent any more."""
+        if self.close_at is None:
+            return False
+        waiting = any(run.ended for run in self.runs.values())
+        return not waiting or self._pause_s > 0 or self._clock() >= self.close_at
+
+    def run(self) -> None:
+        """Until asked to close."""
+        while not self.is_done:
+            self.step()
+            with self.changed:
+                if self.close_at is None:
+                    self.changed.wait(EVERY_S)
+
+    def step(self) -> None:
+        """Send what there is; after a failure nothing is tried for a while."""
+        if self._clock() < self._not_before:
+            return
+        with self.changed:
+            runs = list(self.runs.values())
+        for run in runs:
+            if self.close_at is not None and (self._clock() >= self.close_at or not run.ended):
+                continue
+            try:
+                self._advance(run)
+            except MlflowAway as error:
+                self._pause(run, f"MLflow does not answer; what it misses is sent later ({error})")
+                return
+            except (MlflowRefused, MlflowMissing) as error:
+                self._give_up(run, error)
+            except HopsmlError as error:  # the run directory's store
+                self._pause(run, f"what MLflow should get cannot be read or noted in the run directory ({error})")
+                return
+            else:
+                self._pause_s, run.noted = 0.0, False
+        if self.close_at is None and runs:
+            self._look_after_older(runs[0])
+
+    def _advance(self, run: Followed) -> None:
+        if not run.begun:
+            order.write(run.directory, run.order)  # before all else: whatever happens now, the run is on the list
+            run.begun = True
+        server = self._store(run.uri)
+        if not run.order.run_id:
+            opened = publish.begin(server, run.order, run.directory, run.record)
+            run.order = opened
+            order.write(run.directory, opened)
+        rows = self._take(run)
+        if rows:
+            try:
+                server.log(run.order.run_id, rows=rows)
+            except HopsmlError:
+                run.lost = True
+                raise
+        if run.ended:
+            done, notes = publish.complete(server, run.order, run.directory, history=run.lost)
+            order.write(run.directory, done)
+            for note in notes:
+                self._note(run, note)
+            self._forget(run, order.SENT)
+
+    def _take(self, run: Followed) -> list[Row]:
+        with self.changed:
+            rows = list(run.rows)
+            run.rows.clear()
+        return rows
+
+    def _store(self, uri: str) -> Store:
+        if uri not in self._stores:
+            self._stores[uri] = self._open(uri)
+        return self._stores[uri]
+
+    # ------------------------------------------------------------------------------------------ what goes wrong
+
+    def _pause(self, run: Followed, why: str) -> None:
+        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        self._not_before = self._clock() + self._pause_s
+        if not run.noted:
+            run.noted = True
+            self._note(run, why)
+
+    def _give_up(self, run: Followed, error: HopsmlError) -> None:
+        remedy = f"once that is repaired: hopsml runs sync {run.directory.run_id}"
+        self._note(run, f"MLflow gets nothing more of this run: {error}; {remedy}")
+        try:
+            order.write(run.directory, replace(run.order, state=order.REFUSED, note=str(error)))
+        except HopsmlError as problem:
+            self._note(run, f"that could not be noted in the run directory: {problem}")
+        self._forget(run, order.REFUSED)
+
+    def _look_after_older(self, run: Followed) -> None:
+        """Once: runs of this project that an earlier driver could not send."""
+        project = order.project_of(run.directory.url)
+        if project in self._looked or not run.begun or not run.order.run_id:
+            return
+        self._looked.add(project)
+        try:
+            older = [url for url in order.pending(project) if url not in self.runs]
+        except HopsmlError as error:
+            self._note(run, f"whether MLflow has missed older runs is not known: {error}")
+            return
+        for url in older:
+            if self.close_at is not None:
+                return
+            try:
+                send_recorded(RunDir(url), self._store, run.uri)
+            except MlflowAway:
+                return
+            except HopsmlError as error:
+                self._note(run, f"{url}, which MLflow has missed, was not sent either: {error}")
+
+    def _note(self, run: Followed, text: str) -> None:
+        self._tell({"event": "note", "run": run.directory.url, "text": text})
+
+    def _forget(self, run: Followed, state: str) -> None:
+        with self.changed:
+            self.runs.pop(run.directory.url, None)
+        self._tell({"event": "ended", "run": run.directory.url, "state": state})
+
+
+def send_recorded(
+    directory: RunDir, open_store: Open, current_uri: str, *, refused_too: bool = False
+) -> tuple[str, list[str]]:
+    """Send a run that has ended, from its directory; what became of it and notes.
+
+    ``"running"``, ``"none"`` (the run is on no list, or gone), ``"sent"``, ``"refused"``. Raises MlflowAway, StorageError.
+    """
+    wanted = order.read(directory)
+    if wanted is None:
+        order.forget(directory)
+        return "none", []
+    if wanted.state == order.SENT:
+        order.forget(directory)
+        return order.SENT, []
+    if wanted.state == order.REFUSED and not refused_too:
+        return order.REFUSED, [wanted.note]
+    if catalog.read(directory, brief=True).state == catalog.RUNNING:
+        return "running", []
+    usable = order.with_uri(wanted, current_uri)
+    try:
+        done, notes = publish.complete(open_store(usable.tracking_uri), usable, directory, history=True)
+    except MlflowRefused as error:
+        order.write(directory, replace(wanted, state=order.REFUSED, note=str(error)))
+        return order.REFUSED, [str(error)]
+    order.write(directory, done)
+    return order.SENT, notes
+
+
+# ---------------------------------------------------------------------------------------------- the process
+
+
+def main(arguments: list[str]) -> None:
+    """``timeout_s parent_pidfd``: how long a call may take, and what becomes readable when the driver is gone (-1: none)."""
+    timeout_s, parent = float(arguments[0]), int(arguments[1])
+    store.limit_waiting(timeout_s)
+    try:
+        os.nice(5)  # the driver comes first
+    except OSError:
+        pass
+    output, lock = os.fdopen(os.dup(1), "w", encoding="utf-8"), threading.Lock()
+    os.dup2(2, 1)  # whatever libraries print
+
+    def tell(event: Mapping[str, Any]) -> None:
+        with lock:
+            try:
+                print(json.dumps(event), file=output, flush=True)
+            except OSError:
+                pass  # the driver is gone; what can be sent still is
+
+    sender = Sender(tell)
+    threading.Thread(target=_listen, args=(sender, parent), daemon=True).start()
+    sender.run()
+    filesystem.close_all()
+    output.flush()
+    os._exit(0)  # a thread may hang in a call
+
+
+def _listen(sender: Sender, parent: int) -> None:
+    """Pass on the input until it ends, or the driver does."""
+    watched = [0, parent] if parent >= 0 else [0]
+    rest = b""
+    while True:
+        readable, _, _ = select.select(watched, [], [])
+        data = os.read(0, 1 << 16) if 0 in readable else b""
+        if not data:
+            break
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            sender.hear(json.loads(line))
+    sender.hear({"do": "close", "within_s": CLOSE_S})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

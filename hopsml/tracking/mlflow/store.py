@@ -1,0 +1,205 @@
+"""MLflow's client: the only file that imports MLflow. Explicit run ids, nothing of the fluent interface's global state.
+
+Every call blocks, for as long as MLflow's own settings say; ``sender.py`` sets them low in its process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from hopsml.errors import HopsmlError
+from hopsml.tracking import redact
+from hopsml.tracking.mlflow import entries
+from hopsml.tracking.mlflow.entries import KEY_TAG, Row
+
+MISSING = "MLflow is not installed here; install it with: pip install 'hopsml[mlflow]'"
+_FINAL = ("FINISHED", "FAILED", "KILLED")
+# Codes of answers that the server would give again; whatever else goes wrong may pass.
+_REFUSALS = {
+    "BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS",
+    "PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED",
+    "FEATURE_DISABLED", "QUOTA_EXCEEDED",
+}  # fmt: skip
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+class MlflowAway(HopsmlError):
+    """The tracking server cannot be reached or does not answer; later it may."""
+
+
+class MlflowRefused(HopsmlError):
+    """The tracking server understood and refused; asking again does not help."""
+
+
+class MlflowMissing(HopsmlError):
+    """The package is not installed."""
+
+
+def limit_waiting(timeout_s: float) -> None:
+    """For a process of our own: one attempt a call, at most ``timeout_s`` seconds long."""
+    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
+    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, round(timeout_s)))
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    os.environ.pop("MLFLOW_RUN_ID", None)
+
+
+def _told_apart(call: Call) -> Call:
+    """Turn whatever MLflow raises into one of the errors above."""
+
+    @wraps(call)
+    def checked(self: Store, *positional: Any, **named: Any) -> Any:
+        try:
+            return call(self, *positional, **named)
+        except HopsmlError:
+            raise
+        except Exception as error:
+            code = getattr(error, "error_code", "")
+            text = redact.text(f"{self.uri}: {error}")
+            raise (MlflowRefused if code in _REFUSALS else MlflowAway)(text) from error
+
+    return cast("Call", checked)
+
+
+class Store:
+    """One tracking server."""
+
+    def __init__(self, uri: str) -> None:
+        """Raises MlflowMissing."""
+        try:
+            logging.getLogger("mlflow").setLevel(logging.ERROR)
+            from mlflow import MlflowClient
+        except ImportError as error:
+            raise MlflowMissing(f"{MISSING} ({error})") from error
+        self.uri = uri
+        self._client: Any = None
+        self._make: Callable[[], Any] = lambda: MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self._connect()
+        self._experiments: dict[str, str] = {}
+
+    @_told_apart
+    def _connect(self) -> None:
+        self._client = self._make()
+
+    # ------------------------------------------------------------------------------------------ runs
+
+    @_told_apart
+    def experiment_id(self, name: str) -> str:
+        """The experiment of this name, made where there is none; MlflowRefused names one that was deleted."""
+        if name not in self._experiments:
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                self._experiments[name] = self._create_experiment(name)
+                return self._experiments[name]
+            if found.lifecycle_stage != "active":
+                raise MlflowRefused(
+                    f"{redact.text(self.uri)}: the experiment '{name}' was deleted; restore it, or name another by "
+                    "MLFLOW_EXPERIMENT_NAME"
+                )
+            self._experiments[name] = found.experiment_id
+        return self._experiments[name]
+
+    def _create_experiment(self, name: str) -> str:
+        try:
+            return str(self._client.create_experiment(name))
+        except Exception:
+            found = self._client.get_experiment_by_name(name)  # somebody else's at the same time
+            if found is None:
+                raise
+            return str(found.experiment_id)
+
+    @_told_apart
+    def find(self, experiment_id: str, key: str) -> list[str]:
+        """Ids of the runs that carry this key, the oldest first."""
+        return [run.info.run_id for run in self._search(experiment_id, f"tags.`{KEY_TAG}` = '{key}'")]
+
+    @_told_apart
+    def open_run(self, experiment_id: str, key: str, name: str, tags: Mapping[str, str], start_s: float) -> str:
+        """The run that carries this key, created where there is none; its id."""
+        found = self.find(experiment_id, key)
+        if found:
+            return found[0]
+        created = self._client.create_run(
+            experiment_id, start_time=int(start_s * 1000), tags={**tags, KEY_TAG: key}, run_name=name or None
+        )
+        return str(created.info.run_id)
+
+    @_told_apart
+    def drop_duplicates(self, experiment_id: str, key: str, kept: str) -> list[str]:
+        """Delete other runs of the same key: an attempt whose answer was lost may have been carried out all the same."""
+        others = [run_id for run_id in self.find(experiment_id, key) if run_id != kept]
+        for run_id in others:
+            self._client.delete_run(run_id)
+        return others
+
+    @_told_apart
+    def log(
+        self,
+        run_id: str,
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        rows: Sequence[Row] = (),
+    ) -> None:
+        """Everything, in batches of the size that MLflow takes; what it has already it keeps once."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        for some in entries.batches(list((params or {}).items()), entries.PARAMS_A_BATCH):
+            self._client.log_batch(run_id, params=[Param(key, value) for key, value in some])
+        for some in entries.batches(list((tags or {}).items()), entries.PARAMS_A_BATCH):
+            self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in some])
+        for batch in entries.batches(rows, entries.METRICS_A_BATCH):
+            metrics = [Metric(row.key, row.value, row.time_ms, row.step) for row in batch]
+            self._client.log_batch(run_id, metrics=metrics)
+
+    @_told_apart
+    def attach(self, run_id: str, file: str, text: str) -> None:
+        """A small text file as an artifact."""
+        self._client.log_text(run_id, text, file)
+
+    @_told_apart
+    def finish(self, run_id: str, status: str, ended_s: float) -> None:
+        """Set its status and the time of its end; again if need be."""
+        self._client.set_terminated(run_id, status=status, end_time=int(ended_s * 1000))
+
+    @_told_apart
+    def statuses_below(self, experiment_id: str, parent_run_id: str) -> list[str]:
+        """Of the runs nested below another, those that have ended."""
+        found = self._search(experiment_id, f"tags.`mlflow.parentRunId` = '{parent_run_id}'")
+        return [run.info.status for run in found if run.info.status in _FINAL]
+
+    @_told_apart
+    def experiment_of(self, run_id: str) -> str:
+        """The experiment that a run belongs to."""
+        return str(self._client.get_run(run_id).info.experiment_id)
+
+    def _search(self, experiment_id: str, query: str) -> list[Any]:
+        return list(
+            self._client.search_runs(
+                [experiment_id],
+                query,
+                max_results=1000,
+                order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+            )
+        )
+
+    # ------------------------------------------------------------------------------------------ registry
+
+    @_told_apart
+    def register(self, name: str, source: str, run_id: str, tags: Mapping[str, str]) -> str:
+        """A version of the model ``name`` whose files lie at ``source``; the one that this run has already, if so."""
+        self._ensure_model(name)
+        for version in self._client.search_model_versions(f"name = '{name}'"):
+            if version.source == source and version.run_id == run_id:
+                return str(version.version)
+        made = self._client.create_model_version(name, source, run_id=run_id or None, tags=dict(tags))
+        return str(made.version)
+
+    def _ensure_model(self, name: str) -> None:
+        try:
+            self._client.create_registered_model(name)
+        except Exception as error:
+            if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
+                raise

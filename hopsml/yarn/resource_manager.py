@@ -1,0 +1,199 @@
+"""The ResourceManager's REST API: state of applications, finding them by tag, ending them."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopsml import settings
+from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, ClusterUnavailable
+from hopsml.yarn import web
+
+TIMEOUT_S = 10.0
+OVER = ("FINISHED", "FAILED", "KILLED")  # states of YARN after which nothing more happens
+_ID = re.compile(r"application_\d+_\d+")
+
+
+@dataclass(frozen=True)
+class Application:
+    """What the ResourceManager knows of one application; states and final status are YARN's own words.
+
+    ``state``: NEW, NEW_SAVING, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED. ``final_status``: UNDEFINED
+    until the end, then SUCCEEDED, FAILED or KILLED. ``progress``: 0 to 100. Times: seconds since 1970, 0 for none.
+    """
+
+    id: str
+    name: str
+    state: str
+    final_status: str
+    diagnostics: str = ""
+    user: str = ""
+    queue: str = ""
+    progress: float = 0.0
+    tracking_url: str = ""
+    am_log_url: str = ""  # the NodeManager's page with the log files of the application master's container
+    tags: tuple[str, ...] = ()
+    started_s: float = 0.0
+    finished_s: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in OVER
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is over and YARN says SUCCEEDED."""
+        return self.over and self.final_status == "SUCCEEDED"
+
+    @classmethod
+    def from_json(cls, app: Mapping[str, Any]) -> Application:
+        """From an ``app`` of the REST API."""
+        return cls(
+            id=str(app["id"]),
+            name=str(app.get("name") or ""),
+            state=str(app["state"]),
+            final_status=str(app.get("finalStatus") or "UNDEFINED"),
+            diagnostics=str(app.get("diagnostics") or "").strip(),
+            user=str(app.get("user") or ""),
+            queue=str(app.get("queue") or ""),
+            progress=float(app.get("progress") or 0.0),
+            tracking_url=str(app.get("trackingUrl") or ""),
+            am_log_url=str(app.get("amContainerLogs") or ""),
+            tags=tuple(tag for tag in str(app.get("applicationTags") or "").split(",") if tag),
+            started_s=float(app.get("startedTime") or 0) / 1000,
+            finished_s=float(app.get("finishedTime") or 0) / 1000,
+        )
+
+
+@dataclass(frozen=True)
+class ResourceManager:
+    """Calls to the ResourceManager, of which there may be two (high availability): the one that is active answers.
+
+    Every call ends within ``timeout_s`` seconds for each address. Raises ClusterUnavailable when none answers,
+    ApplicationNotFound, and ClusterError with YARN's words when it refuses.
+    """
+
+    addresses: tuple[str, ...]  # host:port of the web services
+    scheme: str = "http"
+    timeout_s: float = TIMEOUT_S
+    user: str = ""  # who asks, where YARN's web services believe the caller (no Kerberos)
+
+    @classmethod
+    def of_environment(cls, timeout_s: float = TIMEOUT_S) -> ResourceManager:
+        """By yarn-site.xml in $YARN_CONF_DIR or $HADOOP_CONF_DIR. ArgumentError where that names none."""
+        scheme, addresses = rm_addresses(settings.yarn_settings())
+        if not addresses:
+            raise ArgumentError(
+                f"no ResourceManager is configured (HADOOP_CONF_DIR={settings.hadoop_conf_dir() or ''}): let that name the "
+                "folder with the cluster's yarn-site.xml"
+            )
+        return cls(addresses, scheme, timeout_s, settings.user_name())
+
+    def application(self, application_id: str) -> Application:
+        """How one application stands."""
+        return Application.from_json(self._get(f"apps/{_checked(application_id)}")["app"])
+
+    def find(self, tag: str) -> list[Application]:
+        """Applications that carry this tag (``spark.yarn.tags``), the youngest first. YARN keeps tags in lower case."""
+        wanted = tag.lower()
+        query = urllib.parse.urlencode({"applicationTags": wanted})
+        listed = (self._get(f"apps?{query}").get("apps") or {}).get("app", [])
+        found = [Application.from_json(app) for app in listed]
+        return sorted((app for app in found if wanted in app.tags), key=lambda app: app.started_s, reverse=True)
+
+    def kill(self, application_id: str) -> None:
+        """Ask for its end; ``application`` says when it has come. One that is over already is left alone."""
+        query = urllib.parse.urlencode({"user.name": self.user} if self.user else {})
+        path = f"apps/{_checked(application_id)}/state?{query}"
+        self._call(path, method="PUT", body=json.dumps({"state": "KILLED"}).encode())
+
+    def _get(self, path: str) -> Any:
+        return self._call(path)
+
+    def _call(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Any:
+        """The answer of the first address that is an active ResourceManager."""
+        problems = []
+        for address in self.addresses:
+            url = f"{self.scheme}://{address}/ws/v1/cluster/{path}"
+            try:
+                answer = web.request(url, self.timeout_s, method=method, body=body, accept="application/json")
+            except web.NoAnswer as error:
+                problems.append(str(error))
+                continue
+            if answer.status in (307, 502, 503, 504) or not _is_json(answer):
+                if answer.status in (401, 403):
+                    raise _refused(address, path, answer)
+                problems.append(f"{address}: {_no_service(answer)}")
+                continue
+            if answer.status >= 400:
+                raise _refused(address, path, answer)
+            return json.loads(answer.body) if answer.body else {}
+        raise ClusterUnavailable(
+            f"no ResourceManager answers: {'; '.join(problems)}; start it, or correct "
+            "yarn.resourcemanager.webapp.address in the yarn-site.xml of HADOOP_CONF_DIR"
+        )
+
+
+def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Scheme and ``host:port`` of each ResourceManager's web service, by the configuration; pure.
+
+    Nothing where it names no ResourceManager: the default, 0.0.0.0, is nobody's.
+    """
+    https = known.get("yarn.http.policy") == "HTTPS_ONLY"
+    key, port = ("webapp.https.address", 8090) if https else ("webapp.address", 8088)
+    ids = [part.strip() for part in known.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if part.strip()]
+    found = []
+    for suffix in [f".{node}" for node in ids] or [""]:
+        host = known.get(f"yarn.resourcemanager.hostname{suffix}", "")
+        address = known.get(f"yarn.resourcemanager.{key}{suffix}", "")
+        address = address.replace("${yarn.resourcemanager.hostname}", host)
+        if address.startswith("0.0.0.0:") and host:
+            address = host + address[len("0.0.0.0") :]
+        if address or host:
+            found.append(address or f"{host}:{port}")
+    return "https" if https else "http", tuple(found)
+
+
+def _checked(application_id: str) -> str:
+    if not _ID.fullmatch(application_id):
+        raise ArgumentError(
+            f"{application_id!r} is no id of a YARN application; one looks like application_1763690000000_0001"
+        )
+    return application_id
+
+
+def _is_json(answer: web.Answer) -> bool:
+    return not answer.body or "json" in answer.content_type
+
+
+def _no_service(answer: web.Answer) -> str:
+    """Why an answer does not count: a standby says so in plain text, a proxy in its own words."""
+    said = " ".join(answer.text.split())[:200]
+    return f"HTTP {answer.status} {said}".strip()
+
+
+def _refused(address: str, path: str, answer: web.Answer) -> ClusterError:
+    what = path.partition("?")[0]
+    try:
+        said = json.loads(answer.body)["RemoteException"]["message"]
+    except (ValueError, LookupError, TypeError):
+        said = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())[:300]
+    if answer.status == 404 and what.startswith("apps/"):
+        return ApplicationNotFound(
+            f"the ResourceManager {address} knows no {what.split('/')[1]} ({said}); it forgets old applications, and "
+            "all of them at a restart without recovery"
+        )
+    if answer.status in (401, 403):
+        kerberos = "; it wants Kerberos on its web service, which this client does not speak" * (
+            "negotiate" in answer.challenge.lower()
+        )
+        return ClusterError(
+            f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}{kerberos}; ask as the "
+            "application's owner (HADOOP_USER_NAME), or as an administrator of its queue"
+        )
+    return ClusterError(f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}")

@@ -1,0 +1,159 @@
+"""Reading Hadoop's TFile, the format in which YARN keeps the logs of applications that are over.
+
+From the end: 16 bytes of magic, 4 of version, 8 with the offset of the list of named blocks. One of those, BCFile.index,
+lists the data blocks; each is compressed as a whole and holds records: a key, then a value in chunks.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+MAGIC = bytes.fromhex("d111d36891b5d7b639df414092bae150")
+_CHUNK_BYTES = 1 << 20
+_SPOOL_BYTES = 16 << 20  # of a decompressed block, before it goes to the disk
+
+
+class FormatError(ValueError):
+    """Not a TFile, or one that is written in a way that is not read here; the text says which."""
+
+
+def records(file: BinaryIO) -> Iterator[tuple[bytes, Value]]:
+    """Key and value of every record, in order; a value can be read until the next record is asked for."""
+    blocks = _named_blocks(file)
+    if "BCFile.index" not in blocks:
+        raise FormatError("the file lists no data blocks")
+    codec, region = blocks["BCFile.index"]
+    index = _block(file, codec, region)
+    codec = _string(index)
+    for data in [_region(index) for _ in range(_integer(index))]:
+        block = _block(file, codec, data)
+        while not block.at_end():
+            key = block.exactly(_integer(block))
+            value = Value(block)
+            yield key, value
+            value.skip_rest()
+
+
+class Block:
+    """The bytes of one block, from ``start`` to ``end`` of a seekable file."""
+
+    def __init__(self, file: BinaryIO, start: int, end: int) -> None:
+        self._file, self._at, self._end = file, start, end
+
+    def at_end(self) -> bool:
+        """Whether all has been read."""
+        return self._at >= self._end
+
+    def exactly(self, count: int) -> bytes:
+        """The next bytes; FormatError when there are not so many."""
+        if not 0 <= count <= self._end - self._at:
+            raise FormatError(f"a block of the file ends {count} bytes before what it says it holds")
+        self._file.seek(self._at)
+        pieces = []
+        while count:
+            piece = self._file.read(min(count, _CHUNK_BYTES))
+            if not piece:
+                raise FormatError("the file ends within a block")
+            pieces.append(piece)
+            self._at += len(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+    def skip(self, count: int) -> None:
+        """Pass over bytes without reading them."""
+        if not 0 <= count <= self._end - self._at:
+            raise FormatError("a block of the file ends within a value")
+        self._at += count
+
+
+class Value:
+    """One value: chunks, each with its length before it; the length is negative where another chunk follows."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._left, self._last = 0, False
+
+    def read(self, count: int) -> bytes:
+        """Up to ``count`` bytes; fewer only at the end of the value."""
+        pieces = []
+        while count and self._more():
+            piece = self._block.exactly(min(count, self._left))
+            pieces.append(piece)
+            self._left -= len(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+    def skip(self, count: int) -> None:
+        """Pass over bytes."""
+        while count and self._more():
+            step = min(count, self._left)
+            self._block.skip(step)
+            self._left -= step
+            count -= step
+
+    def skip_rest(self) -> None:
+        """Pass over all that is left."""
+        while self._more():
+            self.skip(self._left)
+
+    def _more(self) -> bool:
+        while not self._left and not self._last:
+            length = _integer(self._block)
+            self._left, self._last = abs(length), length >= 0
+        return self._left > 0
+
+
+def _named_blocks(file: BinaryIO) -> dict[str, tuple[str, tuple[int, int, int]]]:
+    """Name -> codec and region of every block that is no data block."""
+    length = file.seek(0, os.SEEK_END)
+    tail = Block(file, max(0, length - 28), length).exactly(min(length, 28))
+    if len(tail) < 28 or tail[12:] != MAGIC:
+        raise FormatError("not a TFile")
+    listing = Block(file, struct.unpack(">q", tail[:8])[0], length - 28)
+    found = {}
+    for _ in range(_integer(listing)):
+        name, codec = _string(listing), _string(listing)
+        found[name.removeprefix("data:")] = codec, _region(listing)
+    return found
+
+
+def _block(file: BinaryIO, codec: str, region: tuple[int, int, int]) -> Block:
+    offset, length, raw_length = region
+    stored = Block(file, offset, offset + length)
+    if codec == "none":
+        return stored
+    if codec != "gz":
+        raise FormatError(f"the file is compressed by {codec!r}; none and gz are read here")
+    plain: BinaryIO = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # type: ignore[assignment]  # noqa: SIM115
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # by its head: zlib or gzip
+    for at in range(0, length, _CHUNK_BYTES):
+        plain.write(inflate.decompress(stored.exactly(min(_CHUNK_BYTES, length - at))))
+    return Block(plain, 0, raw_length)
+
+
+def _region(block: Block) -> tuple[int, int, int]:
+    """Offset, stored length and raw length."""
+    return _integer(block), _integer(block), _integer(block)
+
+
+def _string(block: Block) -> str:
+    return block.exactly(_integer(block)).decode()
+
+
+def _integer(block: Block) -> int:
+    """A number in one to nine bytes. The first byte tells how many follow, and has the highest bits of small ones."""
+    first = int.from_bytes(block.exactly(1), "big", signed=True)
+    if first >= -32:
+        return first
+    if first >= -72:
+        return (first + 52) << 8 | int.from_bytes(block.exactly(1), "big")
+    if first >= -104:
+        return (first + 88) << 16 | int.from_bytes(block.exactly(2), "big")
+    if first >= -120:
+        return (first + 112) << 24 | int.from_bytes(block.exactly(3), "big")
+    return int.from_bytes(block.exactly(first + 129), "big", signed=True)

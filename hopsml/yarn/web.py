@@ -1,0 +1,73 @@
+"""HTTP to Hadoop's daemons, with a deadline for the whole of each request."""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+_CHUNK_BYTES = 1 << 16
+_MAX_BYTES = 256 << 20  # of one answer: a ResourceManager with ten thousand applications sends some ten megabytes
+
+
+class NoAnswer(OSError):
+    """Nobody answered in time, or not to the end; the text has the address and the reason."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back, whatever its status."""
+
+    status: int
+    body: bytes
+    content_type: str = ""
+    challenge: str = ""  # WWW-Authenticate
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode(errors="replace")
+
+
+def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | None = None, accept: str = "") -> Answer:
+    """One request; redirects of a GET are followed. NoAnswer when nothing, or not all, came within ``timeout_s``."""
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    if accept:
+        headers["Accept"] = accept
+    asked = urllib.request.Request(url, data=body, headers=headers, method=method)
+    deadline = time.monotonic() + timeout_s
+    try:
+        try:
+            with urllib.request.urlopen(asked, timeout=timeout_s) as answer:
+                return _read(answer, deadline)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return _read(refused, deadline)
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}") from error
+
+
+def _read(answer: Any, deadline: float) -> Answer:
+    """All of it: a server that sends a byte now and then does not hold the caller beyond the deadline."""
+    pieces: list[bytes] = []
+    length = 0
+    while piece := answer.read1(_CHUNK_BYTES):
+        pieces.append(piece)
+        length += len(piece)
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer did not end in time")
+        if length > _MAX_BYTES:
+            raise OSError(f"the answer is longer than {_MAX_BYTES >> 20} MiB")
+    headers = answer.headers
+    missing = answer.length or 0
+    if missing:
+        raise OSError(f"the answer broke off {missing} bytes before its end")
+    return Answer(answer.status, b"".join(pieces), headers.get("Content-Type", ""), headers.get("WWW-Authenticate", ""))
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0]

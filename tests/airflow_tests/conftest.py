@@ -1,0 +1,25 @@
+"""Airflow in its own environment, which the first test that needs it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import leaks
+from tests.airflow_tests.harness import Airflow, airflow_in, make_database
+
+
+@pytest.fixture(scope="session")
+def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database."""
+    with leaks.not_of_this_test():
+        return make_database(tmp_path_factory.mktemp("airflow") / "home")
+
+
+@pytest.fixture
+def airflow(airflow_database: Path, tmp_path: Path) -> Iterator[Airflow]:
+    """An Airflow of the test's own, with the profile ``local`` at hand."""
+    with airflow_in(tmp_path / "airflow", airflow_database, {}) as made:
+        yield made

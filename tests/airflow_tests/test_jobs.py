@@ -1,0 +1,132 @@
+"""What a task does first, by what it remembers and what it finds; tags; what is passed on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hopsml.airflow import jobs, outcomes, run_states
+from hopsml.airflow.jobs import Job, Known, State, Step, decide
+from hopsml.errors import ArgumentError
+from hopsml.profiles import Profile
+from hopsml.storage import job_record
+
+pytestmark = pytest.mark.fast
+
+ONE, TWO = Job("yarn", "application_1_0001"), Job("yarn", "application_1_0002")
+
+
+@pytest.mark.parametrize("state", [State.WAITING, State.RUNNING])
+def test_a_remembered_job_that_goes_on_is_followed(state):
+    assert decide((ONE, state), [], [Known(ONE, state, False)])[:2] == (Step.FOLLOW, ONE)
+
+
+def test_a_remembered_job_that_succeeded_meanwhile_is_collected_whatever_was_delivered():
+    assert decide((ONE, State.SUCCEEDED), [], [Known(ONE, State.SUCCEEDED, True)])[:2] == (Step.COLLECT, ONE)
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.KILLED, State.GONE])
+def test_after_a_remembered_job_that_failed_another_is_started(state):
+    assert decide((ONE, state), [], [Known(ONE, state, False)])[:2] == (Step.START, None)
+
+
+def test_a_cleared_task_whose_result_was_passed_on_starts_again():
+    found = [Known(ONE, State.SUCCEEDED, True)]
+    assert decide((ONE, State.SUCCEEDED), [ONE.id], found)[0] is Step.START
+
+
+def test_a_job_that_was_started_but_not_remembered_is_found_by_its_tag():
+    assert decide(None, [], [Known(TWO, State.RUNNING, False), Known(ONE, State.FAILED, False)])[:2] == (
+        Step.FOLLOW,
+        TWO,
+    )
+    assert decide(None, [], [Known(TWO, State.SUCCEEDED, False)])[:2] == (Step.COLLECT, TWO)
+
+
+def test_without_memory_a_result_that_was_passed_on_is_not_taken_again():
+    assert decide(None, [], [Known(ONE, State.SUCCEEDED, True)])[0] is Step.START
+
+
+def test_an_older_success_does_not_hide_a_younger_failure():
+    found = [Known(TWO, State.FAILED, False), Known(ONE, State.SUCCEEDED, False)]
+    assert decide(None, [], found)[0] is Step.START
+
+
+def test_an_active_job_is_never_doubled_whatever_is_remembered():
+    found = [Known(TWO, State.RUNNING, False), Known(ONE, State.FAILED, False)]
+    assert decide((ONE, State.FAILED), [], found)[:2] == (Step.FOLLOW, TWO)
+
+
+def test_a_tag_is_of_one_task_instance_and_as_yarn_wants_it():
+    first = jobs.tag_of("Dag", "scheduled__2026-11-21T00:00:00+00:00", "Train")
+    assert first == jobs.tag_of("Dag", "scheduled__2026-11-21T00:00:00+00:00", "Train")
+    others = {jobs.tag_of("Dag", "r", "Train"), jobs.tag_of("Dag", "r", "Train", 3), jobs.tag_of("DagT", "r", "rain")}
+    assert len(others | {first}) == 4
+    assert re.fullmatch(r"[a-z0-9-]{1,100}", first), "YARN refuses long tags and folds capitals"
+
+
+@pytest.mark.parametrize(
+    ("master", "deploy_mode", "kind"),
+    [
+        ("yarn", "cluster", "yarn"),
+        ("yarn", "client", "local"),
+        ("none", "client", "local"),
+        ("local[2]", "client", "local"),
+    ],
+)
+def test_where_the_driver_is_decides_what_follows_it(master, deploy_mode, kind):
+    assert jobs.kind_of(Profile("x", master, deploy_mode)) == kind
+
+
+def test_a_job_survives_json():
+    job = Job("yarn", "application_1_0001", {"scheme": "http", "addresses": ["127.0.0.1:8088"]})
+    assert Job.from_dict(json.loads(json.dumps(job.as_dict()))) == job
+    with pytest.raises(ArgumentError, match="kind, id and where"):
+        Job.from_dict({"id": "application_1_0001"})
+    with pytest.raises(ArgumentError, match="there are: yarn, local"):
+        jobs.of_kind("slurm")
+
+
+def write(path: Path, **content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def test_the_outcome_is_that_of_the_announced_run_of_this_application(tmp_path):
+    run = tmp_path / "Experiments" / "app_1"
+    write(run / "run.json", name="x")
+    write(run / "status.json", state="FINISHED", error="")
+    write(run / ".outputs.json", accuracy=0.9, log="file:///x")
+    record = f"file://{tmp_path}/record.json"
+    assert outcomes.of_record(record) == {}
+    job_record.write(record, {"run_dir": str(run), "application": "application_1_0001"})
+    left = outcomes.of_record(record, "application_1_0001")
+    assert (left["run_dir"], left["state"], left["metrics"]) == (str(run), "FINISHED", {"accuracy": 0.9})
+    assert outcomes.of_record(record, "application_1_0002") == {}, "an earlier try's run is not this one's"
+
+
+@pytest.mark.parametrize(
+    ("text", "metrics"),
+    [('noise\n{"rows": 3}\n', {"rows": 3}), ("noise\n", {}), ("", {}), ('{"a": 1}\nthe end', {}), ("[1, 2]\n", {})],
+)
+def test_a_script_without_a_run_passes_on_its_last_line(text, metrics):
+    assert outcomes.of_log(text) == metrics
+
+
+def test_a_run_is_waited_for_until_it_has_ended(tmp_path):
+    project, run = f"file://{tmp_path}", tmp_path / "Experiments" / "app_1"
+    assert run_states.ended("app_1", project) is None
+    write(run / "run.json", name="x")
+    assert run_states.ended("app_1", project) is None
+    write(run / "status.json", state="FAILED", error="rank 1")
+    ended = run_states.ended("app_1", project)
+    assert ended is not None and (ended["state"], ended["error"]) == ("FAILED", "rank 1")
+    assert run_states.ended(f"{project}/Experiments/app_1", "file:///elsewhere") == ended
+
+
+def test_an_end_state_that_is_none_is_refused():
+    with pytest.raises(ArgumentError, match="'RUNNING' is no state in which a run ends"):
+        run_states.checked("states", ["FINISHED", "RUNNING"])

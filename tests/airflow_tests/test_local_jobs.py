@@ -1,0 +1,183 @@
+"""Jobs of this machine: real processes that outlive who started them, and nothing that outlives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hopsml.airflow import local_jobs
+from hopsml.airflow.jobs import Job, Request, State
+from hopsml.cluster import processes
+from hopsml.errors import ArgumentError
+
+pytestmark = pytest.mark.airflow  # for its time: nothing of Airflow is needed
+
+
+@pytest.fixture
+def request_of(tmp_path: Path) -> Iterator[Callable[..., Request]]:
+    """A request for a script with this text; whatever it started is ended behind the test."""
+    made: list[Request] = []
+
+    def build(text: str, *arguments: str, **more: object) -> Request:
+        script = tmp_path / f"script{len(made)}.py"
+        script.write_text(textwrap.dedent(text))
+        project = f"file://{tmp_path}/project"
+        asked = Request(
+            "hopsml-task-x", str(script), "local", sys.executable, project, arguments, folder=str(tmp_path / "jobs")
+        )
+        made.append(replace(asked, **more))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield build
+    for asked in made:
+        for known in local_jobs.find(asked):
+            local_jobs.end(known.job)
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.01)
+
+
+def ended(job: Job) -> State:
+    wait_until(lambda: not local_jobs.look(job).state.is_active)
+    return local_jobs.look(job).state
+
+
+def log_of(job: Job) -> str:
+    return local_jobs.read_log(job, 0)[0]
+
+
+SLEEP = """
+    import os, sys, subprocess, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    print(os.getpid(), child.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_script_gets_its_arguments_and_variables_and_none_of_airflows(request_of, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://user:password@host/db")
+    asked = request_of(
+        """
+        import json, os, sys
+        names = ("HOPSML_PROJECT_URL", "HOPSML_PROFILE", "HOPSML_LOCAL_SLOTS", "COLOUR")
+        airflow = [name for name in os.environ if "AIRFLOW" in name]
+        print(json.dumps({"arguments": sys.argv[1:], "airflow": airflow, **{name: os.environ[name] for name in names}}))
+        """,
+        "--part", "1", environment={"COLOUR": "red"}, num_workers=3,
+    )  # fmt: skip
+    job = local_jobs.start(asked)
+    assert ended(job) is State.SUCCEEDED, log_of(job)
+    assert local_jobs.outcome(job, asked)["metrics"] == {
+        "arguments": ["--part", "1"], "airflow": [], "HOPSML_PROJECT_URL": asked.project_url, "HOPSML_PROFILE": "local",
+        "HOPSML_LOCAL_SLOTS": "3", "COLOUR": "red",
+    }  # fmt: skip
+    assert "password" not in "".join(path.read_text() for path in Path(job.id).iterdir())
+
+
+def test_a_driver_outlives_who_started_it_and_is_found_again(request_of):
+    asked = request_of(SLEEP)
+    text = (
+        f"from hopsml.airflow import local_jobs; from hopsml.airflow.jobs import Request; local_jobs.start({asked!r})"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", text + "; import os; os.kill(os.getpid(), 9)"])
+    assert starter.wait(20) == -signal.SIGKILL
+    (known,) = local_jobs.find(asked)
+    assert (known.state, known.delivered) == (State.RUNNING, False)
+    with pytest.raises(ArgumentError, match="follow it instead"):
+        local_jobs.start(asked)
+    assert len(local_jobs.find(asked)) == 1
+
+
+def test_ending_a_job_ends_everything_that_it_started(request_of):
+    job = local_jobs.start(request_of(SLEEP))
+    wait_until(lambda: log_of(job))
+    local_jobs.end(job)
+    assert local_jobs.look(job).state is State.KILLED
+    wait_until(lambda: not alive(log_of(job)))
+    local_jobs.end(job)  # once more is nothing
+
+
+def test_a_driver_dies_with_its_keeper(request_of):
+    job = local_jobs.start(request_of(SLEEP))
+    wait_until(lambda: log_of(job))
+    driver, child = map(int, log_of(job).split())
+    os.kill(json.loads(Path(job.id, "job.json").read_text())["keeper"]["pid"], signal.SIGKILL)
+    assert ended(job) is State.FAILED
+    assert "was killed" in local_jobs.look(job).detail
+    wait_until(lambda: not alive(str(driver)))
+    processes.kill_quietly(child)  # a grandchild that detached itself is out of a dead keeper's reach
+
+
+def test_how_a_driver_failed_is_told(request_of):
+    left = local_jobs.start(request_of("import sys; sys.exit(3)"))
+    assert ended(left) is State.FAILED and "exit status 3" in local_jobs.look(left).detail
+    killed = local_jobs.start(request_of("import os; os.kill(os.getpid(), 9)"))
+    assert ended(killed) is State.FAILED and "SIGKILL" in local_jobs.look(killed).detail
+    absent = local_jobs.start(replace(request_of(""), python="/nowhere/python"))
+    assert ended(absent) is State.FAILED and "/nowhere/python could not be started" in local_jobs.look(absent).detail
+    assert [known.job for known in local_jobs.find(request_of(""))] == [absent, killed, left], "the youngest first"
+
+
+def test_a_log_is_read_on_from_where_it_was_left(request_of, tmp_path):
+    go = tmp_path / "go"
+    asked = request_of(
+        f"""
+        import os, sys, time
+        print("one"); print("tw", end="", flush=True)
+        while not os.path.exists({str(go)!r}): time.sleep(0.01)
+        print("o"); print("three", end="")
+        """
+    )
+    job = local_jobs.start(asked)
+    wait_until(lambda: Path(job.id, "output.log").read_bytes() == b"one\ntw")
+    text, offset = local_jobs.read_log(job, 0)
+    assert text == "one\n", "half a line waits for its other half"
+    go.touch()
+    ended(job)
+    assert local_jobs.read_log(job, offset)[0] == "two\nthree"
+
+
+def test_a_job_of_another_machine_is_gone_here(tmp_path):
+    look = local_jobs.look(Job("local", str(tmp_path / "elsewhere" / "1")))
+    assert look.state is State.GONE and "on this machine" in look.detail
+
+
+def test_a_starter_that_died_before_its_keeper_left_nothing_running(request_of, tmp_path):
+    asked = request_of("print('works')")
+    Path(asked.folder, asked.tag, "1").mkdir(parents=True)
+    Path(asked.folder, asked.tag, "1", "lock").touch()
+    assert local_jobs.find(asked)[0].state is State.FAILED
+    assert ended(local_jobs.start(asked)) is State.SUCCEEDED
+
+
+def test_jobs_that_are_long_over_are_removed(request_of):
+    first = local_jobs.start(request_of(""))
+    ended(first)
+    long_ago = time.time() - 2 * local_jobs.KEEP_S
+    os.utime(Path(first.id, "exit.json"), (long_ago, long_ago))
+    second = local_jobs.start(request_of(""))
+    ended(second)
+    assert second.id != first.id, "a number is never given twice"
+    third = local_jobs.start(request_of("", tag="hopsml-task-y"))
+    ended(third)
+    assert [Path(job.id).exists() for job in (first, second, third)] == [False, True, True]
+
+
+def alive(pids: str) -> bool:
+    return any(
+        Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text() for pid in pids.split()
+    )

@@ -1,0 +1,102 @@
+"""What YARN is asked for, and what its words mean here; the applications themselves are in tests/hadoop_tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import hopsml.airflow
+from hopsml.airflow import yarn_jobs
+from hopsml.airflow.jobs import Job, Request, State
+from hopsml.errors import ClusterError
+from hopsml.yarn import Application
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Nobody listens there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("state", "final", "ours"),
+    [
+        ("NEW", "UNDEFINED", State.WAITING),
+        ("ACCEPTED", "UNDEFINED", State.WAITING),
+        ("RUNNING", "UNDEFINED", State.RUNNING),
+        ("FINISHED", "SUCCEEDED", State.SUCCEEDED),
+        ("FINISHED", "FAILED", State.FAILED),
+        ("FINISHED", "KILLED", State.KILLED),
+        ("FAILED", "FAILED", State.FAILED),
+        ("KILLED", "KILLED", State.KILLED),
+    ],
+)
+def test_yarns_words(state, final, ours):
+    look = yarn_jobs.state_of(Application("application_1_0001", "x", state, final, "the queue is full"))
+    assert (look.state, look.detail) == (ours, "the queue is full")
+
+
+def test_the_driver_is_told_where_to_put_its_run_and_who_wants_to_know():
+    asked = Request("hopsml-task-x", "/s.py", "yarn-cluster", "python", "hdfs://nn/Projects/p", name="dag.task",
+                    conf={"spark.executor.memory": "2g"}, environment={"COLOUR": "red"})  # fmt: skip
+    assert yarn_jobs.settings_of(asked) == {
+        "spark.app.name": "dag.task",
+        "spark.executor.memory": "2g",
+        "spark.yarn.appMasterEnv.COLOUR": "red",
+        "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": "hdfs://nn/Projects/p",
+        "spark.yarn.appMasterEnv.HOPSML_JOB_RECORD": "hdfs://nn/Projects/p/Airflow/hopsml-task-x.json",
+    }
+
+
+def test_a_resource_manager_that_is_away_is_told_as_such(free_port: int):
+    job = Job("yarn", "application_1_0001", {"addresses": [f"127.0.0.1:{free_port}"], "scheme": "http", "user": "x"})
+    with pytest.raises(ClusterError, match=f"127.0.0.1:{free_port}"):
+        yarn_jobs.look(job)
+    assert yarn_jobs.read_log(job, 7) == ("", 7)
+
+
+def test_a_submission_ends_with_the_task_that_made_it(tmp_path):
+    """Otherwise it could reach YARN after the next try has looked for it there."""
+    pids = tmp_path / "pids"
+    below = f"echo $$ > {pids}.1; setsid sleep 600 & echo $! > {pids}; wait"
+    task = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import os, subprocess, sys; subprocess.run([sys.executable, '-m', 'hopsml.airflow.leash', str(os.getpid()), "
+            f"'bash', '-c', {below!r}])",
+        ]
+    )
+    deadline = time.monotonic() + 20
+    while not (pids.exists() and pids.read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(task.pid, signal.SIGKILL)
+    task.wait()
+    started = [pids.read_text().strip(), Path(f"{pids}.1").read_text().strip()]
+    while any(Path(f"/proc/{pid}").exists() for pid in started):
+        assert time.monotonic() < deadline, started
+        time.sleep(0.01)
+
+
+def test_a_leash_passes_the_exit_status_on():
+    line = [sys.executable, "-m", "hopsml.airflow.leash", str(os.getpid()), "bash", "-c", "exit 3"]
+    assert subprocess.run(line, timeout=20).returncode == 3
+
+
+def test_without_airflow_the_message_says_where_it_is():
+    with pytest.raises(ModuleNotFoundError, match="Airflow's own environment"):
+        hopsml.airflow.HopsMLOperator  # noqa: B018
+    with pytest.raises(AttributeError, match="it has: HopsMLJobTrigger"):
+        hopsml.airflow.SparkSubmitOperator  # noqa: B018

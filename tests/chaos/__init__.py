@@ -1,0 +1,1 @@
+"""What befalls a training on a real cluster, done to one on purpose."""

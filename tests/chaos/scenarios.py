@@ -1,0 +1,148 @@
+"""What can be done to a training. Each scenario names how the run is asked for and disturbs it; the runner judges."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hopsml.experiment.run import Run
+from tests.cluster.workloads import wait_until
+
+WAIT_S = 60.0
+
+
+@dataclass
+class Trial:
+    """One run under disturbance."""
+
+    run: Run
+    folder: Path
+
+    def pid(self, rank: int, generation: int = 0) -> int:
+        """Of a worker."""
+        path = self.folder / f"pid-{rank}-{generation}"
+        wait_until(path.exists, f"rank {rank} of generation {generation}", WAIT_S)
+        return int(path.read_text())
+
+    def above(self, rank: int, kind: str, generation: int = 0) -> psutil.Process:
+        """The fork server, the agent or the executor above a worker."""
+        parents = psutil.Process(self.pid(rank, generation)).parents()
+        if kind == "executor":
+            return next(parent for parent in parents if "java" in parent.name())
+        return parents[{"fork server": 0, "agent": 1}[kind]]
+
+    def await_step(self, step: int) -> None:
+        """Until rank 0 has finished it."""
+        path = self.folder / "step-0"
+        wait_until(lambda: path.exists() and int(path.read_text()) >= step, f"step {step}", WAIT_S)
+
+    def await_generation(self, number: int, world: int) -> None:
+        """Until the group has this many members."""
+
+        def there() -> bool:
+            status = self.run.status()
+            return status["generation"] >= number and len(status["members"]) == world
+
+        wait_until(lambda: there() or self.run.done(), f"generation {number} with {world} workers", WAIT_S)
+        assert there(), f"the run ended before generation {number} with {world} workers was there"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``disturb`` returns when the harm is done."""
+
+    name: str
+    disturb: Callable[[Trial], None]
+    least: int = 2
+    most: int = 2
+    args: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    needs: str = ""  # "spark": there must be an executor
+    ends: str = "FINISHED"
+    loses_nothing: bool = False  # a planned change
+
+
+def _kill(*ranks: int, number: int = signal.SIGKILL) -> Callable[[Trial], None]:
+    def disturb(trial: Trial) -> None:
+        trial.await_step(7)
+        for pid in [trial.pid(rank) for rank in ranks]:
+            os.kill(pid, number)
+
+    return disturb
+
+
+def _end(kind: str, rank: int, number: int = signal.SIGKILL) -> Callable[[Trial], None]:
+    def disturb(trial: Trial) -> None:
+        trial.await_step(7)
+        trial.above(rank, kind).send_signal(number)
+
+    return disturb
+
+
+def _again(trial: Trial) -> None:
+    """A second loss while the group recovers from the first."""
+    _kill(1)(trial)
+    os.kill(trial.pid(0, 1), signal.SIGKILL)
+
+
+def _while_forming(trial: Trial) -> None:
+    os.kill(trial.pid(1), signal.SIGKILL)
+
+
+def _too_often(trial: Trial) -> None:
+    _kill(1)(trial)
+    for generation in (1, 2):
+        trial.await_generation(generation, 2)
+        os.kill(trial.pid(1, generation), signal.SIGKILL)
+
+
+def _grow_and_shrink(trial: Trial) -> None:
+    trial.await_step(4)
+    trial.run.resize(1)
+    trial.await_generation(1, 1)
+    trial.await_step(10)
+    trial.run.resize(3)
+    trial.await_generation(2, 3)
+
+
+def _come_back(trial: Trial) -> None:
+    """An executor dies, the rest goes on, and its successor joins."""
+    trial.await_generation(0, 2)
+    generation = trial.run.status()["generation"]
+    trial.await_step(7)
+    trial.above(1, "executor", generation).kill()
+    trial.await_generation(generation + 1, 1)
+    trial.await_generation(generation + 2, 2)
+
+
+LARGE = {"commit": 1, "ballast_mb": 40}
+
+SCENARIOS = (
+    Scenario("kill -9 of a worker", _kill(1)),
+    Scenario("kill -9 of rank 0", _kill(0)),
+    Scenario("kill -9 of two workers of three", _kill(1, 2), least=3, most=3),
+    Scenario("kill -9 of all workers", _kill(0, 1)),
+    Scenario("SIGSEGV of a worker", _kill(1, number=signal.SIGSEGV)),
+    Scenario("SIGSTOP of a worker", _kill(1, number=signal.SIGSTOP), options={"progress_timeout": 2.0}),
+    Scenario("SIGSTOP of rank 0", _kill(0, number=signal.SIGSTOP), options={"progress_timeout": 2.0}),
+    Scenario("kill -9 of a fork server", _end("fork server", 1)),
+    Scenario("kill -9 of an agent (Spark's Python worker)", _end("agent", 1)),
+    Scenario("SIGSTOP of an agent", _end("agent", 1, signal.SIGSTOP), args={"step_s": 0.1},
+             options={"heartbeat_timeout": 2.0}),
+    Scenario("kill -9 of an executor", _end("executor", 1), needs="spark"),
+    Scenario("kill -9 of rank 0's executor", _end("executor", 0), needs="spark"),
+    Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.5}, needs="spark"),
+    Scenario("3 workers, then 1, then 3", _grow_and_shrink, least=1, most=3, args={"step_s": 0.06, "commit": 1000},
+             loses_nothing=True),
+    Scenario("a loss during recovery", _again),
+    Scenario("a loss while forming", _while_forming),
+    Scenario("a loss during commits of 40 MB", _kill(1), args=LARGE),
+    Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1}),
+    Scenario("reset limit reached", _too_often, args={"step_s": 0.03}, options={"reset_limit": 2}, ends="FAILED"),
+)  # fmt: skip

@@ -1,0 +1,47 @@
+"""The scenarios on a real Spark (local-cluster): executors die, and Spark brings them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.runner import Outcome, play
+from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.cluster.workloads import wait_until
+from tests.cluster_tests.conftest import end_spark, spark_environment, store
+
+EXECUTORS = 3  # of one slot each: two agents on one executor would be lost together
+pytestmark = pytest.mark.spark
+__all__ = ["store"]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A SparkContext as the first run makes it."""
+    from hopsml import experiment
+
+    with spark_environment() as environment:
+        environment.setenv("SPARK_WORKER_DIR", str(tmp_path_factory.mktemp("executors")))
+        environment.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path_factory.mktemp('first')}")
+        environment.setenv("HOPSML_SPARK_MASTER", f"local-cluster[{EXECUTORS},1,1024]")
+        from pyspark import SparkContext
+
+        try:
+            experiment.submit(lambda: None, profile="local-cluster", progress=False).result(120)
+            experiment.shutdown()
+            yield SparkContext._active_spark_context
+        finally:
+            experiment.shutdown()
+            end_spark()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_scenario(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+    infos = spark._jsc.sc().statusTracker().getExecutorInfos
+    wait_until(lambda: len(infos()) == 1 + EXECUTORS, "the executors that the last scenario has cost", 60)
+    outcome = play(scenario, "spark", tmp_path)
+    outcomes.append(outcome)
+    assert outcome.passed, outcome

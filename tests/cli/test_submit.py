@@ -1,0 +1,108 @@
+"""``hopsml submit``: what is refused, and what a dry run prints. A real YARN: tests/hadoop_tests/test_submit.py."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopsml.submission.packages import Environment
+from tests.cli.conftest import Cli
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script, and the profiles ``here`` (no YARN) and ``there``."""
+    for variable in ("PYSPARK_PYTHON", "HADOOP_CONF_DIR", "HADOOP_HOME", "HOPSML_PROJECT_URL", "HOPSML_PROJECT"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "here.yaml").write_text("master: local-cluster[2,1,512]\nspark: {spark.ui.enabled: false}\n")
+    (tmp_path / "there.yaml").write_text(
+        "master: yarn\ndeploy_mode: cluster\nstore: hdfs://ns1/Projects/p\nenvironment: {LEVEL: 3}\n"
+        "spark: {spark.executor.memory: 1g, spark.yarn.tags: mine}\n"
+    )
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(tmp_path))
+    (tmp_path / "job.py").write_text("import yaml\n")
+    return str(tmp_path / "job.py")
+
+
+def settings(out: str) -> dict[str, str]:
+    """Of the command that was printed."""
+    words = shlex.split(out)
+    return dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--conf")
+
+
+def test_a_dry_run_prints_the_whole_command(cli: Cli, job: str) -> None:
+    done = cli(
+        "submit", job, "--profile", "there", "--num-workers=8", "--conf=spark.executor.memory=2g", "--dry-run", "a b"
+    )
+    assert done.status == 0, done.err
+    words = shlex.split(done.out)
+    assert words[0].endswith("spark-submit") and words[1:5] == ["--master", "yarn", "--deploy-mode", "cluster"]
+    assert words[-2:] == [job, "a b"]
+    known = settings(done.out)
+    assert known.pop("spark.yarn.tags").startswith("mine,hopsml-")
+    assert known == {
+        "spark.executor.memory": "2g",
+        "spark.executor.instances": "8",
+        "spark.yarn.appMasterEnv.LEVEL": "3",
+        "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": "hdfs://ns1/Projects/p",
+        "spark.yarn.submit.waitAppCompletion": "false",
+    }
+
+
+def test_a_dry_run_names_the_archive_and_packs_nothing(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = cli("submit", job, "--profile", "there", "--ship-environment", "auto", "--dry-run", "--tag", "t1")
+    known = settings(done.out)
+    url = f"hdfs://ns1/Projects/p/environments/{Environment.current().hash}.tar.gz"
+    assert known["spark.yarn.dist.archives"] == f"{url}#environment"
+    assert known["spark.yarn.tags"].endswith(",t1")
+    assert "packing" not in done.err
+
+
+def test_the_projects_url_travels_to_a_driver_in_a_container(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", "hdfs://ns2/elsewhere")
+    known = settings(cli("submit", job, "--profile", "there", "--dry-run").out)
+    assert known["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] == "hdfs://ns2/elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--profile", "nowhere"], "profile 'nowhere' is not known; there are: here, there"),
+        (["--profile", "there", "--conf", "x"], "--conf x: must be key=value"),
+        (["--profile", "there", "--timeout", "0"], "--timeout 0: it must be above 0"),
+        (["--profile", "there"], "no ResourceManager is configured"),
+        (
+            ["--profile", "here", "--detach"],
+            "profile 'here' (master local-cluster[2,1,512], client mode) does not leave",
+        ),
+        (["--profile", "here", "--ship-environment", "always"], "only YARN carries an environment"),
+    ],
+)
+def test_refused_before_anything_is_started(cli: Cli, job: str, options: list[str], words: str) -> None:
+    done = cli("submit", job, *options)
+    assert done.status == 1 and words in done.err and done.out == ""
+
+
+def test_a_syntax_error_and_a_missing_package_are_seen_first(cli: Cli, job: str) -> None:
+    Path(job).write_text("x = 1\nprint('a'\n")
+    assert f"{job}, line 2: '(' was never closed; nothing was submitted" in cli("submit", job, "--profile", "here").err
+    Path(job).write_text("def train():\n    import lightgbm\n")
+    done = cli("submit", job, "--profile", "there", "--ship-environment", "auto")
+    assert done.status == 1 and "environment archive misses: lightgbm (line 2); pip install" in done.err
+    done = cli("submit", job, "--profile", "here")
+    assert f"environment of {sys.executable} misses: lightgbm" in done.err
+
+
+def test_a_nonsense_id(cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = "<property><name>yarn.resourcemanager.hostname</name><value>127.0.0.1</value></property>"
+    (tmp_path / "yarn-site.xml").write_text(f"<configuration>{entry}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    done = cli("follow", "job_1")
+    assert done.status == 1 and "'job_1' is no id of a YARN application" in done.err

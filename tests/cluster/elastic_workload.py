@@ -1,0 +1,97 @@
+"""A training without a framework: a lock step through files stands for the collective, a sum for the weights."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+N_SAMPLES, BATCH, EPOCHS = 203, 16, 3  # neither divides the other
+
+
+def train(
+    folder: str,
+    commit: int | None = 2,
+    step_s: float = 0.01,
+    raise_at: int = 0,
+    ballast_mb: int = 0,
+    slow_rank: int = -1,
+) -> dict[str, Any]:
+    """Steps as a group does: none finishes a step before all have brought their share of it.
+
+    Each worker writes ``pid-<rank>-<generation>`` with its pid. ``ballast_mb``: makes commits large.
+    ``slow_rank`` takes ten times as long for a step.
+    """
+    import numpy as np
+
+    import hopsml
+    from hopsml.cluster.context import current
+
+    context = current()
+    assert context is not None
+    place = Path(folder)
+    _announce(place / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
+    state = hopsml.elastic.State(seen=[], weight=0.0, worlds=[], ballast=bytes(ballast_mb << 20))
+    data = hopsml.elastic.Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS)
+    for batch in state.resume(data):
+        if raise_at and state.batches == raise_at and context.rank == 1:
+            raise ValueError("a bug in the user's code")
+        ids = np.concatenate(_exchange(place, context, state.batches, batch))
+        time.sleep(step_s * (10 if context.rank == slow_rank else 1))
+        state.weight = 0.99 * state.weight + float(np.sum(np.sin(np.sort(ids))))
+        state.seen = [*state.seen, sorted(int(one) for one in ids)]
+        state.worlds = [*state.worlds, context.world_size]
+        _announce(place / f"step-{context.rank}", str(state.batches))
+        state.commit(every=commit)
+    return {
+        "weight": state.weight,
+        "seen": state.seen,
+        "worlds": state.worlds,
+        "generation": context.generation,
+        "world_size": context.world_size,
+    }
+
+
+def _announce(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text)
+    part.rename(path)
+
+
+def _exchange(place: Path, context: Any, step: int, batch: Any) -> list[Any]:
+    import numpy as np
+
+    mine = place / f".{context.generation}-{step}-{context.rank}.npy.{os.getpid()}"
+    with open(mine, "wb") as file:
+        np.save(file, batch)
+    mine.rename(place / f"{context.generation}-{step}-{context.rank}.npy")
+    shares = []
+    for rank in range(context.world_size):
+        path = place / f"{context.generation}-{step}-{rank}.npy"
+        while not path.exists():
+            time.sleep(0.002)
+        shares.append(np.load(path))
+    return shares
+
+
+def check_history(value: dict[str, Any]) -> None:
+    """Along the history that the result comes from, no sample was skipped or seen twice within an epoch."""
+    steps = value["seen"]
+    per_epoch = -(-N_SAMPLES // BATCH)
+    assert len(steps) == EPOCHS * per_epoch
+    for epoch in range(EPOCHS):
+        ids = [one for step in steps[epoch * per_epoch : (epoch + 1) * per_epoch] for one in step]
+        assert sorted(ids) == list(range(N_SAMPLES)), f"epoch {epoch}"
+
+
+def expected_weight() -> float:
+    """What an undisturbed training gives."""
+    import numpy as np
+
+    from hopsml.elastic import Sampler
+
+    data, weight = Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS), 0.0
+    while not data.is_exhausted:
+        weight = 0.99 * weight + float(np.sum(np.sin(np.sort(data.next_batch()))))
+    return weight

@@ -1,0 +1,167 @@
+"""Groups that change, with real agents and workers on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import ArgumentError, WorkerFailed
+from hopsml.experiment.run import Run
+from tests.cluster import elastic_workload
+from tests.cluster.elastic_workload import check_history, expected_weight
+from tests.cluster.workloads import WAIT_S, wait_until
+from tests.experiment.conftest import store
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.chaos
+__all__ = ["store"]
+
+
+def submit(folder: Path, least: int = 2, most: int = 2, *, args: dict[str, Any] | None = None, **named: Any) -> Run:
+    arguments = {"folder": str(folder), **(args or {})}
+    return experiment.submit(
+        elastic_workload.train, args=arguments, min_workers=least, max_workers=most, progress=False, **named
+    )
+
+
+def pid_of(folder: Path, rank: int, generation: int = 0) -> int:
+    path = folder / f"pid-{rank}-{generation}"
+    wait_until(path.exists, f"rank {rank} of generation {generation}")
+    return int(path.read_text())
+
+
+def await_step(folder: Path, step: int, rank: int = 0) -> None:
+    path = folder / f"step-{rank}"
+    wait_until(lambda: path.exists() and int(path.read_text()) >= step, f"step {step}")
+
+
+def check_result(run: Run, generation: int) -> dict[str, Any]:
+    value: dict[str, Any] = run.result(WAIT_S).value
+    check_history(value)
+    assert value["weight"] == pytest.approx(expected_weight(), rel=1e-12)
+    assert value["generation"] == generation
+    return value
+
+
+def notes(run: Run) -> str:
+    return "\n".join(run.state.notes)
+
+
+def test_nothing_happens_to_an_undisturbed_group(store: Path, tmp_path: Path) -> None:
+    assert check_result(submit(tmp_path), 0)["world_size"] == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_costs_the_steps_since_the_last_commit(store: Path, tmp_path: Path, rank: int) -> None:
+    run = submit(tmp_path)
+    await_step(tmp_path, 7)
+    os.kill(pid_of(tmp_path, rank), signal.SIGKILL)
+    check_result(run, 1)
+    assert "SIGKILL" in notes(run) and f"rank {rank}" in notes(run)
+
+
+def test_all_workers_killed_at_once_go_on_from_their_agents_commits(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path)
+    await_step(tmp_path, 7)
+    for rank in (0, 1):
+        os.kill(pid_of(tmp_path, rank), signal.SIGKILL)
+    check_result(run, 1)
+
+
+def test_a_lost_agent_is_replaced_and_gets_the_state_from_the_other(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path)
+    await_step(tmp_path, 7)
+    agent = psutil.Process(pid_of(tmp_path, 1)).parents()[1]
+    agent.kill()
+    check_result(run, 1)
+
+
+def test_the_group_goes_on_with_fewer_and_grows_again(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, least=1, most=2, args={"step_s": 0.1})
+    await_step(tmp_path, 5)
+    psutil.Process(pid_of(tmp_path, 1)).parents()[1].kill()
+    worlds = check_result(run, 2)["worlds"]
+    assert worlds[0] == 2 and 1 in worlds and worlds[-1] == 2
+
+
+def test_a_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, least=1, most=3, args={"commit": 1000, "step_s": 0.03})
+    await_step(tmp_path, 3)
+    run.resize(1)
+    wait_until(lambda: run.status()["generation"] == 1, "the smaller group")
+    await_step(tmp_path, 12)
+    run.resize(3)
+    worlds = check_result(run, 2)["worlds"]
+    assert worlds == sorted(worlds[: worlds.index(1)], reverse=True) + worlds[worlds.index(1) :]
+    assert set(worlds) == {1, 3} and worlds[-1] == 3
+
+
+def test_an_error_of_the_users_own_code_ends_the_run(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, args={"raise_at": 5})
+    with pytest.raises(WorkerFailed, match="a bug in the user's code"):
+        run.result(WAIT_S)
+
+
+def test_a_worker_that_stands_still_is_named_and_replaced(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, progress_timeout=1.5)
+    await_step(tmp_path, 7)
+    os.kill(pid_of(tmp_path, 1), signal.SIGSTOP)
+    check_result(run, 1)
+    assert "rank 1" in notes(run) and "stopped" in notes(run)
+
+
+def test_the_reset_limit_ends_a_run_that_is_lost_too_often(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, reset_limit=1, args={"step_s": 0.05})
+    await_step(tmp_path, 4)
+    os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
+    os.kill(pid_of(tmp_path, 0, 1), signal.SIGKILL)
+    with pytest.raises(WorkerFailed, match="reset limit of 1"):
+        run.result(WAIT_S)
+
+
+def test_a_run_of_fixed_size_cannot_be_resized(store: Path, tmp_path: Path) -> None:
+    run = experiment.submit(lambda: None, num_workers=1, progress=False)
+    with pytest.raises(ArgumentError, match="fixed size"):
+        run.resize(2)
+    run.result(WAIT_S)
+
+
+def test_a_run_whose_driver_was_killed_is_resumed_from_its_newest_checkpoint(store: Path, tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import sys\nfrom hopsml import experiment\nfrom tests.cluster import elastic_workload\n"
+        "args = {'folder': sys.argv[1], 'step_s': 0.05}\n"
+        "experiment.collective_all_reduce(elastic_workload.train, args=args, min_workers=1, max_workers=2,\n"
+        "                                 checkpoint_every=0.1, progress=False, profile='local')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen([sys.executable, str(script), str(tmp_path)], cwd=ROOT, env=environment)
+    try:
+        found = wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
+        workers = [pid_of(tmp_path, 0)]
+    finally:
+        driver.kill()
+        driver.wait()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers), "the end of its workers")
+    directory = found[0].parents[2]
+    saved = max(int(path.name[5:]) for path in directory.glob("checkpoints/step-*"))
+    value = experiment.resume(str(directory), progress=False).value
+    check_history(value)
+    assert value["weight"] == pytest.approx(expected_weight(), rel=1e-12)
+    steps = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("0-*-0.npy"))
+    assert saved >= 2 and steps[0] == 1  # the first run's; the second began behind its checkpoint
+
+
+def test_a_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
+    run = experiment.submit(lambda: None, num_workers=1, progress=False)
+    run.result(WAIT_S)
+    with pytest.raises(ArgumentError, match="has finished"):
+        experiment.resume(run)

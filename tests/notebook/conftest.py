@@ -1,0 +1,7 @@
+"""The local application of tests/experiment for this folder too."""
+
+from __future__ import annotations
+
+from tests.experiment.conftest import store
+
+__all__ = ["store"]

@@ -1,0 +1,64 @@
+"""Runs as an observer hears of them, without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopsml.cluster.gang import Phase
+from hopsml.cluster.run_state import Change, MemberView
+from hopsml.notebook.story import Story
+from hopsml.notebook.view import RunView, view_of
+
+BEGAN = 1_000.0
+
+
+def members(*states: str) -> dict[int, MemberView]:
+    """One worker for each state, on hosts named by their rank."""
+    return {rank: MemberView(rank, f"node-{rank}", str(rank + 1), (), state) for rank, state in enumerate(states)}
+
+
+def waiting() -> Story:
+    """One of two agents is there."""
+    story = Story(BEGAN)
+    story.enter(Phase.WAITING, BEGAN)
+    story.handle(Change("phase", text="waiting for executors: 1 of 2 agents there"), Phase.WAITING, BEGAN + 1)
+    return story
+
+
+def forming() -> Story:
+    """The workers are launched."""
+    story = waiting()
+    story.handle(Change("phase", text="starting workers"), Phase.FORMING, BEGAN + 2)
+    return story
+
+
+def running() -> Story:
+    """Twenty steps a second."""
+    story = forming()
+    story.handle(Change("phase", text="running"), Phase.RUNNING, BEGAN + 5)
+    for k in range(3):
+        report = Change("report", 0, metrics={"loss": 1 / (k + 1)}, step=20 * k, time=BEGAN + 5 + k)
+        story.handle(report, Phase.RUNNING, BEGAN + 5 + k)
+    return story
+
+
+def stopping() -> Story:
+    """Nobody works any more; the group is not gone yet."""
+    story = running()
+    story.handle(Change("phase", text="stopping"), Phase.STOPPING, BEGAN + 9)
+    return story
+
+
+def closed(phase: Phase, error: BaseException | None = None, **outputs: Any) -> Story:
+    """The run's end."""
+    story = stopping()
+    story.handle(Change("end"), phase, BEGAN + 10)
+    story.handle(Change("closed", metrics=outputs, error=error), phase, BEGAN + 11)
+    return story
+
+
+def look(story: Story, found: dict[int, MemberView] | None = None, at: float = BEGAN + 30, size: int = 2) -> RunView:
+    """What is shown at that time."""
+    return view_of(
+        story, found or {}, size=size, title="digits", run_id="app_1", run_dir="hdfs://nn/Experiments/app_1", now=at
+    )

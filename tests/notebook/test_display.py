@@ -1,0 +1,139 @@
+"""The hands of the display: what is sent when, from which thread, and what a front end in trouble cannot harm."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hopsml.cluster.gang import Phase
+from hopsml.cluster.run_state import Change, RunState
+from hopsml.experiment import progress
+from hopsml.notebook import display
+from hopsml.notebook.display import Bundle, RunDisplay
+
+pytestmark = pytest.mark.fast
+
+DIRECTORY = "file:///runs/app_1"
+
+
+class FrontEnd:
+    """Keeps what it is sent, with the time."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[float, Bundle, bool]] = []
+        self.arrived = threading.Condition()
+
+    def __call__(self, bundle: Bundle, update: bool) -> None:
+        with self.arrived:
+            self.sent.append((time.monotonic(), bundle, update))
+            self.arrived.notify_all()
+
+    def wait_for(self, text: str) -> None:
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: any(text in bundle["text/plain"] for _, bundle, _ in self.sent), 10), (
+                text
+            )
+
+
+@pytest.fixture
+def state() -> RunState:
+    return RunState("app_1", 2)
+
+
+@pytest.fixture
+def front_end(state: RunState) -> Iterator[FrontEnd]:
+    yield FrontEnd()
+    state.publish(Change("closed"))
+
+
+def test_one_display_at_once_and_updates_of_it(state: RunState, front_end: FrontEnd) -> None:
+    state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
+    assert len(front_end.sent) == 1 and not front_end.sent[0][2]
+    state.publish(Change("phase", text="waiting for executors: 1 of 2 agents there"))
+    front_end.wait_for("waiting for executors: 1 of 2 agents there")
+    assert all(update for _, _, update in front_end.sent[1:])
+    assert all(set(bundle) == {"text/plain", "text/html"} for _, bundle, _ in front_end.sent)
+
+
+def test_a_flood_of_reports_makes_four_updates_a_second_and_the_last_state_is_shown(
+    state: RunState, front_end: FrontEnd
+) -> None:
+    state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
+    state.phase = Phase.RUNNING
+    began = time.monotonic()
+    for step in range(20_000):
+        state.publish(Change("report", 0, step=step, time=time.time()))
+    state.publish(Change("log", 0, "the last word"))  # without a line's end
+    state.publish(Change("closed", metrics={"accuracy": 0.75}))
+    took = time.monotonic() - began
+    assert len(front_end.sent) <= 3 + took / display.INTERVAL_S
+    last = front_end.sent[-1][1]["text/plain"]  # shown when ``publish`` returned
+    for part in ("finished", "step 19 999", "result: accuracy 0.75", "the last word"):
+        assert part in last
+
+
+def test_the_clock_goes_on_without_news(state: RunState, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "CLOCK_S", 0.02)
+    monkeypatch.setattr(display, "INTERVAL_S", 0.01)
+    state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
+    front_end.wait_for("starting, 0.1 s")
+
+
+def test_a_run_that_is_closed_already_is_shown_so(state: RunState, front_end: FrontEnd) -> None:
+    state.publish(Change("closed", metrics={"accuracy": 0.75}))
+    state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
+    assert "accuracy 0.75" in front_end.sent[-1][1]["text/plain"]
+
+
+def test_a_front_end_that_fails_ends_the_display_and_not_the_run(state: RunState) -> None:
+    calls: list[bool] = []
+
+    def broken(bundle: Bundle, update: bool) -> None:
+        calls.append(update)
+        if update:
+            raise OSError("the socket is gone")
+
+    state.observe(RunDisplay(state, "digits", DIRECTORY, broken).show())
+    state.publish(Change("phase", text="running"))
+    state.publish(Change("closed"))
+    assert calls == [False, True]
+
+
+def test_a_front_end_that_hangs_holds_the_runs_end_only_for_a_moment(
+    state: RunState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "LAST_S", 0.05)
+    go_on = threading.Event()
+
+    def hanging(bundle: Bundle, update: bool) -> None:
+        if update:
+            go_on.wait(30)
+
+    state.observe(RunDisplay(state, "digits", DIRECTORY, hanging).show())
+    began = time.monotonic()
+    for step in range(100):
+        state.publish(Change("report", 0, step=step, time=time.time()))
+    state.publish(Change("closed"))
+    assert time.monotonic() - began < 2
+    go_on.set()
+
+
+def test_a_change_that_cannot_be_told_ends_the_display_and_its_thread(state: RunState, front_end: FrontEnd) -> None:
+    state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
+    state.publish(Change("report", 0, step="seven", metrics={}, time=0.0))  # type: ignore[arg-type]
+    state.publish(Change("report", 0, step=8, time=0.0))
+
+
+def test_without_a_display_there_are_lines(monkeypatch: pytest.MonkeyPatch, state: RunState) -> None:
+    """IPython itself refuses: there is no shell in this process."""
+
+    class Refusing(RunDisplay):
+        def show(self) -> RunDisplay:
+            raise RuntimeError("no front end")
+
+    monkeypatch.setattr(display, "RunDisplay", Refusing)
+    monkeypatch.setattr(progress.frontend, "is_live", lambda: True)
+    assert isinstance(progress.teller()(state, "digits", DIRECTORY), progress.LineProgress)

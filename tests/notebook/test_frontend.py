@@ -1,0 +1,56 @@
+"""Who gets the display and who gets lines."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from hopsml.cluster.run_state import RunState
+from hopsml.errors import ArgumentError
+from hopsml.experiment import progress
+from hopsml.notebook import frontend
+
+pytestmark = pytest.mark.fast
+
+KERNEL, TERMINAL = {"ZMQInteractiveShell", "InteractiveShell"}, {"TerminalInteractiveShell", "InteractiveShell"}
+TO_FRONT_END, CAPTURED = {"ZMQDisplayPublisher", "DisplayPublisher"}, {"CapturingDisplayPublisher", "DisplayPublisher"}
+
+
+@pytest.mark.parametrize(
+    ("shell", "publisher", "wish", "live"),
+    [
+        (KERNEL, TO_FRONT_END, "", True),
+        (KERNEL | {"SpyderShell"}, TO_FRONT_END, "auto", True),
+        (KERNEL, TO_FRONT_END, "display", True),
+        (KERNEL, TO_FRONT_END, "lines", False),
+        (KERNEL, CAPTURED, "", False),  # %%capture
+        (TERMINAL, {"DisplayPublisher"}, "display", False),
+        ({"NoneType", "object"}, {"NoneType", "object"}, "", False),  # a script, Livy
+    ],
+)
+def test_a_kernel_whose_display_reaches_a_front_end(
+    shell: set[str], publisher: set[str], wish: str, live: bool
+) -> None:
+    assert frontend.shows_display(shell, publisher, wish) is live
+
+
+def test_an_unknown_wish_names_the_known_ones() -> None:
+    with pytest.raises(ArgumentError, match=r"HOPSML_PROGRESS='html'.*auto, display, lines"):
+        frontend.shows_display(KERNEL, TO_FRONT_END, "html")
+
+
+def test_an_unknown_wish_is_refused_before_anything_is_started(store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hopsml import experiment
+
+    monkeypatch.setenv("HOPSML_PROGRESS", "html")
+    with pytest.raises(ArgumentError, match="HOPSML_PROGRESS"):
+        experiment.submit(lambda: 1)
+    assert not store.exists()
+
+
+def test_this_process_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert not frontend.is_live()
+    assert isinstance(progress.teller()(RunState("app_1", 2), "digits", "/runs/app_1"), progress.LineProgress)

@@ -1,0 +1,176 @@
+"""Following an application, without a cluster: looks in, lines and exit statuses out."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from hopsml.submission.following import (
+    END_S,
+    REMIND_S,
+    SILENCE_S,
+    Following,
+    Forgotten,
+    Interrupted,
+    Looked,
+    Observation,
+    Silent,
+    Step,
+    step,
+)
+from hopsml.yarn import Application
+
+pytestmark = pytest.mark.fast
+
+ID = "application_1763690000000_0001"
+FULL = (
+    "[Sat Nov 21 03:19:38 +0000 2026] Application is added to the scheduler and is not yet activated. Queue's AM resource "
+    "limit exceeded.  Details : AM Partition = <DEFAULT_PARTITION>; AM Resource Request = <memory:8000, vCores:1>; Queue "
+    "Resource Limit for AM = <memory:16384, vCores:16>; Queue AM Resource Usage = <memory:16000, vCores:2>;"
+)
+
+
+def app(state: str, final: str = "UNDEFINED", diagnostics: str = "", log: str = "") -> Looked:
+    return Looked(Application(ID, "digits", state, final, diagnostics, queue="root.default", am_log_url=log))
+
+
+def follow(*seen: tuple[float, Observation], timeout_s: float | None = None) -> list[Step]:
+    """The steps for observations, each with its time."""
+    state, steps = Following(ID, 0.0, timeout_s), []
+    for now_s, observation in seen:
+        state, result = step(state, observation, now_s)
+        steps.append(result)
+    return steps
+
+
+def lines(steps: list[Step]) -> list[str]:
+    return [line for each in steps for line in each.lines]
+
+
+RUNNING = app("RUNNING", log="http://n/c")
+KILLED = app("KILLED", "KILLED", "Application was killed by user root")
+
+
+def test_a_good_end() -> None:
+    steps = follow(
+        (0, app("ACCEPTED")),
+        (1, app("ACCEPTED", log="x")),
+        (2, RUNNING),
+        (3, RUNNING),
+        (4, app("FINISHED", "SUCCEEDED")),
+    )
+    assert [each.status for each in steps] == [None] * 4 + [0]
+    assert lines(steps) == [
+        f"{ID}: ACCEPTED (queue root.default)",
+        "waiting for 0 s: no reason given yet",
+        f"{ID}: RUNNING",
+        f"{ID}: SUCCEEDED",
+    ]
+    assert not any(each.end for each in steps)
+
+
+@pytest.mark.parametrize(
+    ("state", "final", "words"),
+    [
+        ("FINISHED", "FAILED", "FAILED: the reason"),
+        ("FAILED", "FAILED", "FAILED: the reason"),
+        ("KILLED", "KILLED", "KILLED, ended from outside: the reason"),
+        ("FINISHED", "UNDEFINED", "FINISHED: the reason"),
+        ("FINISHED", "ENDED", "ENDED: the reason"),
+    ],
+)
+def test_only_succeeded_is_zero(state: str, final: str, words: str) -> None:
+    (last,) = follow((0, app(state, final, "the reason")))
+    assert last == Step((f"{ID}: {words}",), status=1)
+
+
+def test_why_it_waits_is_said_once_and_again_after_a_while() -> None:
+    waiting = [
+        (at, app("ACCEPTED", diagnostics=FULL.replace("03:19", f"03:{20 + at:.0f}")))
+        for at in (0.0, 1.0, 2.0, REMIND_S)
+    ]
+    said = lines(follow(*waiting))[1:]
+    reason = (
+        "Application is added to the scheduler and is not yet activated. Queue's AM resource limit exceeded; AM Resource "
+        "Request = <memory:8000, vCores:1>; Queue AM Resource Usage = <memory:16000, vCores:2>"
+    )
+    assert said == [f"waiting for 0 s: {reason}", f"waiting for 30 s: {reason}"]
+
+
+def test_the_time_for_the_queue_ends_with_the_first_container() -> None:
+    full, placed = (
+        app("ACCEPTED", diagnostics=FULL),
+        app("ACCEPTED", diagnostics="AM container is launched", log="http://n/c"),
+    )
+    steps = follow((0, full), (5.1, full), (6, full), (7, KILLED), timeout_s=5)
+    assert [each.end for each in steps] == [False, True, True, False]
+    assert "queue root.default had no room" in lines(steps)[2] and "within 5 s" in lines(steps)[2]
+    assert "from outside" not in lines(steps)[-1]
+    assert steps[-1].status == 124
+    assert not any(each.end for each in follow((0, full), (4, placed), (60, placed), (99, RUNNING), timeout_s=5))
+
+
+def test_a_signal_ends_it_and_a_second_one_leaves_at_once() -> None:
+    steps = follow((0, RUNNING), (1, Interrupted(signal.SIGINT)), (2, RUNNING), (3, KILLED))
+    assert [each.end for each in steps] == [False, True, True, False]
+    assert steps[-1].status == 130 and "Ctrl-C: ending" in lines(steps)[1]
+    steps = follow((0, RUNNING), (1, Interrupted(signal.SIGTERM)), (1.5, Interrupted(signal.SIGINT)))
+    assert steps[-1].status == 143 and "yarn application -kill" in lines(steps)[-1]
+
+
+def test_a_signal_that_comes_after_a_good_end_changes_nothing() -> None:
+    assert follow((0, RUNNING), (1, Interrupted(signal.SIGINT)), (2, app("FINISHED", "SUCCEEDED")))[-1].status == 0
+
+
+def test_an_end_that_does_not_come_is_given_up() -> None:
+    steps = follow((0, RUNNING), (1, Interrupted(signal.SIGTERM)), (END_S, RUNNING), (END_S + 2, RUNNING))
+    assert [each.status for each in steps] == [None, None, None, 143]
+    assert "did not end within" in lines(steps)[-1]
+
+
+def test_a_resource_manager_that_is_away_for_a_while() -> None:
+    steps = follow(
+        (0, RUNNING), (1, Silent("nobody")), (2, Silent("nobody")), (90, RUNNING), (91, app("FINISHED", "SUCCEEDED"))
+    )
+    assert lines(steps)[1:3] == ["nobody; asking again", "the ResourceManager answers again"]
+    assert steps[-1].status == 0
+    steps = follow((0, RUNNING), (1, Silent("nobody")), (2 + SILENCE_S, Silent("nobody")))
+    assert steps[-1].status == 1 and "may still run" in lines(steps)[-1]
+
+
+def test_one_that_is_forgotten() -> None:
+    (last,) = follow((0, Forgotten("it knows no such application")))
+    assert last.status == 1 and "how it ended is not known" in last.lines[0]
+
+
+ANY = some.one_of(
+    some.builds(
+        app,
+        some.sampled_from(["NEW", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED"]),
+        some.sampled_from(["UNDEFINED", "SUCCEEDED", "FAILED", "KILLED"]),
+        some.sampled_from(["", FULL]),
+        some.sampled_from(["", "http://n/c"]),
+    ),
+    some.just(Silent("nobody")),
+    some.builds(Interrupted, some.sampled_from([signal.SIGINT, signal.SIGTERM])),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(some.lists(some.tuples(some.floats(0, 200), ANY), max_size=12), some.sampled_from([None, 1.0, 30.0]))
+def test_whatever_is_seen(seen: list[tuple[float, Observation]], timeout_s: float | None) -> None:
+    """Zero only for SUCCEEDED; an end that was asked for is asked for again until it has come; it is never taken back."""
+    state, now_s, asked = Following(ID, 0.0, timeout_s), 0.0, False
+    for pause_s, observation in seen:
+        now_s += pause_s
+        state, result = step(state, observation, now_s)
+        is_over = isinstance(observation, Looked) and observation.application.over
+        assert (result.status == 0) == (is_over and observation.application.final_status == "SUCCEEDED")  # type: ignore[union-attr]
+        assert not is_over or result.status is not None
+        if result.status is not None:
+            return
+        assert result.end or not asked
+        asked = asked or result.end

@@ -1,0 +1,74 @@
+"""spark-submit's process group, played by shells: its end, its output, and the end of whoever started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hopsml.submission.interrupts import Interrupts
+from hopsml.submission.launching import SparkSubmit, _is_alive
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[2]
+STUBBORN = "trap '' TERM; sleep 100 & echo $$ > $FILE; wait; wait; sleep 100"
+
+
+def test_status_and_kept_output(tmp_path: Path) -> None:
+    with SparkSubmit(["sh", "-c", "echo out; echo err >&2; exit 3"], os.environ, quiet=True) as job:
+        job._process.wait(10)
+        assert (job.poll(), job.tail()) == (3, "out\nerr")
+
+
+def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with SparkSubmit(["sh", "-c", STUBBORN], {**os.environ, "FILE": str(file)}, quiet=True) as job:
+        pid = wait_for(file)
+        job.end(grace_s=0.2)
+        assert job.poll() == -signal.SIGKILL and not job.has_processes()
+    assert not _is_alive(pid)
+
+
+def test_kill_9_of_the_starter_ends_the_group(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = (
+        "import os, time\nfrom hopsml.submission.launching import SparkSubmit\n"
+        "with SparkSubmit(['sh', '-c', 'echo $$ > $FILE; sleep 100'], os.environ, quiet=True): time.sleep(100)"
+    )
+    environment = {**os.environ, "FILE": str(file), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as starter:
+        pid = wait_for(file)
+        starter.kill()
+    deadline = time.monotonic() + 10
+    while _is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def wait_for(file: Path, timeout_s: float = 20) -> int:
+    deadline = time.monotonic() + timeout_s
+    while not (file.exists() and file.read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
+def test_signals_wait_until_they_are_asked_for() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts() as interrupts:
+        assert interrupts.wait(0) is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert {interrupts.wait(5), interrupts.wait(5)} == {signal.SIGTERM, signal.SIGINT}
+        read, write = os.pipe()
+        os.write(write, b"x")
+        assert interrupts.wait(60, read) is None
+        os.close(read)
+        os.close(write)
+    assert signal.getsignal(signal.SIGTERM) == before

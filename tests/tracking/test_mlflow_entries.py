@@ -1,0 +1,265 @@
+"""What MLflow is told, and when: the rows, the names, the sender's decisions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment, settings, tracking
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.experiment.arguments import model_name
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking.mlflow import entries, order, sender
+from hopsml.tracking.mlflow.entries import Row
+from hopsml.tracking.mlflow.order import Group, Order
+from hopsml.tracking.mlflow.sender import Sender
+from hopsml.tracking.mlflow.store import MlflowAway, MlflowRefused
+from tests.cluster.workloads import wait_until
+from tests.experiment.conftest import store
+
+pytestmark = pytest.mark.fast
+__all__ = ["store"]
+
+URI = "http://127.0.0.1:1"
+
+
+def test_arguments_become_params_and_long_ones_are_cut() -> None:
+    found = entries.params({"lr": 0.1, "opt": {"name": "adam", "betas": [0.9, 0.99]}, "note": "x" * 9000, "none": None})
+    assert found["lr"] == "0.1" and found["opt.name"] == "adam" and found["opt.betas"] == "[0.9, 0.99]"
+    assert len(found["note"]) == entries.LONGEST_PARAM and found["none"] == "null"
+
+
+@pytest.mark.parametrize(
+    ("given", "accepted"),
+    [
+        ("loss", "loss"),
+        ("val/loss", "val/loss"),
+        ("a b(c)é", "a b_c__"),
+        ("../x", "_/x"),
+        ("/a//b/", "a/_/b"),
+        ("", "_"),
+    ],
+)
+def test_names_are_made_acceptable(given: str, accepted: str) -> None:
+    assert entries.name(given) == accepted
+
+
+def test_numbers_become_rows_and_the_same_line_gives_the_same_row() -> None:
+    line = {"time": 12.3456, "step": 7, "loss": 0.5, "phase": "warm-up", "done": True, "none": None, "nan": math.nan}
+    live = entries.rows({key: value for key, value in line.items() if key not in ("time", "step")}, 12.3456, 7)
+    read_back = entries.report_rows([json.loads(json.dumps(line))])
+    assert live[0] == read_back[0] == Row("loss", 0.5, 12345, 7)
+    assert [row.key for row in read_back] == ["loss", "nan"] and math.isnan(read_back[1].value)
+    assert entries.system_rows(1, [{"time": 1.0, "step": 0, "cpu_utilization_percentage": 50.0}]) == [
+        Row("system/rank_1/cpu_utilization_percentage", 50.0, 1000, 0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "status"),
+    [
+        (["FINISHED"], "RUNNING"),
+        (["FINISHED", "FINISHED"], "FINISHED"),
+        (["KILLED"], "KILLED"),
+        (["KILLED", "FAILED"], "FAILED"),
+        ([], "RUNNING"),
+    ],
+)
+def test_a_group_ends_with_its_last_member_or_its_first_failure(members: list[str], status: str) -> None:
+    assert entries.group_status(members, 2) == status
+
+
+def test_an_order_is_recorded_without_its_password() -> None:
+    wanted = Order("https://me:geheim@host", "digits", group=Group("k", "rates", 3), register_as="digits")
+    recorded = wanted.recorded()
+    assert "geheim" not in json.dumps(recorded)
+    read_back = order.parse(json.loads(json.dumps(recorded)))
+    assert read_back.group == wanted.group and read_back.register_as == "digits"
+    assert order.with_uri(read_back, "https://me:geheim@host").tracking_uri == wanted.tracking_uri
+    with pytest.raises(ArgumentError, match="set MLFLOW_TRACKING_URI"):
+        order.with_uri(read_back, "")
+
+
+@pytest.mark.parametrize("value", ["", " ", "a/b", "it's", "a:b", "50%"])
+def test_a_models_name_is_checked_at_once(value: str) -> None:
+    with pytest.raises(ArgumentError, match="register_as"):
+        experiment.submit(lambda: None, register_as=value)
+
+
+def test_a_models_name_is_text() -> None:
+    with pytest.raises(ArgumentTypeError):
+        model_name("register_as", 3)
+    assert model_name("register_as", "digits") == "digits" and model_name("register_as", None) is None
+
+
+def test_settings_of_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert settings.mlflow_tracking_uri({}) == ""
+    assert settings.mlflow_tracking_uri({"MLFLOW_TRACKING_URI": URI}) == URI
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other")
+    assert settings.mlflow_tracking_uri({"MLFLOW_TRACKING_URI": URI}) == "http://other"
+    monkeypatch.setenv("HOPSML_MLFLOW", "0")
+    assert settings.mlflow_tracking_uri({}) == ""
+    monkeypatch.setenv("HOPSML_SYSTEM_METRICS_S", "often")
+    with pytest.raises(ArgumentError, match="HOPSML_SYSTEM_METRICS_S='often'"):
+        settings.system_metrics_s()
+
+
+# ---------------------------------------------------------------------------------------------- the sender's decisions
+
+
+class Scripted:
+    """A server that answers as the test says, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.problem: Exception | None = None
+        self.rows: list[Row] = []
+        self.statuses: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*positional: Any, **named: Any) -> Any:
+            if self.problem is not None:
+                raise self.problem
+            self.rows += named.get("rows", ())
+            if name == "finish":
+                self.statuses.append(positional[1])
+            return "id-1" if name in ("open_run", "experiment_id") else []
+
+        return call
+
+
+class Scene:
+    """A sender with one run, a clock that the test turns, and a scripted server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now, self.server, self.told = 0.0, Scripted(), list[Mapping[str, Any]]()
+        self.sender = Sender(self.told.append, lambda uri: self.server, lambda: self.now)  # type: ignore[arg-type, return-value]
+        self.directory = RunDir(f"file://{folder}/Experiments/app_1")
+        self.directory.write_run({"started": 1.0, "name": "digits"})
+        begin = {"do": "begin", "run": self.directory.url, "order": asdict(Order(URI, "digits")), "record": {}}
+        self.sender.hear(begin)
+
+    def report(self, *steps: int) -> None:
+        """As the chief does: a line in its file, a row on its way."""
+        file = Path(self.directory.metrics.removeprefix("file://"))
+        with file.open("a") as lines:
+            lines.writelines(json.dumps({"time": float(step), "step": step, "loss": 1.0}) + "\n" for step in steps)
+        rows = [["loss", 1.0, 1000 * step, step] for step in steps]
+        self.sender.hear({"do": "rows", "run": self.directory.url, "rows": rows})
+
+    def end(self) -> None:
+        self.directory.write_status({"state": "FINISHED", "ended": 9.0})
+        self.sender.hear({"do": "end", "run": self.directory.url, "lost": False})
+
+    @property
+    def notes(self) -> list[str]:
+        return [event["text"] for event in self.told if event["event"] == "note"]
+
+    @property
+    def steps(self) -> list[int]:
+        return [row.step for row in self.server.rows]
+
+
+def test_what_was_sent_is_not_sent_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.report(1, 2)
+    scene.sender.step()
+    scene.end()
+    scene.sender.step()
+    assert scene.steps == [1, 2] and scene.server.statuses == ["FINISHED"] and not scene.sender.runs
+    assert not order.pending(order.project_of(scene.directory.url))
+
+
+def test_what_a_server_missed_is_read_from_the_run_directory(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.sender.step()
+    scene.server.problem = MlflowAway("no answer")
+    scene.report(1)
+    scene.sender.step()
+    scene.report(2)
+    scene.sender.step()
+    assert len(scene.notes) == 1, "one note an outage"
+    scene.server.problem = None
+    scene.end()
+    scene.sender.step()
+    assert scene.server.statuses == [], "not before the pause is over"
+    scene.now += sender.FIRST_PAUSE_S
+    scene.sender.step()
+    assert set(scene.steps) == {1, 2} and scene.server.statuses == ["FINISHED"]
+
+
+def test_pauses_grow_and_have_a_bound(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.server.problem = MlflowAway("no answer")
+    pauses = []
+    for _ in range(8):
+        scene.sender.step()
+        pauses.append(scene.sender._not_before - scene.now)
+        scene.now = scene.sender._not_before
+    assert pauses[0] == sender.FIRST_PAUSE_S and pauses[1] == 2 * pauses[0] and pauses[-1] == sender.LONGEST_PAUSE_S
+
+
+def test_rows_that_nobody_takes_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "MOST_ROWS", 10)
+    scene = Scene(tmp_path)
+    scene.report(*range(1, 12))
+    (followed,) = scene.sender.runs.values()
+    assert not followed.rows and followed.lost
+    scene.end()
+    scene.sender.step()
+    assert scene.steps == list(range(1, 12))
+
+
+def test_a_refusal_ends_the_attempts_and_is_noted_in_the_run_directory(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.server.problem = MlflowRefused("the experiment 'digits' was deleted")
+    scene.sender.step()
+    assert "was deleted; once that is repaired: hopsml runs sync app_1" in scene.notes[0]
+    found = order.read(scene.directory)
+    assert found is not None and found.state == "refused" and not scene.sender.runs
+    assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]
+
+
+def test_closing_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.end()
+    scene.server.problem = MlflowAway("no answer")
+    scene.sender.hear({"do": "close", "within_s": 10.0})
+    assert not scene.sender.is_done
+    scene.sender.step()
+    assert scene.sender.is_done
+    assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]
+
+
+# ---------------------------------------------------------------------------------------------- real processes
+
+
+def test_a_missing_package_is_named_and_the_run_goes_on(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing" / "mlflow.py").write_text("raise ImportError(\"No module named 'mlflow'\")\n")
+    monkeypatch.syspath_prepend(tmp_path / "missing")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
+    run = experiment.submit(lambda: 1, progress=False, num_workers=1)
+    assert run.result(60).metrics["metric"] == 1
+    wait_until(lambda: run.state.notes, "the note")
+    assert "pip install 'hopsml[mlflow]'" in run.state.notes[0]
+    assert json.loads((store / "Experiments" / run.run_id / "mlflow.json").read_text())["state"] == "refused"
+
+
+def test_registering_says_what_is_missing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = experiment.submit(lambda: 1, progress=False, num_workers=1)
+    run.result(60)
+    with pytest.raises(ArgumentError, match="set MLFLOW_TRACKING_URI"):
+        tracking.register_model(run, "digits")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
+    with pytest.raises(ArgumentError, match="exported nothing"):
+        tracking.register_model(run, "digits")

@@ -1,0 +1,208 @@
+"""What a commit holds, where it lies, and how agents hand it to each other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hopsml
+from hopsml.cluster import context as contexts
+from hopsml.cluster.commit_door import CommitDoor, fetch
+from hopsml.cluster.commit_slots import CommitSlots
+from hopsml.cluster.context import CommitPort, WorkerContext
+from hopsml.errors import ArgumentError
+from hopsml.training import commit_format, commit_writer
+from hopsml.training.commit_format import Snapshot
+
+pytestmark = pytest.mark.fast
+TOKEN = "t" * 43
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Any:
+    made = CommitSlots.create(tmp_path / "slots")
+    yield made
+    made.close()
+
+
+def test_arrays_and_values_come_back_as_they_were() -> None:
+    arrays = {
+        "kernel": np.arange(12, dtype=np.float32).reshape(3, 4).T,
+        "scalar": np.array(3, np.int64),
+        "nothing": np.zeros((0, 5)),
+        "half": np.array([1.5, -2], ml_dtypes.bfloat16),
+        "flags": np.array([True, False]),
+    }
+    snapshot = Snapshot(7, arrays, {"x": b"abc"}, {"epoch": 1, "offset": 5})
+    found = commit_format.decode(memoryview(b"".join(commit_format.encode(snapshot))))
+    assert (found.step, found.values, found.position) == (7, {"x": b"abc"}, {"epoch": 1, "offset": 5})
+    for key, array in arrays.items():
+        assert found.arrays[key].dtype == array.dtype and found.arrays[key].shape == array.shape
+        np.testing.assert_array_equal(found.arrays[key], array)
+
+
+@pytest.mark.parametrize("content", [b"", b"12345678", b"\x05" + bytes(7) + b"junk!"])
+def test_what_is_no_commit_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="not a commit"):
+        commit_format.decode(memoryview(content))
+
+
+def test_a_slot_holds_a_whole_commit_or_none(slots: CommitSlots) -> None:
+    with pytest.raises(LookupError):
+        slots.read(0)
+    slots.write(0, 5, [b"abc", memoryview(b"defg")])
+    assert (slots.step(0), bytes(slots.read(0))) == (5, b"abcdefg")
+    slots.begin(0)
+    slots.put(0, 0, b"half")
+    assert slots.step(0) is None
+    slots.complete(0, 6, 4)
+    assert (slots.step(0), bytes(slots.read(0))) == (6, b"half")
+
+
+def test_a_slot_that_is_read_is_not_the_next_to_be_written(slots: CommitSlots) -> None:
+    assert slots.free(-1) == 0 and slots.free(0) == 1
+    slots.pin(1, True)
+    assert slots.free(0) == 2
+    slots.pin(1, False)
+    assert slots.free(0) == 1
+
+
+def test_commits_that_do_not_fit_in_memory_lie_on_disk_for_both_sides(slots: CommitSlots, tmp_path: Path) -> None:
+    worker = CommitSlots([os.dup(one) for one in slots.descriptors], tmp_path / "slots")
+    try:
+        worker.write(1, 3, [b"large"], in_memory=False)
+        assert (tmp_path / "slots" / "slot-1").stat().st_size > 5
+        assert (slots.step(1), bytes(slots.read(1))) == (3, b"large")
+    finally:
+        worker.close()
+
+
+def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
+    content = memoryview(os.urandom(3_000_000))
+    got = bytearray(len(content))
+
+    async def take(position: int, piece: bytes) -> None:
+        got[position : position + len(piece)] = piece
+
+    async def scenario() -> None:
+        door = CommitDoor(TOKEN, lambda step: content if step == 9 else None)
+        await door.open("127.0.0.1")
+        address, certificate = f"127.0.0.1:{door.port}", door.identity.certificate if door.identity else ""
+        try:
+            assert await fetch(address, certificate, TOKEN, 9, take) == len(content)
+            with pytest.raises(LookupError, match="step 8"):
+                await fetch(address, certificate, TOKEN, 8, take)
+            with pytest.raises(LookupError):
+                await fetch(address, certificate, "x" * 43, 9, take)
+        finally:
+            await door.close()
+        with pytest.raises(OSError):
+            await fetch(address, certificate, TOKEN, 9, take)
+
+    asyncio.run(scenario())
+    assert bytes(got) == bytes(content)
+
+
+# ------------------------------------------------------------------------------------------ State
+
+
+@pytest.fixture
+def worker(slots: CommitSlots, tmp_path: Path) -> Any:
+    """Makes this process a worker whose agent is the test; gives what was announced."""
+    announced: list[tuple[str, int, int, int]] = []
+    told = threading.Event()
+
+    def announce(*what: Any) -> None:
+        announced.append(what)
+        told.set()
+
+    def join(newest: int = -1) -> list[tuple[str, int, int, int]]:
+        port = CommitPort(slots, newest, announce)
+        folders = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), tmp_path)
+        facts = {"run_id": "r", "generation": 0, "rank": 0, "world_size": 1, "local_rank": 0, "role": "chief"}
+        contexts.set_current(WorkerContext(**facts, run_url="", commits=port, **folders))
+        return announced
+
+    yield join
+    contexts.set_current(None)
+
+
+@pytest.fixture(autouse=True)
+def threads_may_stay(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A worker's process ends with its commit thread; here the thread is ended by its own error."""
+    made: list[commit_writer.CommitWriter] = []
+    real = commit_writer.CommitWriter.__init__
+
+    def remember(self: Any, port: CommitPort) -> None:
+        real(self, port)
+        made.append(self)
+
+    monkeypatch.setattr(commit_writer.CommitWriter, "__init__", remember)
+    yield
+    for writer in made:
+        writer.close()
+
+
+def count(state: Any, data: Any, until: int | None = None) -> None:
+    for _ in state.resume(data):
+        state.total = state.total + 1
+        state.commit(every=2)
+        if state.batches == until:
+            return
+
+
+def test_a_state_goes_on_from_the_commit_of_the_last_worker(worker: Any, slots: CommitSlots) -> None:
+    announced = worker()
+    state = hopsml.elastic.State(total=0, table=np.zeros(3))
+    data = hopsml.elastic.Sampler(20, 2, seed=1)
+    count(state, data, until=5)
+    state._writer.wait()
+    assert [(kind, step) for kind, step, _, _ in announced] == [("committed", 2), ("committed", 4)]
+    worker(newest=announced[-1][2])
+    successor = hopsml.elastic.State(total=0, table=np.ones(3))
+    again = hopsml.elastic.Sampler(20, 2, seed=1)
+    first = next(iter(successor.resume(again)))
+    assert (successor.total, successor.batches) == (4, 5) and not successor.table.any()
+    reference = hopsml.elastic.Sampler(20, 2, seed=1)
+    assert [list(reference.next_batch()) for _ in range(5)][-1] == list(first)
+
+
+def test_the_state_after_the_last_batch_is_committed_in_any_case(worker: Any) -> None:
+    announced = worker()
+    count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(10, 2))
+    assert announced[-1][:2] == ("committed", 5)
+
+
+def test_outside_of_a_run_it_is_a_plain_loop() -> None:
+    state = hopsml.elastic.State(total=0)
+    count(state, hopsml.elastic.Sampler(10, 3))
+    assert state.total == 4 and state.commit() is False
+
+
+def test_a_value_that_cannot_be_pickled_is_named(worker: Any) -> None:
+    worker()
+    state = hopsml.elastic.State(lock=threading.Lock())
+    with pytest.raises(ArgumentError, match=r"'lock'.*cannot be committed"):
+        state.commit(every=1)
+
+
+@pytest.mark.parametrize("name", ["commit", "resume", "batches", "_hidden"])
+def test_names_of_methods_are_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        hopsml.elastic.State(**{name: 1})
+
+
+def test_a_state_of_other_values_is_refused(worker: Any) -> None:
+    announced = worker()
+    count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(4, 2))
+    worker(newest=announced[-1][2])
+    other = hopsml.elastic.State(total=0, more=1)
+    with pytest.raises(ArgumentError, match=r"holds the values \['total'\].*\['more', 'total'\]"):
+        next(iter(other.resume(hopsml.elastic.Sampler(4, 2))))

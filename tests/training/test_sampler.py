@@ -1,0 +1,106 @@
+"""Every sample once an epoch, whatever becomes of the group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.elastic import Sampler
+from hopsml.errors import ArgumentError, ArgumentTypeError
+
+pytestmark = pytest.mark.fast
+
+
+def step(group: list[Sampler]) -> list[int]:
+    return [int(one) for sampler in group for one in sampler.next_batch()]
+
+
+def group_at(position: dict[str, int] | None, world: int, **options: Any) -> list[Sampler]:
+    group = [Sampler(**options) for _ in range(world)]
+    for rank, sampler in enumerate(group):
+        sampler.join(rank, world)
+        if position is not None:
+            sampler.go_to(position)
+    return group
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    batch=st.integers(1, 70),
+    worlds=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    scaling=st.sampled_from(["constant", "linear"]),
+)
+def test_no_sample_is_skipped_or_repeated_when_the_group_changes(
+    n: int, batch: int, worlds: list[int], scaling: str
+) -> None:
+    options = {"n_samples": n, "global_batch_size": batch, "seed": 5, "epochs": 2, "scaling": scaling}
+    seen: list[int] = []
+    position = None
+    for world in [*worlds, *[worlds[-1]] * 200]:
+        group = group_at(position, world, **options)
+        if group[0].is_exhausted:
+            break
+        seen += step(group)
+        assert len({sampler.batch_size for sampler in group}) == 1
+        (position,) = {tuple(sampler.position().items()) for sampler in group}
+        position = dict(position)
+    assert sorted(seen[:n]) == sorted(seen[n:]) == list(range(n))
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    def order(seed: int, world: int) -> list[list[int]]:
+        group = group_at(None, world, n_samples=40, global_batch_size=8, seed=seed, epochs=2)
+        return [sorted(step(group)) for _ in range(10)]
+
+    assert order(1, 1) == order(1, 3) != order(2, 1)
+    assert order(1, 1)[:5] != order(1, 1)[5:]
+
+
+def test_shares_differ_by_at_most_one_and_may_be_empty() -> None:
+    group = group_at(None, 4, n_samples=10, global_batch_size=10, shuffle=False)
+    assert [len(sampler.next_batch()) for sampler in group] == [3, 3, 2, 2]
+    few = group_at(None, 4, n_samples=2, global_batch_size=8)
+    assert [len(sampler.next_batch()) for sampler in few] == [1, 1, 0, 0]
+
+
+def test_linear_scaling_keeps_the_local_batch_and_says_what_the_learning_rate_has_to_do() -> None:
+    (sampler,) = group_at(None, 1, n_samples=100, global_batch_size=32, scaling="linear", reference_workers=4)
+    assert (sampler.size, sampler.learning_rate_scale) == (8, 0.25)
+    sampler.join(0, 8)
+    assert (sampler.size, sampler.learning_rate_scale) == (64, 2.0)
+
+
+def test_the_last_batch_can_be_left_out() -> None:
+    sampler = Sampler(10, 4, epochs=2, drop_last=True)
+    batches = []
+    while not sampler.is_exhausted:
+        batches.append(sampler.next_batch())
+    assert [len(batch) for batch in batches] == [4, 4, 4, 4]
+    assert len(np.unique(np.concatenate(batches[:2]))) == 8
+
+
+def test_a_state_of_other_data_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="n_samples=10, this sampler has n_samples=11"):
+        Sampler(11, 2).go_to(Sampler(10, 2).position())
+    with pytest.raises(ArgumentError, match="seed"):
+        Sampler(10, 2, seed=1).go_to(Sampler(10, 2).position())
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "word"),
+    [
+        ({"n_samples": 0}, ArgumentError, "n_samples=0"),
+        ({"global_batch_size": 2.5}, ArgumentTypeError, "global_batch_size=2.5"),
+        ({"epochs": True}, ArgumentTypeError, "epochs=True"),
+        ({"scaling": "cubic"}, ArgumentError, "scaling='cubic'"),
+        ({"drop_last": True, "n_samples": 3}, ArgumentError, "no batch"),
+    ],
+)
+def test_numbers_without_meaning_are_refused(named: dict[str, Any], kind: type[Exception], word: str) -> None:
+    with pytest.raises(kind, match=word):
+        Sampler(**{"n_samples": 10, "global_batch_size": 4, **named})

@@ -1,0 +1,97 @@
+"""Logs of containers: Hadoop's TFile (data written by Hadoop 3.5 itself), and a NodeManager's answers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import ClusterError
+from hopsml.yarn import aggregated, logs, tfile, web
+
+pytestmark = pytest.mark.fast
+
+DATA = Path(__file__).parent / "data"
+LAST = b"".join(b"stdout line %d of 2\n" % line for line in range(40))
+
+
+@pytest.mark.parametrize("codec", ["none", "gz"])
+@pytest.mark.parametrize(
+    ("offset", "limit", "expected"),
+    [(0, 1000, LAST), (0, 10, LAST[:10]), (700, 1000, LAST[700:]), (-20, 1000, LAST[-20:]), (9999, 10, b"")],
+)
+def test_part_of_an_aggregated_log(codec: str, offset: int, limit: int, expected: bytes) -> None:
+    """The container's value is in chunks of 16 bytes, behind those of two other containers."""
+    with (DATA / f"logs-{codec}.tfile").open("rb") as file:
+        found = aggregated.within(file, "container_1_0001_01_000002", "stdout", offset, limit)
+    assert found == (expected, len(LAST))
+
+
+def test_what_an_aggregated_log_does_not_have() -> None:
+    with (DATA / "logs-none.tfile").open("rb") as file:
+        assert aggregated.within(file, "container_1_0001_01_000009", "stdout", 0, 10) is None
+        assert aggregated.within(file, "container_1_0001_01_000003", "syslog", 0, 10) is None
+        assert aggregated.within(file, "container_1_0001_01_000000", "stdout", 0, 10) == (b"", 0)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 27, 100])
+def test_a_file_that_is_cut_or_none_at_all_is_told(cut: int) -> None:
+    whole = (DATA / "logs-none.tfile").read_bytes()
+    with pytest.raises(tfile.FormatError, match="not a TFile"):
+        list(tfile.records(io.BytesIO(whole[:cut])))
+    with pytest.raises(tfile.FormatError):  # the end is there, something before it is not
+        list(tfile.records(io.BytesIO(whole[: 28 + cut] + whole[-1200:])))
+
+
+def test_a_codec_that_is_not_read_is_named() -> None:
+    whole = (DATA / "logs-gz.tfile").read_bytes().replace(b"\x02gz", b"\x02xz")
+    with pytest.raises(tfile.FormatError, match="'xz'"):
+        list(tfile.records(io.BytesIO(whole)))
+
+
+@pytest.mark.parametrize(
+    ("stored", "number"),
+    [
+        ("7f", 127),
+        ("e0", -32),
+        ("cc80", 128),
+        ("cbdf", -33),
+        ("dfff", 5119),
+        ("b800", -5120),
+        ("a81400", 5120),
+        ("b7ffff", 1048575),
+        ("980000", -1048576),
+        ("90100000", 1048576),
+        ("97ffffff", 134217727),
+        ("8308000000", 134217728),
+        ("83f7ffffff", -134217729),
+        ("840080000000", 2147483648),
+        ("85010000000000", 1099511627776),
+        ("86feffffffffffff", -281474976710657),
+        ("877fffffffffffffff", 9223372036854775807),
+        ("878000000000000000", -9223372036854775808),
+    ],
+)
+def test_numbers(stored: str, number: int) -> None:
+    """Written by Hadoop's own writeVLong."""
+    content = bytes.fromhex(stored)
+    assert tfile._integer(tfile.Block(io.BytesIO(content), 0, len(content))) == number
+
+
+def node_says(content: bytes, wanted: int, *, running: bool) -> web.Answer:
+    foot = b".This log file belongs to a running container (c) and so may not be complete." if running else b"."
+    head = f"Container: c on n:1\nLogAggregationType: LOCAL\n=====\nLogType:stdout\nLogLength:{len(content)}\nLogContents:\n"
+    return web.Answer(200, head.encode() + content[-wanted:] + b"End of LogType:stdout" + foot + b"\n***\n\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"one\n", b"no newline", b"LogContents:\nEnd of LogType:stdout.\n\xff"])
+@pytest.mark.parametrize("running", [True, False])
+def test_a_nodes_answer(content: bytes, running: bool) -> None:
+    assert logs.parse(node_says(content, 100, running=running), 100) == (content, len(content), running)
+
+
+def test_a_node_without_the_log_and_one_that_fails() -> None:
+    assert logs.parse(web.Answer(404, b"HTTP 404 Not Found"), 10) is None
+    with pytest.raises(ClusterError, match="HTTP 500 out of memory"):
+        logs.parse(web.Answer(500, b"out of memory"), 10)

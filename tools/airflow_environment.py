@@ -1,0 +1,48 @@
+"""Make .cache/airflow/venv: Airflow as requirements/airflow.txt pins it, and this project, editable.
+
+    .venv/bin/python -m tools.airflow_environment
+
+An environment of its own because Airflow pins much that the project's packages want otherwise; neither Spark nor
+TensorFlow is in it. Nothing is done while it is newer than its requirements. Two callers at once: the second waits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+import time
+from pathlib import Path
+
+from tools.setup_environment import ROOT, is_current, run
+
+HOME = ROOT / ".cache" / "airflow"
+VENV = HOME / "venv"
+PYTHON = VENV / "bin" / "python"
+REQUIREMENTS = ROOT / "requirements" / "airflow.txt"
+SOURCES = (REQUIREMENTS, ROOT / "setup.py")
+
+
+def ensure() -> Path:
+    """The environment's interpreter; CalledProcessError when it cannot be made."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    stamp = VENV / ".complete"
+    with (HOME / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_current(stamp, SOURCES):
+            began = time.monotonic()
+            _install()
+            stamp.touch()
+            print(f"setup: {VENV} is ready after {time.monotonic() - began:.0f} s", flush=True)
+    return PYTHON
+
+
+def _install() -> None:
+    uv = Path(sys.executable).parent / "uv"
+    run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
+    install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps")
+    run(*install, "--compile-bytecode", "--requirement", REQUIREMENTS)
+    run(*install, "--no-build-isolation", "--editable", ROOT)  # the pinned setuptools builds it
+
+
+if __name__ == "__main__":
+    print(ensure())

@@ -1,0 +1,48 @@
+"""An agent without processes: a WebSocket client that speaks the protocol; for tests and benchmarks of the coordinator."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+
+from hopsml.cluster import protocol
+
+
+def client_tls(certificate: str) -> ssl.SSLContext:
+    """Trusts this certificate alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(cadata=certificate)
+    return context
+
+
+@asynccontextmanager
+async def connected(
+    address: tuple[str, int], certificate: str, token: str | None, context: ssl.SSLContext | None = None
+) -> AsyncIterator[ClientConnection]:
+    """A connection as an agent makes it, with whatever token."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with connect(
+        f"wss://{address[0]}:{address[1]}/",
+        ssl=context or client_tls(certificate),
+        additional_headers=headers,
+        compression=None,
+        max_size=protocol.MAX_TO_AGENT,
+        ping_interval=None,
+        proxy=None,
+        open_timeout=30,
+    ) as connection:
+        yield connection
+
+
+def hello(ask: int, index: int, **other: Any) -> protocol.Hello:
+    """The first message of an agent on a host of its own."""
+    facts: dict[str, Any] = {
+        "version": protocol.VERSION, "host": f"10.{ask % 250}.{index // 250}.{index % 250 + 1}", "port": 2222,
+        "hostname": f"node{ask}-{index}", "executor_id": f"e{ask}-{index}", "pid": 1, "python": "3.11",
+    }  # fmt: skip
+    return protocol.Hello(ask=ask, index=index, **{**facts, **other})
