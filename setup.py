@@ -28,6 +28,7 @@ EXTRAS = {
     "airflow": ["apache-airflow-core>=3.3,<4", "apache-airflow-task-sdk", "apache-airflow-providers-standard"],
     "notebook": ["ipykernel>=6", "tensorboard>=2.20"],
     "mlflow": ["mlflow-skinny>=3,<4"],
+    "search": ["optuna>=4", "cmaes>=0.11", "pandas>=2", "plotly>=6", "scikit-learn>=1.5"],
     "demo": ["scikit-learn>=1.5"],
 }
 

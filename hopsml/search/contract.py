@@ -1,0 +1,135 @@
+"""What a searcher and a stopper must offer; every algorithm passes one contract suite (tests/search/test_contract.py).
+
+Trials are known by their number, counted from 0 in the order in which they were asked for. A score is finite, and larger
+is better: whoever drives a searcher turns the sign where the metric is minimised, and makes None of what is no number.
+The same calls with the same seed give the same answers, also across ``state`` and ``restore``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Config = dict[str, Any]  # name of a parameter -> value
+
+
+class End(Enum):
+    """How a trial ended."""
+
+    COMPLETED = "completed"  # the function returned
+    STOPPED = "stopped"  # pruned: the stopper ended it
+    FAILED = "failed"  # it raised, or died as often as it may
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial. ``score``: of its return value, or of its last report when stopped; None: there is none."""
+
+    end: End
+    score: float | None = None
+    step: int | None = None  # of the last report
+
+
+class Wait(Enum):
+    """Answers of ``Searcher.ask`` that are no configuration."""
+
+    LATER = "later"  # ask again after the next tell: what is running must end first
+    DONE = "done"  # never again
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What to try. ``parent``: the trial whose newest checkpoint it starts from, for algorithms that hand them over."""
+
+    config: Config
+    parent: int | None = None
+
+
+class Searcher(ABC):
+    """Says what to try next. Constructed with the space, the algorithm's own arguments and ``seed``."""
+
+    total: int | None = None  # how many trials there are, where the algorithm decides it (grid, Hyperband)
+
+    @abstractmethod
+    def ask(self, number: int) -> Suggestion | Wait:
+        """The configuration of trial ``number``, which counts as pending from now on. Numbers rise, without gaps.
+
+        A number that was answered by LATER is asked for again.
+        """
+
+    @abstractmethod
+    def tell(self, number: int, outcome: Outcome) -> None:
+        """A trial has ended; once for each number."""
+
+    def report(self, number: int, step: int, score: float) -> None:  # noqa: B027 most algorithms have no use for it
+        """A trial that is still running has reported; steps of one trial rise."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """All that ``restore`` needs, as JSON values."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state()`` of another instance that was constructed with the same arguments."""
+
+
+class Verdict(Enum):
+    """What a stopper says to a report."""
+
+    CONTINUE = "continue"
+    STOP = "stop"  # it ends here
+    PAUSE = "pause"  # it gives its place to others, and may be resumed from its newest checkpoint
+
+
+@dataclass(frozen=True)
+class Exploit:
+    """The trial goes on from another one's newest checkpoint, with this configuration (population based training)."""
+
+    source: int
+    config: Config
+
+
+class Stopper(ABC):
+    """Says which trials go on, from what they report while they run."""
+
+    max_step: int | None = None  # at which a trial is complete, where the algorithm decides it
+
+    def begin(self, number: int, config: Config) -> None:  # noqa: B027
+        """A trial begins; not called again when it is resumed."""
+
+    @abstractmethod
+    def report(self, number: int, step: int, score: float) -> Verdict | Exploit:
+        """A running trial has reported; steps of one trial rise. A step that reaches ``max_step`` is answered by STOP."""
+
+    @abstractmethod
+    def end(self, number: int, outcome: Outcome) -> None:
+        """A trial has ended, for whatever reason; once for each number, also for paused ones that are given up."""
+
+    def resume(self) -> int | None:
+        """The paused trial that shall go on now, before any new one is begun; None when none may.
+
+        It counts as running from this answer on.
+        """
+        return None
+
+    def settle(self) -> int | None:
+        """A paused trial that shall go on although nothing else is left to happen; None: paused ones are over.
+
+        Asked for when no trial runs and the searcher gives no new one.
+        """
+        return None
+
+    def wants(self) -> bool:
+        """Whether new trials may begin; algorithms with synchronised brackets say no while one is being filled up."""
+        return True
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """All that ``restore`` needs, as JSON values."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state()`` of another instance that was constructed with the same arguments."""

@@ -1,0 +1,169 @@
+"""What can happen to a search, and what follows from it: the words of the dispatch.
+
+A place is what carries a trial out: a lane (one slot whose process runs one trial after another), or, for trials that
+are distributed trainings, the group of ``size`` slots that is formed for one trial and given back at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hopsml.search.contract import Config, End
+
+# ---------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class LaneJoined:
+    """A slot is there; its process takes trials. Slots of nested searches are counted by ``SlotsChanged``."""
+
+    lane: int
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class LaneLost:
+    """The slot is gone with its executor or agent; what it held comes back to the queue."""
+
+    lane: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class SlotsChanged:
+    """How many slots there are in all for groups, those in use included."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Began:
+    """The function of this trial is being called."""
+
+    number: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A running trial's values; ``value`` is the searched metric, None where it is missing or no number."""
+
+    number: int
+    attempt: int
+    step: int
+    value: float | None
+    checkpoint: bool = True
+
+
+@dataclass(frozen=True)
+class Ended:
+    """how: finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``."""
+
+    number: int
+    attempt: int
+    how: str
+    value: float | None = None  # of the searched metric
+    outputs: Any = None  # JSON values
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Extend:
+    """The user wants this many trials more, or another deadline."""
+
+    trials: int = 0
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True)
+class CancelAsked:
+    """End the search; what has been found so far stands."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passes; deadline, budget and patience are enforced here alone."""
+
+
+Event = LaneJoined | LaneLost | SlotsChanged | Began | Reported | Ended | Extend | CancelAsked | Tick
+
+# ---------------------------------------------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Send the trial to a lane, which may still be busy with another: it is next there (at most one waits)."""
+
+    lane: int
+    number: int
+    attempt: int
+    config: Config
+    isolated: bool = False
+    resume_from: int | None = None  # the trial whose newest checkpoint it starts from
+    done_step: int = -1
+
+
+@dataclass(frozen=True)
+class Form:
+    """Start a distributed training of ``size`` workers (elastic from ``minimum``) for the trial."""
+
+    number: int
+    attempt: int
+    config: Config
+    size: int
+    minimum: int
+    resume_from: int | None = None
+    done_step: int = -1
+
+
+@dataclass(frozen=True)
+class EndTrial:
+    """Tell the trial: how is stop | pause | withdraw; after ``patience_s`` > 0 its process is killed."""
+
+    number: int
+    attempt: int
+    how: str
+    patience_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A group's size changes while it trains."""
+
+    number: int
+    size: int
+
+
+@dataclass(frozen=True)
+class WantLanes:
+    """How many slots the search can use now; more than it has, or fewer."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The trial is over for good: to be recorded, with what the searcher was told."""
+
+    number: int
+    end: End
+    value: float | None
+    outputs: Any
+    error: str
+    seconds: float
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """The search is over. ``reason``: complete | deadline | budget | cancelled | failed."""
+
+    reason: str
+    text: str = ""
+
+
+Action = Assign | Form | EndTrial | Resize | WantLanes | Settled | Conclude

@@ -1,0 +1,74 @@
+"""What the driver and a lane (the process that carries out one trial after another) say to each other.
+
+They travel as opaque bytes: driver -> agent -> lane and back (``protocol.Tell``, ``protocol.Said``). Both sides have
+authenticated by then, so configurations and returned values may be pickled.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of all messages; ``number`` and ``attempt`` say which try of which trial."""
+
+    number: int
+    attempt: int
+
+
+class RunTrial(Message, frozen=True, tag="run"):
+    """Driver -> lane: carry this trial out, after those that were sent before."""
+
+    trial_id: str
+    config: bytes  # pickled dict
+    metric: str = ""  # key of the metric that the search is about; "" takes a single number
+    isolated: bool = False  # in a process of its own
+    resume_from: str = ""  # id of the trial whose newest checkpoint it starts from
+    done_step: int = -1  # reports up to this step were made by an earlier part of the same trial
+
+
+class EndTrial(Message, frozen=True, tag="end"):
+    """Driver -> lane: the trial's next report raises ``how``: stop | pause; or it must not begin: withdraw.
+
+    ``deadline_s`` > 0: its process is killed when it has not ended after that many seconds.
+    """
+
+    how: str
+    deadline_s: float = 0.0
+
+
+class TrialBegan(Message, frozen=True, tag="began"):
+    """Lane -> driver: the function is being called."""
+
+    pid: int
+
+
+class TrialReported(Message, frozen=True, tag="reported"):
+    """Lane -> driver: values of the function's own; ``step`` counts up where it names none."""
+
+    step: int
+    metrics: dict[str, float | int | str | bool | None]
+    time: float  # seconds since the epoch
+
+
+class TrialEnded(Message, frozen=True, tag="ended"):
+    """Lane -> driver: how: finished | stopped | paused | failed | died | withdrawn.
+
+    ``failed``: the function raised, or returned what cannot be used; ``died``: its process ended in another way, which may
+    be the lane's fault.
+    """
+
+    how: str
+    outputs: bytes = b""  # pickled return value of a finished one
+    error: str = ""  # one line
+    traceback: str = ""
+    seconds: float = 0.0
+    checkpoint_step: int = -1  # newest complete checkpoint that it has written
+
+
+ToLane = RunTrial | EndTrial
+ToDriver = TrialBegan | TrialReported | TrialEnded
+
+encode = msgspec.msgpack.Encoder().encode
+decode_for_lane: msgspec.msgpack.Decoder[ToLane] = msgspec.msgpack.Decoder(ToLane)
+decode_for_driver: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)
