@@ -1,8 +1,9 @@
 """What hopsml adds in memory beside the worker and Spark, in pages that no other process shares.
 
-One session a round. The agent runs inside Spark's Python worker, so its cost is that very process with an agent in it
-less the same process with an idle Python task; the fork server is measured while idle, before any worker shares its pages;
-the coordinator is the driver after its first run less the driver before ``import hopsml``.
+One session a round. The agent runs inside Spark's Python worker, so its cost is that very process with an agent in it less
+the same process with an idle Python task. The fork server is one that imports by itself, as on any machine but the driver's,
+while idle, before any worker shares its pages. The coordinator is the driver after its first run less the driver before
+``import hopsml``.
 """
 
 from __future__ import annotations
@@ -19,22 +20,24 @@ from benchmarks.figures import Report, measured
 from benchmarks.launched import Command, Launched, temporary_folder
 from benchmarks.options import Options
 from benchmarks.peers.base import SCRIPTS
+from benchmarks.peers.hopsml import PEER
 from benchmarks.session import Session
 from benchmarks.unique_memory import Unique
 
 WORKERS = 2
 SETTLE_S = 30.0
 AGENT, SERVER, COORDINATOR = "memory.agent_mb", "memory.fork_server_private_mb", "memory.coordinator_mb"
-FULL = "memory.fork_server_full_mb"
-WHOLE_AGENT, WHOLE_SERVER, WHOLE_DRIVER = "memory.agent_uss_mb", "memory.fork_server_rss_mb", "memory.driver_uss_mb"
+FULL, SHARED = "memory.fork_server_full_mb", "memory.zygote_and_servers_mb"
+WHOLE_AGENT, WHOLE_DRIVER = "memory.agent_uss_mb", "memory.driver_uss_mb"
 
 
 def run(options: Options) -> Report:
     """The three figures, and whole processes for comparison; the peers keep nothing that would stand beside them."""
-    names = (AGENT, SERVER, COORDINATOR, FULL, WHOLE_AGENT, WHOLE_SERVER, WHOLE_DRIVER)
+    names = (AGENT, SERVER, COORDINATOR, FULL, SHARED, WHOLE_AGENT, WHOLE_DRIVER)
     values: dict[str, list[float]] = {name: [] for name in names}
     for number in range(options.rounds_of(3, 1)):
-        one = {**one_session(), FULL: in_full_environment()}
+        lean, full = fork_servers(PEER.python(options.say)), fork_servers(Path(sys.executable))
+        one = {**one_session(), SERVER: lean, FULL: full}
         options.say(f"round {number + 1}: {one}")
         for name, found in one.items():
             values[name] += found
@@ -46,6 +49,8 @@ def run(options: Options) -> Report:
             "more than before, and clean ones of files mapped since (benchmarks/unique_memory.py says why)",
             "memory.fork_server: with what hopsml[spark,tensorflow-cpu] brings; full: in the project's own environment, "
             "where Keras, which TensorFlow imports, finds pandas, scikit-learn, scipy, Pillow and IPython and imports them",
+            f"memory.zygote_and_servers: on the driver's own machine, one import and the {WORKERS} fork servers that share it: "
+            "what they have written, each page counted once",
         ],
     )
 
@@ -58,33 +63,39 @@ def one_session() -> dict[str, list[float]]:
         session.ask("import")
         session.ask("call", folder=_folder(session, "first"), workers=WORKERS)
         after = unique_memory.of_process(session.driver)
-        servers = _fork_servers(session)
-        agents = [server.ppid() for server in servers]
+        found = session.ask("agents")
+        agents = found["pids"]
         if unknown := set(agents) - set(idle):
             raise RuntimeError(
                 f"Spark did not use its Python workers again for the agents {unknown}: nothing to compare"
             )
-        lone = [unique_memory.of_process(server.pid).total_mb for server in servers]
+        shared = unique_memory.of_family([found["zygote"], *_children(found["zygote"])])
         resting = {pid: unique_memory.of_process(pid) for pid in agents}
         training = _while_training(session, agents)
         return {
             AGENT: [max(resting[pid].added_mb(idle[pid]), training[pid].added_mb(idle[pid])) for pid in agents],
-            SERVER: lone,
             COORDINATOR: [after.added_mb(before)],
+            SHARED: [shared / unique_memory.MIB],
             WHOLE_AGENT: [training[pid].total_mb for pid in agents],
-            WHOLE_SERVER: [server.memory_info().rss / unique_memory.MIB for server in servers],
             WHOLE_DRIVER: [after.total_mb],
         }
 
 
-def in_full_environment() -> list[float]:
-    """Two fork servers in the environment of the project's own tests and notebooks."""
+def fork_servers(python: Path) -> list[float]:
+    """Two fork servers of their own in the environment of this interpreter."""
     with temporary_folder() as name:
         folder = Path(name)
         report = folder / "pids.json"
-        with Launched([Command([sys.executable, str(SCRIPTS / "fork_servers.py"), str(report)])], folder) as launched:
+        with Launched([Command([str(python), str(SCRIPTS / "fork_servers.py"), str(report)])], folder) as launched:
             launched.wait_until(lambda: report.exists() and bool(report.read_text()), SETTLE_S, "two fork servers")
             return [unique_memory.of_process(pid).total_mb for pid in json.loads(report.read_text())]
+
+
+def _children(pid: int) -> list[int]:
+    children = [child.pid for child in psutil.Process(pid).children()]
+    if len(children) != WORKERS:
+        raise RuntimeError(f"the zygote has {len(children)} fork servers instead of {WORKERS}: nothing to measure")
+    return children
 
 
 def _idle_python_workers(session: Session) -> dict[int, Unique]:
@@ -119,11 +130,6 @@ def _steady(pid: int) -> Unique:
         if abs(found.total_mb - last.total_mb) < 1:
             break
     return found
-
-
-def _fork_servers(session: Session) -> list[psutil.Process]:
-    found = [psutil.Process(pid) for pid in session.alive()]
-    return [process for process in found if "hopsml.cluster.fork_server" in process.cmdline()]
 
 
 def _folder(session: Session, name: str) -> str:

@@ -5,6 +5,7 @@
 {"do": "import"}                               hopsml, as the head of a notebook does
 {"do": "call", "folder": ..., "workers": 2}    collective_all_reduce; answers {"called": when}
 {"do": "elastic", "folder": ..., "least": 1, "most": 2}    a run whose group may change, without waiting for its end
+{"do": "agents"}                               {"pids": of their processes, "zygote": of the process that imported for them}
 {"do": "give back"}                            the agents; the session stays
 """
 
@@ -77,6 +78,15 @@ def get_ready(context: Any) -> dict[str, Any]:
     return {"imported": str(hopsml.experiment)}
 
 
+def agents(context: Any) -> dict[str, Any]:
+    """Where they are, on this machine."""
+    from hopsml.experiment import applications
+
+    coordinator = applications.current().coordinator
+    pids = [session.hello.pid for session in coordinator.door.agents.values()]
+    return {"pids": pids, "zygote": coordinator.zygote.pid if coordinator.zygote is not None else 0}
+
+
 def give_back(context: Any) -> dict[str, Any]:
     """Agents and coordinator go; the next call is the first again."""
     from hopsml import experiment
@@ -88,6 +98,7 @@ def give_back(context: Any) -> dict[str, Any]:
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "call": call,
     "elastic": elastic,
+    "agents": agents,
     "idle": idle,
     "job": job,
     "import": get_ready,

@@ -75,6 +75,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     port_range: tuple[int, int] | None = None
     gpus: int = 0  # to be claimed where Spark assigns none
     host: str = ""  # address to bind and to announce; found by trying when empty
+    zygote: str = ""  # of the driver, where it shares the agents' machine
 
 
 def decode_bootstrap(data: bytes) -> Bootstrap:
@@ -88,7 +89,7 @@ def run_agent(
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
     folder, lock = _own_folder()
-    server = fork_client.start_process(bootstrap.preload)
+    server = fork_client.start_process(bootstrap.preload, bootstrap.zygote)
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task)
     try:
         return asyncio.run(agent.live(server))
@@ -307,9 +308,12 @@ class Agent:
             return
         kept = () if self.server.broken else self.server.modules
         wanted = tuple(dict.fromkeys((*kept, *modules)))
-        old, self.server = self.server, fork_client.ForkClient(wanted, *fork_client.start_process(wanted))
+        old, self.server = self.server, self._new_server(wanted)
         self._spawn(old.close())
         self._spawn(self._announce_server(self.server))
+
+    def _new_server(self, modules: tuple[str, ...]) -> fork_client.ForkClient:
+        return fork_client.ForkClient(modules, *fork_client.start_process(modules, self.bootstrap.zygote))
 
     async def _announce_server(self, server: fork_client.ForkClient) -> None:
         try:
@@ -325,7 +329,7 @@ class Agent:
 
         formation = self.formations[(launch.run_id, launch.generation)]
         if self.server.broken:
-            self.server = fork_client.ForkClient(self.server.modules, *fork_client.start_process(self.server.modules))
+            self.server = self._new_server(self.server.modules)
         kept, self.kept = self.kept, None
         if self.commits is not None and not launch.has_commit:
             self.commits.forget()

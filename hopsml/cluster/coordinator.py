@@ -25,6 +25,7 @@ from hopsml.cluster.gang import Gang, Phase
 from hopsml.cluster.layout import Placement, form
 from hopsml.cluster.run_state import Change, MemberView, RunState
 from hopsml.cluster.sessions import Session, Sessions
+from hopsml.cluster.zygote_process import ZygoteProcess
 from hopsml.errors import ArgumentError, CoordinatorLost
 
 log = logging.getLogger("hopsml.coordinator")
@@ -56,9 +57,11 @@ class Coordinator:
         lease_s: float = 10.0,
         port_range: tuple[int, int] | None = None,
         sys_path: tuple[str, ...] = (),
+        zygote: ZygoteProcess | None = None,
     ) -> None:
+        """``zygote``: on this machine, where the agents will be on it, too; it is closed with the coordinator."""
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
-        self.sys_path = sys_path
+        self.sys_path, self.zygote = sys_path, zygote
         self.door = Sessions(self, lease_s)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
         self.runs: dict[str, _Run] = {}
@@ -134,6 +137,8 @@ class Coordinator:
                     run.state.conclude(CoordinatorLost(f"the coordinator broke: {error!r}"), b"")
         finally:
             self._ready.set()
+            if self.zygote is not None:
+                self.zygote.close()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
@@ -411,6 +416,7 @@ class Coordinator:
             sys_path=self.sys_path,
             port_range=self.port_range,
             gpus=self.backend.gpus_per_agent,
+            zygote=self.zygote.name if self.zygote is not None else "",
         )
 
     def _submit(self, bootstrap: Bootstrap, count: int) -> None:

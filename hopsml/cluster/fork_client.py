@@ -13,45 +13,41 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from hopsml.cluster import fork_server, processes
+from hopsml.cluster import fork_server, processes, zygote_process
+from hopsml.cluster.fork_environment import MARK, environment_of, new_mark
 from hopsml.cluster.fork_server import Exited, Launched, LaunchWorker, Ready, SignalWorker
 
 _T = TypeVar("_T")
-_QUIET = {
-    "OPENBLAS_NUM_THREADS": "1",  # OpenBLAS starts threads on import, and a process with threads cannot fork safely
-    "TF_GRPC_REUSE_PORT": "1",  # TensorFlow may bind the port that the agent holds
-}
-# pyarrow's allocator starts a thread too; pandas imports it, which Keras imports, which TensorFlow imports.
-_JEMALLOC = "JE_ARROW_MALLOC_CONF"
-_NO_THREAD = "background_thread:false"
 
-MARK = "HOPSML_FORK_SERVER"
 LOOK_AGAIN_S = 0.005
 
 
-def start_process(modules: tuple[str, ...]) -> Started:
-    """The server process and the agent's end of its socket. Call it from the thread that lives as long as the agent."""
+def start_process(modules: tuple[str, ...], zygote: str = "") -> Started:
+    """The server process and the agent's end of its socket. Call it from the thread that lives as long as the agent.
+
+    ``zygote``: name of one on this machine, if there is, that may have the imports already.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(own_sys_path())}
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    environment[_JEMALLOC] = ",".join(filter(None, (os.environ.get(_JEMALLOC), _NO_THREAD)))  # the last one counts
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    environment[MARK] = f"{os.getpid()}-{ours.fileno()}-{time.monotonic_ns()}"
-    module = "hopsml.cluster.fork_server"
-    command = [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *modules]
+    environment = environment_of(os.environ, new_mark())
     with theirs:
-        process = _Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            # Signals to the agent's group are not for it: when an executor dies, Spark's daemon sends SIGHUP to its whole
-            # group, and a server that died of that would leave what the workers have started.
-            start_new_session=True,
-        )
+        adopted = zygote_process.adopt(zygote, modules, environment, theirs) if zygote else None
+        return adopted or _execute(modules, environment, theirs), ours
+
+
+def _execute(modules: tuple[str, ...], environment: dict[str, str], theirs: socket.socket) -> _Popen:
+    module = "hopsml.cluster.fork_server"
+    process = _Popen(
+        [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *modules],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        # Signals to the agent's group are not for it: when an executor dies, Spark's daemon sends SIGHUP to its whole
+        # group, and a server that died of that would leave what the workers have started.
+        start_new_session=True,
+    )
     process.mark = environment[MARK]
-    return process, ours
+    return process
 
 
 class _Popen(subprocess.Popen[bytes]):
@@ -60,19 +56,15 @@ class _Popen(subprocess.Popen[bytes]):
     mark = ""
 
 
-def own_sys_path() -> list[str]:
-    """What this interpreter can import beyond its own installation: Spark adds shipped files to sys.path alone."""
-    entries = (entry or os.getcwd() for entry in sys.path)
-    return [entry for entry in entries if not entry.startswith((sys.prefix, sys.base_prefix))]
-
-
-Started = tuple[_Popen, socket.socket]
+Started = tuple[_Popen | zygote_process.Adopted, socket.socket]
 
 
 class ForkClient:
     """One warm server process; replaced whole when it dies or when other modules are wanted."""
 
-    def __init__(self, modules: tuple[str, ...], process: _Popen, connection: socket.socket) -> None:
+    def __init__(
+        self, modules: tuple[str, ...], process: _Popen | zygote_process.Adopted, connection: socket.socket
+    ) -> None:
         self.modules = modules
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._process = process
@@ -92,6 +84,9 @@ class ForkClient:
             return
         except OSError:
             data = b""
+        if not data and isinstance(self._process, zygote_process.Adopted) and not self.ready.done():
+            self._help_oneself()
+            return
         if not data:
             self._break()
             return
@@ -102,6 +97,14 @@ class ForkClient:
             _resolve(self._launched[reply.id], reply.pid)
         else:
             _resolve(self._exited[reply.id], reply)
+
+    def _help_oneself(self) -> None:
+        """The zygote did not want to, or died: a process of the agent's own does its imports itself."""
+        asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        self._connection.close()
+        self._process, self._connection = start_process(self.modules)
+        self._connection.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._connection.fileno(), self._receive)
 
     def _break(self) -> None:
         """The server died; so did its workers, by their death signal, but not what they had started."""

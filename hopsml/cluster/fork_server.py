@@ -207,6 +207,8 @@ class ForkServer:
             for source, target in ((null, 0), (log, 1), (log, 2)):
                 os.dup2(source, target)
             os.chdir(request.cwd)
+            if numpy_random := sys.modules.get("numpy.random"):
+                numpy_random.seed()  # else every worker of a server, and of a zygote, would draw the same numbers
             from hopsml.cluster import worker
 
             code = worker.run(request.assignment, events, slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import secrets
 import shutil
@@ -18,12 +19,16 @@ from typing import TYPE_CHECKING, Any
 from hopsml import profiles
 from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.coordinator import Coordinator
+from hopsml.cluster.zygote_process import ZygoteProcess
 from hopsml.errors import CoordinatorLost
+from hopsml.experiment import shared_machine
 from hopsml.storage import filesystem
 from hopsml.tracking.mlflow.link import LINK
 
 if TYPE_CHECKING:
     from hopsml.experiment.run import Run
+
+log = logging.getLogger(__name__)
 
 LEASE_S = 10.0
 
@@ -49,27 +54,33 @@ _failed = False  # whether the program ends by an exception that nobody caught
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
 
-def current(profile_name: str | None = None, keep_warm_s: float = 10.0) -> Application:
+def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload: tuple[str, ...] = ()) -> Application:
     """The application of this process, started when there is none.
 
     A SparkContext that exists is used, whatever the profile says: a notebook or a spark-submit job has one already.
+    ``preload``: what the workers will find imported; on this machine that can begin before Spark is there.
     """
     with _lock:
         context = _active_context()
-        profile = None
-        if context is None and not _under_spark_submit():
-            profile = profiles.load(profile_name)
-        if context is None and (profile is None or profile.uses_spark):
-            context = _create_context(profile)
-        key = context.applicationId if context is not None else _local_id
-        known = _applications.get(key)
+        known = _applications.get(context.applicationId if context is not None else _local_id)
         if known is not None and known.coordinator.is_alive:
             known.coordinator.pool.keep_warm_s = keep_warm_s
             return known
         if known is not None:
             known.coordinator.close()
-        application = _open(key, context, profile, keep_warm_s)
-        _applications[key] = application
+        profile = None
+        if context is None and not _under_spark_submit():
+            profile = profiles.load(profile_name)
+        zygote = _start_zygote(preload, context, profile)
+        try:
+            if context is None and (profile is None or profile.uses_spark):
+                context = _create_context(profile)
+            application = _open(context, profile, keep_warm_s, zygote)
+        except BaseException:
+            if zygote is not None:
+                zygote.close()
+            raise
+        _applications[application.id] = application
         return application
 
 
@@ -79,7 +90,37 @@ def current_id() -> str:
     return str(context.applicationId) if context is not None else _local_id
 
 
-def _open(key: str, context: Any, profile: profiles.Profile | None, keep_warm_s: float) -> Application:
+def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Profile | None) -> ZygoteProcess | None:
+    """Where agents will be on this machine; None where not, or where there is nothing to import."""
+    variables = shared_machine.agents_variables(*_where(context, profile)) if preload else None
+    if variables is None:
+        return None
+    try:
+        return ZygoteProcess(preload, variables)
+    except OSError:
+        log.warning("the agents import %s themselves", ", ".join(preload), exc_info=True)
+        return None
+
+
+def _where(context: Any, profile: profiles.Profile | None) -> tuple[str, dict[str, str]]:
+    """Master and settings, before there is a context."""
+    if context is None and profile is not None:
+        return profile.master, profile.spark
+    if context is None:  # spark-submit has told the JVM
+        from pyspark import SparkConf, SparkContext
+
+        SparkContext._ensure_initialized()
+        conf = SparkConf()
+    else:
+        conf = context.getConf()
+    settings = dict(conf.getAll())
+    return settings.get("spark.master", ""), settings
+
+
+def _open(
+    context: Any, profile: profiles.Profile | None, keep_warm_s: float, zygote: ZygoteProcess | None
+) -> Application:
+    key = context.applicationId if context is not None else _local_id
     backend: Backend
     if context is not None:
         from hopsml.cluster.backends.spark import SparkBackend
@@ -97,6 +138,7 @@ def _open(key: str, context: Any, profile: profiles.Profile | None, keep_warm_s:
         lease_s=LEASE_S,
         port_range=_port_range(),
         sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
+        zygote=zygote,
     )
     try:
         coordinator.start()

@@ -83,7 +83,7 @@ def start(plan: Plan) -> Run:
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     store = settings.project_url()
     resume_url = find(plan.resume, store).url if plan.resume else ""
-    application = applications.current(plan.profile, plan.keep_warm_s)
+    application = applications.current(plan.profile, plan.keep_warm_s, _preload(plan, captured))
     size = _size(plan, application)
     record = _record(plan, captured, application, size, seed)
     directory = claim(store, application.id, record)
@@ -122,7 +122,7 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
     try:
         state = application.coordinator.launch(request)
     except CoordinatorLost:  # it closed for idleness this very moment
-        application = applications.current(plan.profile, plan.keep_warm_s)
+        application = applications.current(plan.profile, plan.keep_warm_s, request.preload)
         state = application.coordinator.launch(request)
     coordinator, run_id = application.coordinator, request.spec.run_id
     recording = Recording(directory, request.payload, more=_facts(application), code_of=plan.rerun_of).start()

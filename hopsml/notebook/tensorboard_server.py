@@ -33,7 +33,7 @@ class Server:
     """A TensorBoard that was started; ``folder`` is for its notes, its log and the copy of remote events."""
 
     def __init__(self, events: str, host: str, port: int, folder: Path, quiet: bool) -> None:
-        from hopsml.cluster.fork_client import own_sys_path
+        from hopsml.cluster.fork_environment import own_sys_path
         from hopsml.storage import urls
 
         scheme, _, path = urls.split(events)

@@ -49,3 +49,22 @@ def test_written_memory_shows():
     with mmap.mmap(-1, 16 * MIB) as memory:
         memory.write(b"x" * (16 * MIB))
         assert unique_memory.of_process(os.getpid()).added_mb(before) == pytest.approx(16, abs=2)
+
+
+def test_a_page_that_a_child_shares_counts_once():
+    with mmap.mmap(-1, 16 * MIB, flags=mmap.MAP_PRIVATE) as memory:
+        memory.write(b"x" * (16 * MIB))
+        alone = unique_memory.of_family([os.getpid()])
+        held, child = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(child)
+            os.read(held, 1)
+            os._exit(0)
+        os.close(held)
+        try:
+            both = unique_memory.of_family([os.getpid(), pid])
+        finally:
+            os.close(child)
+            os.waitpid(pid, 0)
+    assert both == pytest.approx(alone, abs=4 * MIB)

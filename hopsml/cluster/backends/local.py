@@ -17,7 +17,7 @@ import msgspec
 from hopsml.cluster import gpus
 from hopsml.cluster.agent import Bootstrap, folder_prefix
 from hopsml.cluster.backends.base import AskEnded, Capacity
-from hopsml.cluster.fork_client import own_sys_path
+from hopsml.cluster.fork_environment import own_sys_path
 
 GRACE_S = 5.0
 
