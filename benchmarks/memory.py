@@ -49,8 +49,8 @@ def run(options: Options) -> Report:
             "more than before, and clean ones of files mapped since (benchmarks/unique_memory.py says why)",
             "memory.fork_server: with what hopsml[spark,tensorflow-cpu] brings; full: in the project's own environment, "
             "where Keras, which TensorFlow imports, finds pandas, scikit-learn, scipy, Pillow and IPython and imports them",
-            f"memory.zygote_and_servers: on the driver's own machine, one import and the {WORKERS} fork servers that share it: "
-            "what they have written, each page counted once",
+            f"memory.zygote_and_servers: on the driver's own machine, one import and the {WORKERS} fork servers that "
+            "share it: what they have written, each page counted once",
         ],
     )
 
