@@ -93,6 +93,10 @@ class Coordinator:
         """Let an elastic run have at most ``size`` workers from its next commit on."""
         self._call(self._event, run_id, gang.ResizeAsked(size))
 
+    def tell(self, run_id: str, rank: int, data: bytes) -> None:
+        """Bring this to the worker of the rank; what nobody can take any more is dropped."""
+        self._call(self._tell, run_id, rank, data)
+
     def cancel(self, run_id: str, reason: str) -> None:
         """Ask a run to end; its state tells when it has."""
         self._call(self._event, run_id, gang.CancelAsked(reason))
@@ -270,6 +274,13 @@ class Coordinator:
             if not run.gang.phase.is_final:
                 run.state.publish(Change("phase", text=run.gang.phase.value))
         self._gang(run, actions)
+
+    def _tell(self, run_id: str, rank: int, data: bytes) -> None:
+        run = self.runs.get(run_id)
+        agent_id = run.gang.agent_of(rank) if run is not None else None
+        session = self.door.agents.get(agent_id) if agent_id is not None else None
+        if session is not None and session.work is not None and session.work[0] == run_id:
+            session.post(protocol.Tell(*session.work, data))
 
     def _gang(self, run: ActiveRun, actions: list[gang.Action]) -> None:
         for action in actions:

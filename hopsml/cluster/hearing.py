@@ -11,6 +11,7 @@ OfWorker = (
     | protocol.WorkerStepped
     | protocol.Committed
     | protocol.WorkerReport
+    | protocol.Said
     | protocol.WorkerUsage
     | protocol.WorkerFinished
     | protocol.WorkerFailed
@@ -38,6 +39,8 @@ def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
             view.step = message.step if message.step is not None else view.step
             view.metrics.update(message.metrics)
             run.state.publish(Change("report", rank, "", dict(message.metrics), message.step, message.time))
+        case protocol.Said():
+            run.state.publish(Change("said", rank, data=message.data))
         case protocol.WorkerUsage():
             run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
         case protocol.WorkerFinished():
