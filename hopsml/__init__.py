@@ -20,7 +20,9 @@ __all__ = [
     "errors",
     "experiment",
     "hdfs",
+    "receive",
     "report",
+    "send",
     "tensorboard",
     "tensorflow",
     "tracking",
@@ -37,16 +39,21 @@ if TYPE_CHECKING:
     import hopsml.tensorflow as tensorflow
     import hopsml.tracking as tracking
     import hopsml.util as util
+    from hopsml.training.messages import receive, send
     from hopsml.training.report import report
+
+_FUNCTIONS = {
+    "receive": "hopsml.training.messages",
+    "report": "hopsml.training.report",
+    "send": "hopsml.training.messages",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"hopsml.{name}")
-    if name == "report":
-        from hopsml.training.report import report
-
-        return report
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
 
 

@@ -1,4 +1,4 @@
-"""Training in a group that may change: ``hopsml.elastic.State`` and ``hopsml.elastic.Sampler``.
+"""Training in a group that may change: ``hopsml.elastic.State``, ``hopsml.elastic.Sampler``, ``hopsml.elastic.resize``.
 
     state = hopsml.elastic.State(model=model, optimizer=optimizer)
     data = hopsml.elastic.Sampler(len(x), global_batch_size=128, seed=1, epochs=10)
@@ -10,6 +10,7 @@ Importing this module imports no framework.
 """
 
 from hopsml.training.elastic_state import State
+from hopsml.training.messages import resize
 from hopsml.training.sampler import Sampler
 
-__all__ = ["Sampler", "State"]
+__all__ = ["Sampler", "State", "resize"]

@@ -42,6 +42,7 @@ from hopsml.cluster.protocol import (
     Renew,
     ServerReady,
     Stop,
+    Tell,
     Welcome,
     decode_for_agent,
     encode,
@@ -291,6 +292,9 @@ class Agent:
                 self.formations = {(message.run_id, message.generation): message}
             case Launch():
                 self._launch(message)
+            case Tell():
+                if self.work is not None and self.work.key == (message.run_id, message.generation):
+                    self.work.tell(message.data)
             case Park():
                 if self.commits is not None and self.commits.run_id == message.run_id:
                     self.commits.slots.park = True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from hopsml.cluster.commit_slots import CommitSlots
+    from hopsml.cluster.inbox import Inbox
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,17 @@ class CommitPort:
     slots: CommitSlots
     newest: int  # slot of the commit to go on from, -1 for none
     announce: Callable[[str, int, int, int], None]  # committed | parked, step, slot, length in bytes
+
+
+class TrialPort(Protocol):
+    """What a trial of a search offers to the code in it."""
+
+    @property
+    def trial_id(self) -> str:
+        """The name of its folder below ``trials/``."""
+
+    def report(self, step: int | None, values: Mapping[str, Any]) -> None:
+        """Tell the driver; raises what ends the trial when it shall end."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,10 @@ class WorkerContext:
     scoped_allocator: bool = True
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
     commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
+    trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
+    say: Callable[[bytes], None] = field(default=lambda data: None, repr=False, compare=False)  # to the driver
+    inbox: Inbox | None = field(default=None, repr=False, compare=False)  # what the driver tells
 
     @property
     def is_chief(self) -> bool:

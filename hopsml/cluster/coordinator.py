@@ -7,43 +7,31 @@ that is not its sender's is refused and counted.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from hopsml.cluster import endings, gang, pool, protocol
+from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import Backend
-from hopsml.cluster.elastic_gang import ElasticGang, gang_for
-from hopsml.cluster.formation import CommitSource, RunRequest, formation_of, launch_of, member_of
-from hopsml.cluster.gang import Gang, Phase
-from hopsml.cluster.layout import Placement, form
-from hopsml.cluster.run_state import Change, MemberView, RunState
+from hopsml.cluster.elastic_gang import gang_for
+from hopsml.cluster.formation import RunRequest
+from hopsml.cluster.forming import Former, is_ready
+from hopsml.cluster.gang import Phase
+from hopsml.cluster.hearing import hear
+from hopsml.cluster.run_state import Change, RunState
 from hopsml.cluster.sessions import Session, Sessions
+from hopsml.cluster.waiting import waiting_text, why_missing
 from hopsml.cluster.zygote_process import ZygoteProcess
-from hopsml.errors import ArgumentError, CoordinatorLost
-
-log = logging.getLogger("hopsml.coordinator")
+from hopsml.errors import CoordinatorLost
 
 TICK_S = 0.25
 RENEW_S = 1.0
 LINGER_S = 2.0  # after the last agent has gone
-
-
-@dataclass
-class _Run:
-    request: RunRequest
-    gang: Gang
-    state: RunState
-    failures: dict[str, protocol.WorkerFailed] = field(default_factory=dict)
-    placements: dict[str, Placement] = field(default_factory=dict)
-    hosts: dict[str, str] = field(default_factory=dict)
-    result: bytes = b""
 
 
 class Coordinator:
@@ -63,8 +51,9 @@ class Coordinator:
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
         self.sys_path, self.zygote = sys_path, zygote
         self.door = Sessions(self, lease_s)
+        self._former = Former(self.door.agents, self._event)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
-        self.runs: dict[str, _Run] = {}
+        self.runs: dict[str, ActiveRun] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None
         self._others_wait = False  # another job of the application finds no free slot
@@ -106,6 +95,10 @@ class Coordinator:
     def resize(self, run_id: str, size: int) -> None:
         """Let an elastic run have at most ``size`` workers from its next commit on."""
         self._call(self._event, run_id, gang.ResizeAsked(size))
+
+    def tell(self, run_id: str, rank: int, data: bytes) -> None:
+        """Bring this to the worker of the rank; what nobody can take any more is dropped."""
+        self._call(self._tell, run_id, rank, data)
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Ask a run to end; its state tells when it has."""
@@ -209,7 +202,7 @@ class Coordinator:
         slot = (session.hello.ask, session.hello.index)
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
         for run in self._waiting():
-            run.state.publish(Change("phase", text=self._waiting_text(run)))
+            run.state.publish(Change("phase", text=waiting_text(run, self.pool)))
 
     def left(self, session: Session, reason: str) -> None:
         """An agent is gone."""
@@ -233,8 +226,9 @@ class Coordinator:
                 return
             case protocol.ServerReady():
                 session.modules = frozenset(message.modules)
-                if session.work is not None and self._is_ready(session, session.work[0]):
-                    self._event(session.work[0], gang.Ready(session.agent_id))
+                run = self.runs.get(session.work[0]) if session.work is not None else None
+                if run is not None and is_ready(session, run):
+                    self._event(run.run_id, gang.Ready(session.agent_id))
                 return
             case protocol.PortHeld():
                 session.port = message.port
@@ -255,47 +249,9 @@ class Coordinator:
                 f"{session.agent_id} spoke of run {key[0]}, generation {key[1]}, which is not its own",
             )
             return
-        self._on_work(session, run, message)
-
-    def _on_work(self, session: Session, run: _Run, message: Any) -> None:
-        agent, generation, run_id = session.agent_id, message.generation, run.request.spec.run_id
-        rank = run.gang.rank(agent)
-        view = run.state.members[rank]
-        match message:
-            case protocol.WorkerStarted():
-                view.state = "running"
-                self._event(run_id, gang.Started(agent, generation))
-            case protocol.WorkerStepped():
-                view.step = message.step
-                self._event(run_id, gang.Stepped(agent, generation, message.step, message.stopped))
-            case protocol.Committed():
-                kind = gang.Parked if message.parked else gang.Committed
-                self._event(run_id, kind(agent, generation, message.step))
-            case protocol.WorkerReport():
-                view.step = message.step if message.step is not None else view.step
-                view.metrics.update(message.metrics)
-                run.state.publish(Change("report", rank, "", dict(message.metrics), message.step, message.time))
-            case protocol.WorkerUsage():
-                run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
-            case protocol.WorkerFinished():
-                view.state = "finished"
-                if rank == 0:
-                    run.result = message.result
-                self._event(run_id, gang.Finished(agent, generation))
-            case protocol.WorkerFailed():
-                view.state = "failed"
-                run.failures[agent] = message
-                failed = gang.Failed(agent, generation, message.cause, message.secondary, message.raised)
-                self._event(run_id, failed)
-            case protocol.WorkerClosed():
-                if message.behind:
-                    run.state.behind[rank] = message.behind
-                self._event(run_id, gang.Closed(agent, generation))
-            case protocol.LogLines():
-                run.state.publish(Change("log", rank, message.text))
-            case protocol.MirrorState():
-                view.mirror_problem = message.problem
-                run.state.publish(Change("note", rank, message.problem or f"rank {rank}: mirroring has caught up"))
+        event = hear(run, session.agent_id, message)
+        if event is not None:
+            self._event(message.run_id, event)
 
     # ------------------------------------------------------------------------------------------ runs
 
@@ -306,11 +262,11 @@ class Coordinator:
             problem = f"a run of the id {request.spec.run_id} is going on already, in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")
             return
-        run = _Run(request, gang_for(request.spec), state)
+        run = ActiveRun(request, gang_for(request.spec), state)
         self.runs[request.spec.run_id] = run
         self._preload = request.preload
         self._gang(run, run.gang.begin(time.monotonic()))
-        state.publish(Change("phase", text=self._waiting_text(run)))
+        state.publish(Change("phase", text=waiting_text(run, self.pool)))
 
     def _event(self, run_id: str, event: gang.Event) -> None:
         run = self.runs.get(run_id)
@@ -324,19 +280,26 @@ class Coordinator:
                 run.state.publish(Change("phase", text=run.gang.phase.value))
         self._gang(run, actions)
 
-    def _gang(self, run: _Run, actions: list[gang.Action]) -> None:
+    def _tell(self, run_id: str, rank: int, data: bytes) -> None:
+        run = self.runs.get(run_id)
+        agent_id = run.gang.agent_of(rank) if run is not None else None
+        session = self.door.agents.get(agent_id) if agent_id is not None else None
+        if session is not None and session.work is not None and session.work[0] == run_id:
+            session.post(protocol.Tell(*session.work, data))
+
+    def _gang(self, run: ActiveRun, actions: list[gang.Action]) -> None:
         for action in actions:
             match action:
                 case gang.AskAgents():
-                    run_id = run.request.spec.run_id
+                    run_id = run.run_id
                     most = action.most if run.request.spec.elastic else None
                     self._pool(self.pool.demand(run_id, action.count, time.monotonic(), most))
                 case gang.StartGeneration():
-                    self._start_or_refuse(run, action)
+                    self._former.start(run, action)
                 case gang.StopWorkers():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
-                            run_id = run.request.spec.run_id
+                            run_id = run.run_id
                             session.post(
                                 protocol.Stop(
                                     run_id, action.generation, action.grace_s, action.flush_s, action.keep, action.dump
@@ -346,7 +309,7 @@ class Coordinator:
                     run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
-                            session.post(protocol.Park(run.request.spec.run_id, action.generation))
+                            session.post(protocol.Park(run.run_id, action.generation))
                 case gang.DropAgents():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
@@ -358,12 +321,12 @@ class Coordinator:
                 case gang.Conclude():
                     self._conclude(run, action)
 
-    def _take_back(self, run: _Run, action: gang.ReturnAgents) -> None:
+    def _take_back(self, run: ActiveRun, action: gang.ReturnAgents) -> None:
         for agent_id in action.agent_ids:
             if session := self.door.agents.get(agent_id):
                 session.work = None
                 if run.request.spec.elastic:
-                    session.post(protocol.Release(run.request.spec.run_id))
+                    session.post(protocol.Release(run.run_id))
         if action.leave:
             self._pool(self.pool.dismiss(action.agent_ids, action.leave))
         else:
@@ -375,13 +338,13 @@ class Coordinator:
         if run is None:
             self._pool(self.pool.dismiss((session.agent_id,), reason))
         else:
-            self._event(run.request.spec.run_id, gang.DrainAsked(session.agent_id, reason))
+            self._event(run.run_id, gang.DrainAsked(session.agent_id, reason))
 
-    def _conclude(self, run: _Run, outcome: gang.Conclude) -> None:
-        run_id = run.request.spec.run_id
+    def _conclude(self, run: ActiveRun, outcome: gang.Conclude) -> None:
+        run_id = run.run_id
         del self.runs[run_id]
         self._pool(self.pool.withdraw(run_id, time.monotonic()))
-        missing = self._why_missing(run, outcome) if outcome.error == "start" else ""
+        missing = why_missing(run, outcome, self.pool, self.backend, self.runs) if outcome.error == "start" else ""
         failure = run.failures.get(outcome.agent_id)
         error = endings.error_of(
             outcome, run.state, run.request.run_url, failure, run.hosts.get(outcome.agent_id, ""), missing
@@ -394,7 +357,8 @@ class Coordinator:
         for action in actions:
             match action:
                 case pool.Grant():
-                    self._grant(self.runs[action.run_id], action.agent_ids)
+                    if not self._former.grant(self.runs[action.run_id], action.agent_ids):
+                        self.pool.returned(action.agent_ids, time.monotonic())
                 case pool.Submit():
                     self._loop.run_in_executor(None, self._submit, self._bootstrap(action.ask), action.count)
                 case pool.CancelAsk():
@@ -438,104 +402,8 @@ class Coordinator:
         self._cancelled.discard(ask)
         for run in self._waiting() if failed else ():
             if run.gang.generation == 0:  # a group that has trained waits for others until its own deadline
-                self._event(run.request.spec.run_id, gang.Refused(problem, "launcher"))
+                self._event(run.run_id, gang.Refused(problem, "launcher"))
         self._pool(self.pool.ask_ended(ask, time.monotonic(), failed))
 
-    def _waiting(self) -> list[_Run]:
+    def _waiting(self) -> list[ActiveRun]:
         return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]
-
-    # ------------------------------------------------------------------------------------------ forming a group
-
-    def _grant(self, run: _Run, agent_ids: tuple[str, ...]) -> None:
-        run_id, elastic = run.request.spec.run_id, run.request.spec.elastic
-        sessions = [self.door.agents[agent_id] for agent_id in agent_ids]
-        for session in sessions:
-            session.work = (run_id, -1 if elastic else run.gang.generation)
-            run.hosts[session.agent_id] = session.hello.host
-        if elastic:  # the layout is made when it is known who takes part in a generation
-            for session in sessions:
-                session.post(protocol.Preload(run.request.preload))
-            hosts = tuple(session.hello.hostname for session in sessions)
-            ready = tuple(self._is_ready(session, run_id) for session in sessions)
-            self._event(run_id, gang.Granted(agent_ids, hosts, ready))
-        elif self._lay_out(run, agent_ids):
-            self._event(run_id, gang.Granted(tuple(run.placements)))
-        else:
-            self.pool.returned(agent_ids, time.monotonic())
-
-    def _is_ready(self, session: Session, run_id: str) -> bool:
-        run = self.runs.get(run_id)
-        return run is not None and set(run.request.preload) <= session.modules
-
-    def _lay_out(self, run: _Run, agent_ids: tuple[str, ...]) -> bool:
-        """Give these agents their ranks; False, with the run told why, where that cannot be done."""
-        sessions = [self.door.agents[agent_id] for agent_id in agent_ids if agent_id in self.door.agents]
-        try:
-            layout = form([member_of(s.agent_id, s.hello, s.port) for s in sessions], run.request.roles)
-        except ArgumentError as error:
-            self._event(run.request.spec.run_id, gang.Refused(str(error), "launcher"))
-            return False
-        run.state.layout = layout
-        for note in layout.notes:
-            run.state.publish(Change("note", text=note))
-        run.placements = {placement.agent_id: placement for placement in layout.placements}
-        return True
-
-    def _start_or_refuse(self, run: _Run, action: gang.StartGeneration) -> None:
-        """What goes wrong with one run's messages must be that run's error, not the end of an agent's session."""
-        try:
-            self._start(run, action)
-        except Exception as error:
-            log.exception("run %s cannot be started", run.request.spec.run_id)
-            self._event(run.request.spec.run_id, gang.Refused(f"{type(error).__name__}: {error}", "launcher"))
-
-    def _start(self, run: _Run, action: gang.StartGeneration) -> None:
-        if isinstance(run.gang, ElasticGang):
-            if not self._lay_out(run, action.agent_ids):
-                return
-            run.gang.assign_ranks(tuple(run.placements))
-            run.state.begin_generation(action.generation, len(action.agent_ids))
-        layout = run.state.layout
-        assert layout is not None  # granted before
-        shared = protocol.encode(formation_of(run.request, layout, action.generation, self._source(action)))
-        for agent_id in action.agent_ids:
-            if session := self.door.agents.get(agent_id):
-                placement, hello = run.placements[agent_id], session.hello
-                session.work = (run.request.spec.run_id, action.generation)
-                run.state.members[placement.rank] = MemberView(
-                    placement.rank, hello.host, hello.executor_id, placement.gpu_indices
-                )
-                holds = action.step >= 0 and agent_id in action.holders
-                launch = launch_of(run.request, placement, action.generation, holds)
-                session.post(protocol.Preload(run.request.preload), shared, launch)
-
-    def _source(self, action: gang.StartGeneration) -> CommitSource:
-        """An agent that holds the commit to go on from, and where it serves it."""
-        for agent_id in action.holders:
-            session = self.door.agents.get(agent_id)
-            if session is not None and session.commit_door is not None:
-                port, certificate = session.commit_door
-                host = f"[{session.hello.host}]" if ":" in session.hello.host else session.hello.host
-                return CommitSource(action.step, f"{host}:{port}", certificate)
-        return CommitSource()
-
-    # ------------------------------------------------------------------------------------------ words
-
-    def _waiting_text(self, run: _Run) -> str:
-        if isinstance(run.gang, ElasticGang):
-            there, wanted = len(run.gang.spares), f"at least {run.request.spec.minimum}"
-        else:
-            there, wanted = min(len(self.pool.idle()), run.state.size), str(run.state.size)
-        return f"waiting for executors: {there} of {wanted} agents there"
-
-    def _why_missing(self, run: _Run, outcome: gang.Conclude) -> str:
-        if run.placements:
-            return "; ".join(
-                f"rank {rank} on {run.state.members[rank].host} has not begun the training function: its worker "
-                f"{run.state.members[rank].state} but is still importing or unpickling"
-                for rank, _ in outcome.missing
-            )
-        held = [f"{run_id} holds some" for run_id in self.runs]
-        reasons = [self.backend.why_missing(ask) for ask in sorted({ask for ask, _ in self.pool.expected})]
-        there = len(self.pool.idle())
-        return f"{there} of {run.state.size} agents are connected; " + "; ".join([*reasons, *held])

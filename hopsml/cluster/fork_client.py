@@ -129,9 +129,12 @@ class ForkClient:
         return f"the fork server{doing}: {how}"
 
     async def launch(
-        self, assignment: str, cwd: str, events: int, log: int, slots: Sequence[int] = ()
+        self, assignment: str, cwd: str, events: int, log: int, slots: Sequence[int] = (), inbox: int | None = None
     ) -> tuple[int, int]:
-        """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone."""
+        """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone.
+
+        Without an ``inbox`` nothing can be told to it.
+        """
         await self.ready
         self._last_id += 1
         identity = self._last_id
@@ -139,7 +142,12 @@ class ForkClient:
         self._launched[identity] = loop.create_future()
         self._exited[identity] = loop.create_future()
         request = fork_server.encode(LaunchWorker(identity, assignment, cwd))
-        socket.send_fds(self._connection, [request], [events, log, *slots])
+        nothing = os.open(os.devnull, os.O_RDONLY) if inbox is None else -1
+        try:
+            socket.send_fds(self._connection, [request], [events, log, nothing if inbox is None else inbox, *slots])
+        finally:
+            if nothing >= 0:
+                os.close(nothing)
         pid = await self._launched[identity]
         return identity, pid
 

@@ -34,7 +34,9 @@ STRAYS_S = 1.0
 
 
 class LaunchWorker(msgspec.Struct, frozen=True, tag="launch"):
-    """Agent -> server, with file descriptors: the event pipe's write end, the log, and an elastic run's commit slots."""
+    """Agent -> server, with file descriptors: the event pipe's write end, the log, the read end of the pipe by which the
+    driver's messages come, and an elastic run's commit slots.
+    """
 
     id: int
     assignment: str  # path of the file that worker.run reads
@@ -163,18 +165,18 @@ class ForkServer:
 
     # -------------------------------------------------------------------------------- starting
 
-    def launch(self, request: LaunchWorker, events: int, log: int, *slots: int) -> int:
+    def launch(self, request: LaunchWorker, events: int, log: int, inbox: int, *slots: int) -> int:
         """A new session with the worker in it; returns its pid."""
         if self.mode == "spawn":
-            return self.spawn(request, events, log, slots)
+            return self.spawn(request, events, log, inbox, slots)
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self.become_worker(request, events, log, slots, server)
+            self.become_worker(request, events, log, inbox, slots, server)
         return pid
 
-    def spawn(self, request: LaunchWorker, events: int, log: int, slots: tuple[int, ...]) -> int:
-        for descriptor in (events, *slots):
+    def spawn(self, request: LaunchWorker, events: int, log: int, inbox: int, slots: tuple[int, ...]) -> int:
+        for descriptor in (events, inbox, *slots):
             os.set_inheritable(descriptor, True)
         worker = [
             "-m",
@@ -183,6 +185,7 @@ class ForkServer:
             str(events),
             str(os.getpid()),
             request.cwd,
+            str(inbox),
             *map(str, slots),
         ]
         actions = [
@@ -193,7 +196,9 @@ class ForkServer:
         command = [sys.executable, *worker]
         return os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=actions, setsid=True)
 
-    def become_worker(self, request: LaunchWorker, events: int, log: int, slots: tuple[int, ...], server: int) -> None:
+    def become_worker(
+        self, request: LaunchWorker, events: int, log: int, inbox: int, slots: tuple[int, ...], server: int
+    ) -> None:
         """The forked child's whole life; never returns."""
         code = 1
         try:
@@ -211,7 +216,7 @@ class ForkServer:
                 numpy_random.seed()  # else every worker of a server, and of a zygote, would draw the same numbers
             from hopsml.cluster import worker
 
-            code = worker.run(request.assignment, events, slots)
+            code = worker.run(request.assignment, events, slots, inbox)
         except BaseException:  # noqa: BLE001 the child must not fall back into the server's loop
             traceback.print_exc()
         finally:

@@ -143,6 +143,10 @@ class Gang:
         member = self.members.get(agent_id)
         return member.rank if member else -1
 
+    def agent_of(self, rank: int) -> str | None:
+        """The agent whose worker has this rank now."""
+        return next((agent_id for agent_id, member in self.members.items() if member.rank == rank), None)
+
     # -------------------------------------------------------------------------------- before the training
 
     def _other(self, event: Event, now: float) -> list[Action]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-VERSION = 2  # both sides must speak the same
+VERSION = 3  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -80,10 +80,21 @@ class Launch(Message, frozen=True, tag="launch"):
 
 
 class Park(Message, frozen=True, tag="park"):
-    """Have the worker commit and stand still when it next may: the group is going to change."""
+    """Have the worker commit and stand still when it next may: the group is going to change.
+
+    Where the members are independent: nothing more will be told to it; it finishes what it does, and leaves.
+    """
 
     run_id: str
     generation: int
+
+
+class Tell(Message, frozen=True, tag="tell"):
+    """Something for the worker; ``data`` is between it and the driver."""
+
+    run_id: str
+    generation: int
+    data: bytes
 
 
 class Stop(Message, frozen=True, tag="stop"):
@@ -201,6 +212,14 @@ class WorkerReport(Message, frozen=True, tag="worker-report"):
     time: float  # seconds since the epoch, on the worker's clock
 
 
+class Said(Message, frozen=True, tag="said"):
+    """Something from the worker for the driver; ``data`` is between them."""
+
+    run_id: str
+    generation: int
+    data: bytes
+
+
 class WorkerUsage(Message, frozen=True, tag="worker-usage"):
     """What the worker uses of its machine; ``sample`` counts from 0. See ``usage.py``."""
 
@@ -256,7 +275,7 @@ class MirrorState(Message, frozen=True, tag="mirror-state"):
     problem: str
 
 
-ToAgent = Welcome | Renew | Preload | Formation | Launch | Park | Stop | Release | Dismiss
+ToAgent = Welcome | Renew | Preload | Formation | Launch | Tell | Park | Stop | Release | Dismiss
 ToCoordinator = (
     Hello
     | PortHeld
@@ -268,6 +287,7 @@ ToCoordinator = (
     | Committed
     | Draining
     | WorkerReport
+    | Said
     | WorkerUsage
     | WorkerFinished
     | WorkerFailed

@@ -32,7 +32,11 @@ class MemberView:
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that happened; ``kind`` is phase, member, report, system, log, note, end or closed.
+    """One thing that happened; ``kind`` is phase, member, report, said, system, log, note, joined,
+    left, end or closed.
+
+    ``said``: ``data`` is from the worker for whoever knows it. ``joined`` and ``left``: members that are independent of each
+    other, with the host, or with the reason.
 
     ``end``: the group is gone. ``closed``, the last one: the run directory is complete; with ``metrics`` the function's
     outputs, or with the ``error`` that the caller gets.
@@ -45,6 +49,7 @@ class Change:
     step: int | None = None
     time: float = 0.0
     error: BaseException | None = None
+    data: bytes = b""
 
 
 Observer = Callable[[Change], None]

@@ -21,6 +21,7 @@ from hopsml.cluster.fork_client import ForkClient
 from hopsml.cluster.fork_server import Exited
 from hopsml.cluster.held_commits import HeldCommits
 from hopsml.cluster.local_tree import LocalTree
+from hopsml.cluster.mail import Mail
 from hopsml.cluster.protocol import (
     Committed,
     Formation,
@@ -28,6 +29,7 @@ from hopsml.cluster.protocol import (
     LogLines,
     Message,
     MirrorState,
+    Said,
     WorkerClosed,
     WorkerFailed,
     WorkerFinished,
@@ -76,6 +78,7 @@ class Work:
         self._flush_s = formation.flush_s
         self._server: ForkClient | None = None
         self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
+        self._mail = Mail(self._undeliverable)
 
     @property
     def stopping(self) -> bool:
@@ -132,6 +135,7 @@ class Work:
             others = [task for task in (events, tail, usage) if task is not None]
             for task in others:
                 task.cancel()
+            self._mail.close()
             await asyncio.gather(*others, return_exceptions=True)
 
     async def _ready(self, server: ForkClient) -> bool:
@@ -149,15 +153,17 @@ class Work:
     async def _start(self, server: ForkClient, assignment: Path, log: int) -> int:
         """Launch the worker; returns the read end of its event pipe."""
         read_end, write_end = os.pipe()
+        inbox = await self._mail.open()
         try:
             slots = self.commits.slots.descriptors if self.commits is not None else ()
-            launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots)
+            launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
             self._worker, self._pid = await launched
         except ConnectionError:
             os.close(read_end)
             raise
         finally:
             os.close(write_end)
+            os.close(inbox)
         if self.stopping:  # asked for while the launch was under way: nobody has signalled this worker
             self._signal(signal.SIGKILL)
         return read_end
@@ -249,6 +255,8 @@ class Work:
         elif event.kind == "report":
             self._record(event)
             self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
+        elif event.kind == "said":
+            self.send(Said(*self.key, data=event.data))
         elif event.kind in ("committed", "parked"):
             self._committed(event)
         elif event.kind == "finished":
@@ -351,6 +359,18 @@ class Work:
         """Fail before anything is started."""
         self._stopped.set()
         self._fail(cause)
+
+    def tell(self, data: bytes) -> None:
+        """Something of the driver's for the worker; never waits for it."""
+        self._mail.post(data)
+
+    def finish(self) -> None:
+        """Nothing more will be told: a worker that lives on messages ends what it does, and leaves."""
+        self._mail.close()
+
+    def _undeliverable(self, reason: str) -> None:
+        self._fail(reason)
+        self._signal(signal.SIGKILL)
 
     def stop(self, grace_s: float, flush_s: float, keep: bool = False, dump: bool = False) -> None:
         """SIGTERM now, SIGKILL of the whole group after the grace time. Idempotent.

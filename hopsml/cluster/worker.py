@@ -22,6 +22,8 @@ import msgspec
 
 from hopsml.cluster.commit_slots import CommitSlots
 from hopsml.cluster.context import CommitPort, WorkerContext, set_current
+from hopsml.cluster.framing import framed
+from hopsml.cluster.inbox import Inbox
 from hopsml.cluster.returned import pickle_result, plain, utf8
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
@@ -65,7 +67,7 @@ class Assignment(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """Worker -> agent, one frame in the pipe each (4 bytes of length, then msgpack)."""
 
-    kind: str  # started | report | committed | parked | finished | failed
+    kind: str  # started | report | said | committed | parked | finished | failed
     time: float
     step: int | None = None
     metrics: dict[str, float | int | str | bool | None] = {}
@@ -75,6 +77,7 @@ class Event(msgspec.Struct, frozen=True):
     secondary: bool = False
     slot: int = -1
     length: int = 0
+    data: bytes = b""  # of what is said
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -91,14 +94,13 @@ class EventPipe:
 
     def send(self, event: Event) -> None:
         """Blocks while the agent is behind; raises BrokenPipeError once it is gone."""
-        data = _encode(event)
-        frame = memoryview(len(data).to_bytes(4, "big") + data)
+        frame = memoryview(framed(_encode(event)))
         with self._lock:
             while frame:
                 frame = frame[os.write(self._descriptor, frame) :]
 
 
-def run(assignment_path: str, descriptor: int, slots: Sequence[int] = ()) -> int:
+def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox: int = -1) -> int:
     """The worker's life; returns the exit status."""
     faulthandler.enable(all_threads=True)
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
@@ -106,7 +108,7 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = ()) -> int
     pipe = EventPipe(descriptor)
     try:
         assignment = msgspec.msgpack.decode(Path(assignment_path).read_bytes(), type=Assignment)
-        context = _prepare(assignment, pipe, slots)
+        context = _prepare(assignment, pipe, slots, inbox)
         function, arguments = _restore(Path(assignment.payload))
         pipe.send(Event("started", time.time()))
         value = function(**arguments)
@@ -138,7 +140,7 @@ def _leave(status: int) -> int:
 # ---------------------------------------------------------------------------------------------- before the function
 
 
-def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> WorkerContext:
+def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbox: int) -> WorkerContext:
     os.environ.update(assignment.environment)
     for entry in assignment.sys_path:
         if entry not in sys.path:
@@ -164,6 +166,8 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> W
         resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
         send=lambda message: pipe.send(_report(message)),
         commits=_commits(assignment, pipe, slots),
+        say=lambda data: pipe.send(Event("said", time.time(), data=data)),
+        inbox=Inbox(inbox) if inbox >= 0 else None,
     )
     set_current(context)
     for hook in assignment.hooks:
@@ -227,10 +231,10 @@ def main() -> None:
     """Entry point where a fork is not safe: a fresh interpreter."""
     from hopsml.cluster import processes
 
-    assignment, descriptor, parent, cwd, *slots = sys.argv[1:]
+    assignment, descriptor, parent, cwd, inbox, *slots = sys.argv[1:]
     processes.die_with_parent(int(parent))
     os.chdir(cwd)
-    os._exit(run(assignment, int(descriptor), tuple(map(int, slots))))
+    os._exit(run(assignment, int(descriptor), tuple(map(int, slots)), int(inbox)))
 
 
 if __name__ == "__main__":

@@ -132,6 +132,7 @@ def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: app
         lambda reason: coordinator.cancel(run_id, reason),
         resize=(lambda size: coordinator.resize(run_id, size)) if request.spec.elastic else None,
         limits=(request.spec.minimum, request.spec.size),
+        tell=lambda rank, data: coordinator.tell(run_id, rank, data),
         metric_key=plan.metric_key,
         before_status=recording.join,
         merge_scope=plan.merge_scope,

@@ -11,11 +11,13 @@ from typing import Any
 import cloudpickle
 
 from hopsml.cluster.run_state import Change, Observer, RunState
-from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
+from hopsml.errors import ArgumentError, CoordinatorLost, PathNotFound, RunCancelled, RunError
+from hopsml.experiment.messages import Messages
 from hopsml.experiment.plain import as_json, outputs
 from hopsml.experiment.result import Result
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
+from hopsml.training.messages import pickled
 
 
 class Run:
@@ -31,6 +33,7 @@ class Run:
         before_status: Callable[[], None] = lambda: None,
         resize: Callable[[int], None] | None = None,
         limits: tuple[int, int] = (1, 1),
+        tell: Callable[[int, bytes], None] | None = None,
         **facts: Any,
     ) -> None:
         """``before_status`` waits for what else must lie in the run directory before its last file says that all is there;
@@ -41,6 +44,10 @@ class Run:
         self._cancel, self._metric_key, self._facts = cancel, metric_key, facts
         self._before_status = before_status
         self._resize, self._limits = resize, limits
+        self._tell = tell
+        self._messages = Messages(self.run_id, self._asked_to_resize)
+        if tell is not None:
+            state.observe(self._messages.on_change)
         self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
         self._closer = threading.Thread(target=self._close, name=f"hopsml-run-{self.run_id}", daemon=True)
         self._closer.start()
@@ -98,6 +105,31 @@ class Run:
                 f"resize({size!r}): it must be a whole number from min_workers={smallest} to max_workers={largest}"
             )
         self._resize(size)
+
+    def _asked_to_resize(self, rank: int, size: object) -> None:
+        """``hopsml.elastic.resize`` in a worker."""
+        try:
+            self.resize(size)  # type: ignore[arg-type]
+        except (ArgumentError, CoordinatorLost) as error:
+            self.state.publish(Change("note", rank, f"rank {rank} asked for another size: {error}"))
+
+    def on_message(self, function: Callable[[int, Any], None]) -> None:
+        """Call ``function(rank, value)`` for what workers have sent by ``hopsml.send``, in order, earlier values too.
+
+        It runs on a thread of the run's own; an error in it is logged, and the next value comes all the same.
+        """
+        self._messages.subscribe(function)
+
+    def send(self, value: Any, rank: int | None = None) -> None:
+        """Let the workers, or the one of ``rank``, have a value, which ``hopsml.receive()`` gives to them; does not wait.
+
+        A worker that is not there (any more) gets nothing. Raises ArgumentError for a value that cannot travel.
+        """
+        data = pickled(value, "Run.send()")
+        if self._tell is None:
+            raise ArgumentError(f"run {self.run_id} is not under way in this process: nothing can be sent to it")
+        for receiver in sorted(self.state.members) if rank is None else (rank,):
+            self._tell(receiver, data)
 
     def add_done_callback(self, function: Callable[[concurrent.futures.Future[Result]], None]) -> None:
         """Call ``function`` with the future at the end, or at once when the run is over."""

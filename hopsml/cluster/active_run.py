@@ -1,0 +1,29 @@
+"""One run in the coordinator's hands: what was asked, its machine, and what the driver may see of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hopsml.cluster import protocol
+from hopsml.cluster.formation import RunRequest
+from hopsml.cluster.gang import Gang
+from hopsml.cluster.layout import Placement
+from hopsml.cluster.run_state import RunState
+
+
+@dataclass
+class ActiveRun:
+    """A run that has begun and is not over; used on the coordinator's loop."""
+
+    request: RunRequest
+    gang: Gang
+    state: RunState
+    failures: dict[str, protocol.WorkerFailed] = field(default_factory=dict)
+    placements: dict[str, Placement] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
+    result: bytes = b""
+
+    @property
+    def run_id(self) -> str:
+        """As in the run directory's name."""
+        return self.request.spec.run_id

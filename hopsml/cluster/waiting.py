@@ -1,0 +1,34 @@
+"""What people read about a run that waits for its agents, and why some never came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hopsml.cluster.active_run import ActiveRun
+from hopsml.cluster.backends.base import Backend
+from hopsml.cluster.elastic_gang import ElasticGang
+from hopsml.cluster.gang import Conclude
+from hopsml.cluster.pool import Pool
+
+
+def waiting_text(run: ActiveRun, pool: Pool) -> str:
+    """How many agents are there, and how many it takes."""
+    if isinstance(run.gang, ElasticGang):
+        there, wanted = len(run.gang.spares), f"at least {run.request.spec.minimum}"
+    else:
+        there, wanted = min(len(pool.idle()), run.state.size), str(run.state.size)
+    return f"waiting for executors: {there} of {wanted} agents there"
+
+
+def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend, others: Iterable[str]) -> str:
+    """Why a run could not begin in time; ``others`` are the runs that go on."""
+    if run.placements:
+        return "; ".join(
+            f"rank {rank} on {run.state.members[rank].host} has not begun the training function: its worker "
+            f"{run.state.members[rank].state} but is still importing or unpickling"
+            for rank, _ in outcome.missing
+        )
+    held = [f"{run_id} holds some" for run_id in others]
+    reasons = [backend.why_missing(ask) for ask in sorted({ask for ask, _ in pool.expected})]
+    there = len(pool.idle())
+    return f"{there} of {run.state.size} agents are connected; " + "; ".join([*reasons, *held])
