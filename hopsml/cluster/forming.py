@@ -82,7 +82,9 @@ class Former:
                 )
                 holds = action.step >= 0 and agent_id in action.holders
                 launch = launch_of(run.request, placement, action.generation, holds)
-                session.post(protocol.Preload(run.request.preload), shared, launch)
+                # Agents of a group that may change have had it when they were granted.
+                first = () if isinstance(run.gang, ElasticGang) else (protocol.Preload(run.request.preload),)
+                session.post(*first, shared, launch)
 
     def _source(self, action: gang.StartGeneration) -> CommitSource:
         """An agent that holds the commit to go on from, and where it serves it."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 
+@lru_cache(maxsize=8192)  # a layout asks three times for each of its members, and forming is waited for
 def host_key(host: str) -> tuple[Any, ...]:
     """Sorts hosts by number: 10.0.0.9 before 10.0.0.10, node9 before node10.
 

@@ -1,7 +1,8 @@
 """The coordinator's door: a WebSocket server with TLS, the token, and one session for each agent that came in.
 
 A connection must bring the application's token in its HTTP request, before the upgrade. A message of the wrong type or
-size ends its connection. Every refusal is counted, the first of each kind is logged.
+size ends its connection. Every refusal is counted, the first of each kind is logged. With a thousand agents every
+microsecond of a frame counts, so messages pass neither a queue nor a task: ``direct.py``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import logging
 import secrets
 import time
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from hopsml.cluster import protocol
+from hopsml.cluster import direct, protocol
 from hopsml.cluster.strangers import watched, watched_connection, websocket_log
 from hopsml.cluster.tls import make_identity
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hopsml.coordinator")
 
 HELLO_TIMEOUT_S = 10.0
+_HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it came is all it says
 
 
 @dataclass
@@ -44,12 +46,22 @@ class Session:
     modules: frozenset[str] = frozenset()  # that its workers find imported
     was_cut: bool = False  # by us: it may still be there, frozen
     commit_door: tuple[int, str] | None = None  # port and certificate, where others can fetch commits
-    outbox: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
+    unsent: int = 0  # bytes that waited to be sent when it was last looked at
+    clogged_since: float | None = None  # monotonic seconds: it has taken nothing of them since
 
     def post(self, *messages: protocol.Message | bytes) -> None:
-        """Send, in order, without waiting."""
-        for message in messages:
-            self.outbox.put_nowait(message if isinstance(message, bytes) else protocol.encode(message))
+        """Send, in order, without waiting; bytes are a message that is encoded already."""
+        encoded = [message if isinstance(message, bytes) else protocol.encode(message) for message in messages]
+        direct.write(self.connection, *encoded)
+
+    def clogged_s(self, now: float) -> float:
+        """For how long it has taken nothing of what waits to be sent; 0.0 where nothing waits."""
+        before, self.unsent = self.unsent, self.connection.transport.get_write_buffer_size()
+        if not self.unsent or self.unsent < before:
+            self.clogged_since = None
+        elif self.clogged_since is None:
+            self.clogged_since = now
+        return now - self.clogged_since if self.clogged_since is not None else 0.0
 
 
 class Listener(Protocol):
@@ -91,7 +103,7 @@ class Sessions:
             ssl=watched(self.identity.context, self.refuse),
             ssl_handshake_timeout=HELLO_TIMEOUT_S,
             open_timeout=HELLO_TIMEOUT_S,
-            create_connection=watched_connection(self.refuse),
+            create_connection=direct.direct(watched_connection(self.refuse)),
             logger=websocket_log(),
             process_request=self._admit,
             compression=None,
@@ -109,12 +121,14 @@ class Sessions:
             log.warning("refused: %s (further ones of this kind are only counted)", text)
 
     def renew(self) -> None:
-        """Prolong every agent's lease; cut off those that have been silent for its length."""
+        """Prolong every agent's lease; cut off those that have been silent, or took nothing, for its length."""
         now = time.monotonic()
         for session in list(self.agents.values()):
             patience_s = min(self._lease_s, self._listener.patience_s(session))
             if now - session.heard > patience_s:
                 self.cut(session, f"no sign of life for {patience_s:g} s")
+            elif session.clogged_s(now) > self._lease_s:
+                self.cut(session, f"took no message for {self._lease_s:g} s")
             else:
                 session.post(self._renew)
 
@@ -138,19 +152,27 @@ class Sessions:
         self.refuse("token", f"{connection.remote_address} came without the token of this application")
         return connection.respond(http.HTTPStatus.UNAUTHORIZED, "hopsml: a token is needed\n")
 
-    async def _session(self, connection: ServerConnection) -> None:
+    async def _session(self, connection: Any) -> None:
         from websockets.exceptions import ConnectionClosed
 
         session: Session | None = None
-        delivery: asyncio.Task[None] | None = None
-        try:
-            session = await self._welcome(connection)
-            delivery = asyncio.create_task(self._deliver(session))
-            async for frame in connection:
-                session.heard = time.monotonic()
-                if isinstance(frame, str):
-                    raise msgspec.DecodeError("a text frame")
+
+        def take(frame: bytes) -> None:
+            nonlocal session
+            if session is None:
+                session = self._welcome(connection, frame)
+                return
+            session.heard = time.monotonic()
+            if frame != _HEARTBEAT:
                 self._listener.said(session, protocol.decode_for_coordinator(frame))
+
+        def silent() -> None:
+            if session is None:
+                connection.give_up(TimeoutError())
+
+        hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, silent)
+        try:
+            await connection.receive(take)
         except msgspec.MsgspecError as error:
             self.refuse("message", f"{connection.remote_address} sent what is no message of ours: {error}")
             await connection.close(1008, "not a message of this protocol")
@@ -162,14 +184,12 @@ class Sessions:
         except OSError:
             pass
         finally:
-            if delivery is not None:
-                delivery.cancel()
+            hello_due.cancel()
             if session is not None:
                 self._forget(session, "its connection broke: the executor or the agent in it was ended")
 
-    async def _welcome(self, connection: ServerConnection) -> Session:
-        frame = await asyncio.wait_for(connection.recv(), HELLO_TIMEOUT_S)
-        hello = protocol.decode_for_coordinator(frame if isinstance(frame, bytes) else frame.encode())
+    def _welcome(self, connection: ServerConnection, frame: bytes) -> Session:
+        hello = protocol.decode_for_coordinator(frame)
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
             raise msgspec.DecodeError(f"expected a hello of version {protocol.VERSION}, got {hello!r:.200}")
         self._welcomed += 1
@@ -178,16 +198,3 @@ class Sessions:
         session.post(protocol.Welcome(session.agent_id, self._lease_s))
         self._listener.joined(session)
         return session
-
-    async def _deliver(self, session: Session) -> None:
-        """Send what is posted, in order; cut off an agent that takes nothing."""
-        from websockets.exceptions import ConnectionClosed
-
-        try:
-            while True:
-                frame = await session.outbox.get()
-                await asyncio.wait_for(session.connection.send(frame), self._lease_s)
-        except TimeoutError:
-            self.cut(session, f"took no message for {self._lease_s:g} s")
-        except ConnectionClosed:
-            pass  # its session ends by itself

@@ -20,6 +20,7 @@ from hopsml.cluster.backends.base import AskEnded
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
+from hopsml.cluster.sessions import Session
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
 from hopsml.experiment.run import Run
@@ -309,4 +310,35 @@ def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
         assert late.wait(WAIT_S / 2) and isinstance(late.error, StartTimeout)
     finally:
         answer.set()
+        coordinator.close()
+
+
+def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
+    lost: list[str] = []
+
+    class Told(Coordinator):
+        def left(self, session: Session, reason: str) -> None:
+            lost.append(reason)
+            super().left(session, reason)
+
+    coordinator = Told(SimulatedBackend(2), lease_s=0.5)
+    coordinator.start()
+
+    async def take_nothing() -> None:
+        token, certificate = coordinator.door.token, coordinator.door.identity.certificate
+        async with connected(coordinator.addresses[0], certificate, token) as connection:
+            await connection.send(protocol.encode(hello(1, 0)))
+            await connection.recv()
+            connection.transport.pause_reading()
+            (session,) = coordinator.door.agents.values()
+            coordinator._call(session.post, bytes(32 << 20))  # more than sockets hold
+            while True:
+                await connection.send(protocol.encode(protocol.Heartbeat()))
+                await asyncio.sleep(0.05)
+
+    try:
+        with pytest.raises(ConnectionClosed):
+            asyncio.run(asyncio.wait_for(take_nothing(), WAIT_S))
+        assert lost == ["took no message for 0.5 s"]
+    finally:
         coordinator.close()
