@@ -38,6 +38,7 @@ from hopsml.cluster.protocol import (
     Park,
     PortHeld,
     Preload,
+    ProbePeer,
     Release,
     Renew,
     ServerReady,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from hopsml.cluster.held_commits import HeldCommits
     from hopsml.cluster.network import HeldPort
+    from hopsml.cluster.preflight.agent_side import SelfCheck
     from hopsml.cluster.slot_gpus import SlotGpus
     from hopsml.cluster.work import Work
 
@@ -169,6 +171,7 @@ class Agent:
         self.held: HeldPort
         self.worker_port: HeldPort | None = None
         self.gpus: SlotGpus
+        self.check: SelfCheck | None = None
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -208,12 +211,15 @@ class Agent:
 
     async def _serve(self, connection: ClientConnection) -> None:
         from hopsml.cluster import network, slot_gpus
+        from hopsml.cluster.preflight.agent_side import SelfCheck
 
         self.host = self.bootstrap.host or connection.local_address[0]
         self.held = network.hold_port(self.host, self.bootstrap.port_range)
         self.gpus = await asyncio.to_thread(slot_gpus.take, self.gpu_addresses, self.bootstrap.gpus)
         self.outbox.put_nowait(self._hello())
         self._spawn(self._announce_server(self.server))
+        self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put_nowait)
+        self._spawn(self.check.tell(self.host, self.gpus.indices))
         pumps = [
             asyncio.create_task(self._send_all(connection)),
             asyncio.create_task(self._receive_all(connection)),
@@ -269,6 +275,8 @@ class Agent:
         for task in self.tasks:
             task.cancel()
         await self.server.close()
+        if self.check is not None:
+            self.check.close()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         for work in (self.work, self.kept):
             if work is not None:
@@ -286,6 +294,9 @@ class Agent:
                 pass
             case Preload():
                 self._preload(message.modules)
+            case ProbePeer():
+                if self.check is not None:
+                    self._spawn(self.check.meet(message))
             case Formation():
                 self.formations = {(message.run_id, message.generation): message}
             case Launch():

@@ -23,6 +23,7 @@ from hopsml.cluster.elastic_gang import ElasticGang, gang_for
 from hopsml.cluster.formation import CommitSource, RunRequest, formation_of, launch_of, member_of
 from hopsml.cluster.gang import Gang, Phase
 from hopsml.cluster.layout import Placement, form
+from hopsml.cluster.preflight.inspection import Inspection
 from hopsml.cluster.run_state import Change, MemberView, RunState
 from hopsml.cluster.sessions import Session, Sessions
 from hopsml.errors import ArgumentError, CoordinatorLost
@@ -61,6 +62,7 @@ class Coordinator:
         self.sys_path = sys_path
         self.door = Sessions(self, lease_s)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
+        self.inspection = Inspection(self)
         self.runs: dict[str, _Run] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None
@@ -158,6 +160,7 @@ class Coordinator:
             if now - renewed >= RENEW_S:
                 renewed = now
                 self.door.renew()
+            self.inspection.tick()
             self._pool(self.pool.tick(time.monotonic(), self._others_wait))
             self._close_when_idle()
             try:
@@ -208,6 +211,7 @@ class Coordinator:
 
     def left(self, session: Session, reason: str) -> None:
         """An agent is gone."""
+        self.inspection.left(session.agent_id)
         if session.work is not None:
             place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
             self._event(session.work[0], gang.MemberLost(session.agent_id, place))
@@ -236,6 +240,9 @@ class Coordinator:
                 return
             case protocol.CommitDoorOpened():
                 session.commit_door = (message.port, message.certificate)
+                return
+            case protocol.PreflightFacts() | protocol.PeerProbed():
+                self.inspection.said(session, message)
                 return
             case protocol.Draining():
                 self._drain(session, message.reason)
@@ -304,6 +311,7 @@ class Coordinator:
         run = _Run(request, gang_for(request.spec), state)
         self.runs[request.spec.run_id] = run
         self._preload = request.preload
+        self.inspection.begin(request)
         self._gang(run, run.gang.begin(time.monotonic()))
         state.publish(Change("phase", text=self._waiting_text(run)))
 
@@ -354,6 +362,7 @@ class Coordinator:
                     self._conclude(run, action)
 
     def _take_back(self, run: _Run, action: gang.ReturnAgents) -> None:
+        self.inspection.returned(action.agent_ids)
         for agent_id in action.agent_ids:
             if session := self.door.agents.get(agent_id):
                 session.work = None
@@ -376,6 +385,7 @@ class Coordinator:
         run_id = run.request.spec.run_id
         del self.runs[run_id]
         self._pool(self.pool.withdraw(run_id, time.monotonic()))
+        self.inspection.ended(run_id)
         missing = self._why_missing(run, outcome) if outcome.error == "start" else ""
         failure = run.failures.get(outcome.agent_id)
         error = endings.error_of(
@@ -389,7 +399,7 @@ class Coordinator:
         for action in actions:
             match action:
                 case pool.Grant():
-                    self._grant(self.runs[action.run_id], action.agent_ids)
+                    self.inspection.granted(action.run_id, action.agent_ids)
                 case pool.Submit():
                     self._loop.run_in_executor(None, self._submit, self._bootstrap(action.ask), action.count)
                 case pool.CancelAsk():

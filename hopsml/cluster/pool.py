@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 RETRY_MOST_S = 60.0
+ASIDE = ""  # in place of a run: agents whose slots are not good enough
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Pool:
     agents: dict[str, _Agent] = field(default_factory=dict)
     demands: dict[str, int] = field(default_factory=dict)  # run -> wanted; insertion order is the queue
     most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
+    refused: dict[str, int] = field(default_factory=dict)  # run -> agents that were set aside for it
     expected: set[tuple[int, int]] = field(default_factory=set)  # asked for and not connected
     asks: int = 0
     singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
@@ -83,6 +85,7 @@ class Pool:
         """The run wants no more."""
         self.demands.pop(run_id, None)
         self.most.pop(run_id, None)
+        self.refused.pop(run_id, None)
         return self._serve(now) + self._cancel_surplus()
 
     def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
@@ -119,6 +122,19 @@ class Pool:
         """These agents shall end, for instance because their node goes away."""
         known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id, None) is not None)
         return [DismissAgents(known, reason)] if known else []
+
+    def set_aside(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """A run refuses these; nobody shall have them, but they stay: the cluster cannot give the same slots again."""
+        for agent_id in agent_ids:
+            if agent := self.agents.get(agent_id):
+                agent.run_id = ASIDE
+        self.refused[run_id] = self.refused.get(run_id, 0) + len(agent_ids)
+        return self._serve(now)
+
+    def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """A run that was granted agents needs others as well: it waits again, before all others, and gives these back."""
+        self.demands = {run_id: count, **self.demands}
+        return self.returned(agent_ids, now)
 
     def tick(self, now: float, others_wait: bool = False) -> list[Action]:
         """Time passes; ``others_wait``: another job of the application finds no free slot."""
@@ -186,8 +202,9 @@ class Pool:
 
     def _room(self, run_id: str) -> int:
         """How many more agents a run would take."""
-        held = sum(agent.run_id == run_id for agent in self.agents.values())
-        return max(0, self.most.get(run_id, 0) - held)
+        held, most = sum(agent.run_id == run_id for agent in self.agents.values()), self.most.get(run_id, 0)
+        # After as many refusals as it has workers others will hardly be better: not asked for without end.
+        return max(0, most - held - max(0, self.refused.get(run_id, 0) - most))
 
     def _wanted(self) -> int:
         """Agents that runs wait for or would take."""
