@@ -295,6 +295,8 @@ class Coordinator:
                 self._event(run_id, gang.Closed(agent, generation))
             case protocol.LogLines():
                 run.state.publish(Change("log", rank, message.text))
+            case protocol.WorkNote():
+                run.state.publish(Change("note", rank, message.text))
             case protocol.MirrorState():
                 view.mirror_problem = message.problem
                 run.state.publish(Change("note", rank, message.problem or f"rank {rank}: mirroring has caught up"))

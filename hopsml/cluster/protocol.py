@@ -298,6 +298,14 @@ class MirrorState(Message, frozen=True, tag="mirror-state"):
     problem: str
 
 
+class WorkNote(Message, frozen=True, tag="work-note"):
+    """What people should know of the work on this agent: a full disk, a checkpoint that had to be passed over."""
+
+    run_id: str
+    generation: int
+    text: str
+
+
 ToAgent = Welcome | Renew | Preload | ProbePeer | Formation | Launch | Park | Stop | Release | Dismiss
 ToCoordinator = (
     Hello
@@ -318,6 +326,7 @@ ToCoordinator = (
     | WorkerClosed
     | LogLines
     | MirrorState
+    | WorkNote
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from hopsml.cluster.held_commits import STATE_FILE
 from hopsml.experiment.run import Run
+from tests.chaos import places
 from tests.cluster.workloads import wait_until
 
 WAIT_S = 60.0
@@ -63,7 +66,10 @@ class Scenario:
     most: int = 2
     args: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    needs: str = ""  # "spark": there must be an executor
+    needs: str = ""  # "spark": there must be an executor; "local": agents that are processes of this machine
+    around: Callable[[Path], AbstractContextManager[None]] = lambda folder: nullcontext()  # where it takes place
+    notes: str = ""  # what must have been said
+    may_lose: int | None = None  # steps; by default those from one commit to the next
     ends: str = "FINISHED"
     loses_nothing: bool = False  # a planned change
 
@@ -89,6 +95,26 @@ def _again(trial: Trial) -> None:
     """A second loss while the group recovers from the first."""
     _kill(1)(trial)
     os.kill(trial.pid(0, 1), signal.SIGKILL)
+
+
+def _corrupted_checkpoint(trial: Trial) -> None:
+    """Nobody holds a commit any more, and the newest checkpoint holds other bytes than were written."""
+    trial.await_step(12)
+    made = Path(trial.run.run_dir.removeprefix("file://"), "checkpoints")
+    wait_until(lambda: len(list(made.glob("step-*/manifest.json"))) >= 2, "two checkpoints", WAIT_S)
+    for agent in [trial.above(rank, "agent") for rank in (0, 1)]:
+        agent.kill()
+    newest = max(made.glob("step-*/manifest.json")).parent / STATE_FILE
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    newest.write_bytes(content)
+
+
+def _full_disk(trial: Trial) -> None:
+    """Before the second checkpoint is made, and for good; a worker is killed besides."""
+    trial.await_step(4)
+    places.fill(trial.folder)
+    trial.await_step(10)
 
 
 def _while_forming(trial: Trial) -> None:
@@ -144,5 +170,11 @@ SCENARIOS = (
     Scenario("a loss while forming", _while_forming),
     Scenario("a loss during commits of 40 MB", _kill(1), args=LARGE),
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1}),
+    Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
+             args={"step_s": 0.05}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
+    Scenario("full scratch disk", _full_disk, args={"step_s": 0.05, "ballast_mb": 2},
+             options={"checkpoint_every": 0.2}, needs="local", around=places.small_disk, notes="No space left on device"),
+    Scenario("slow scratch disk, and a loss", _kill(1), args={"step_s": 0.02}, options={"checkpoint_every": 0.2},
+             needs="local", around=places.slow_disk),
     Scenario("reset limit reached", _too_often, args={"step_s": 0.03}, options={"reset_limit": 2}, ends="FAILED"),
 )  # fmt: skip
