@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -41,16 +42,18 @@ ssize_t write(int fd, const void *data, size_t size) {
 """
 
 
-def needs_root() -> None:
+def needs_root(*programs: str) -> None:
     """Mounts and namespaces are root's."""
     if os.geteuid() != 0:
         pytest.skip("mounting and making network namespaces needs root")
+    if missing := [program for program in programs if shutil.which(program) is None]:
+        pytest.skip(f"not installed here: {', '.join(missing)}")
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
     """The agents' scratch folder is a file system of 8 MB."""
-    needs_root()
+    needs_root("mount")
     scratch = folder / SCRATCH
     scratch.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "hopsml-test", str(scratch)], check=True)
@@ -64,6 +67,8 @@ def small_disk(folder: Path) -> Iterator[None]:
 @contextmanager
 def slow_disk(folder: Path) -> Iterator[None]:
     """The agents' scratch folder takes 1 MB/s, and 2 ms for each write."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
     scratch, library = folder / SCRATCH, folder / "slow.so"
     scratch.mkdir()
     source = folder / "slow.c"

@@ -59,8 +59,9 @@ def _play(scenario: Scenario, backend: str, folder: Path) -> Outcome:
     began = time.time()
     problem, value = "", None
     try:
-        scenario.disturb(Trial(run, folder))
-        began = time.time()
+        trial = Trial(run, folder)
+        scenario.disturb(trial)
+        began = trial.harmed_at or time.time()
         value = run.result(WAIT_S).value
     except (RunError, TimeoutError) as error:
         problem = str(error) if scenario.ends == "FINISHED" else ""

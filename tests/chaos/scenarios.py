@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import psutil
 
 from hopsml.cluster.held_commits import STATE_FILE
 from hopsml.experiment.run import Run
-from tests.chaos import places
+from tests.chaos import networks, places
 from tests.cluster.workloads import wait_until
 
 WAIT_S = 60.0
@@ -26,6 +27,7 @@ class Trial:
 
     run: Run
     folder: Path
+    harmed_at: float = 0.0  # seconds since the epoch; 0: when the disturbance returned
 
     def pid(self, rank: int, generation: int = 0) -> int:
         """Of a worker."""
@@ -110,6 +112,36 @@ def _corrupted_checkpoint(trial: Trial) -> None:
     newest.write_bytes(content)
 
 
+def _network_away(trial: Trial) -> None:
+    """For less time than makes a member count as lost."""
+    trial.await_step(4)
+    networks.pull_cable(1)
+    time.sleep(3.0)  # the harm itself, not a wait for something
+    networks.plug_in(1)
+
+
+def _network_lost(trial: Trial) -> None:
+    """For good: the member on that host ends itself, because nobody can tell it to."""
+    trial.await_step(4)
+    there = _rank_on(f"{networks.SUBNET}.11", trial)
+    worker, agent = psutil.Process(trial.pid(there)), trial.above(there, "agent")
+    networks.pull_cable(1)
+    trial.harmed_at = time.time()
+    wait_until(lambda: not (_lives(worker) or _lives(agent)), "the end of those that are cut off", WAIT_S)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Not even as a zombie, which an agent is until its driver looks."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _rank_on(address: str, trial: Trial) -> int:
+    return next(int(one["rank"]) for one in trial.run.status()["members"] if one["host"] == address)
+
+
 def _full_disk(trial: Trial) -> None:
     """Before the second checkpoint is made, and for good; a worker is killed besides."""
     trial.await_step(4)
@@ -172,6 +204,10 @@ SCENARIOS = (
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1}),
     Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
              args={"step_s": 0.05}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
+    Scenario("loss of network for 3 s", _network_away, args={"step_s": 0.12}, needs="local",
+             around=networks.two_hosts, loses_nothing=True),
+    Scenario("loss of network for good", _network_lost, args={"step_s": 0.1}, options={"heartbeat_timeout": 2.0},
+             needs="local", around=networks.two_hosts),
     Scenario("full scratch disk", _full_disk, args={"step_s": 0.05, "ballast_mb": 2},
              options={"checkpoint_every": 0.2}, needs="local", around=places.small_disk, notes="No space left on device"),
     Scenario("slow scratch disk, and a loss", _kill(1), args={"step_s": 0.02}, options={"checkpoint_every": 0.2},
