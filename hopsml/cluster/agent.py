@@ -30,6 +30,7 @@ from hopsml.cluster.protocol import (
     VERSION,
     CommitDoorOpened,
     Dismiss,
+    Draining,
     Formation,
     Heartbeat,
     Hello,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+DRAIN_S = 10.0  # after SIGTERM, for leaving its group at a commit
 LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
 NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
@@ -172,6 +174,7 @@ class Agent:
         self.worker_port: HeldPort | None = None
         self.gpus: SlotGpus
         self.check: SelfCheck | None = None
+        self.warned, self.given_up = False, asyncio.Event()  # by SIGTERM
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -224,6 +227,7 @@ class Agent:
             asyncio.create_task(self._send_all(connection)),
             asyncio.create_task(self._receive_all(connection)),
             asyncio.create_task(self._beat()),
+            asyncio.create_task(self.given_up.wait()),
         ]
         done, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -290,6 +294,7 @@ class Agent:
         match message:
             case Welcome():
                 self.lease_s, self.joined = message.lease_s, True
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
             case Renew():
                 pass
             case Preload():
@@ -311,6 +316,19 @@ class Agent:
                 self._spawn(self._release(message.run_id))
             case Dismiss():
                 self.ended = f"dismissed: {message.reason}"
+
+    def _warned(self) -> None:
+        """SIGTERM: leave the group at its next commit; the coordinator dismisses this agent then. A second one: at once."""
+        if self.warned:
+            self._give_up("SIGTERM, twice")
+            return
+        self.warned = True
+        self.outbox.put_nowait(Draining("its agent was sent SIGTERM"))
+        asyncio.get_running_loop().call_later(DRAIN_S, self._give_up, f"SIGTERM, {DRAIN_S:g} s ago")
+
+    def _give_up(self, reason: str) -> None:
+        self.ended = self.ended or reason
+        self.given_up.set()
 
     def _preload(self, modules: tuple[str, ...]) -> None:
         """Replace the fork server by one that has imported these modules too; a broken one by one with only these."""

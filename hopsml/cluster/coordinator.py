@@ -32,6 +32,7 @@ log = logging.getLogger("hopsml.coordinator")
 
 TICK_S = 0.25
 RENEW_S = 1.0
+LEAVING_S = 0.5  # between two questions whether executors are going away
 LINGER_S = 2.0  # after the last agent has gone
 
 
@@ -146,9 +147,10 @@ class Coordinator:
         async with server:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
-            others = asyncio.create_task(self._watch_others())
+            watches = [asyncio.create_task(self._watch_others()), asyncio.create_task(self._watch_leaving())]
             await self._keep_time()
-            others.cancel()
+            for watch in watches:
+                watch.cancel()
             await self._wind_up()
 
     async def _keep_time(self) -> None:
@@ -174,6 +176,16 @@ class Coordinator:
             idle = bool(self.pool.idle())
             self._others_wait = idle and await asyncio.to_thread(self.backend.others_wait)
             await asyncio.sleep(TICK_S)
+
+    async def _watch_leaving(self) -> None:
+        """Agents whose executors the cluster is about to take away."""
+        while True:
+            tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
+            going = await asyncio.to_thread(self.backend.leaving, tasks) if tasks else {}
+            for session in list(self.door.agents.values()):
+                if reason := going.get(session.hello.task):
+                    self._drain(session, reason)
+            await asyncio.sleep(LEAVING_S)
 
     def _close_when_idle(self) -> None:
         """With no run and no agent for a while, the thread, the port and the certificate go too."""
@@ -370,17 +382,24 @@ class Coordinator:
                 session.work = None
                 if run.request.spec.elastic:
                     session.post(protocol.Release(run.request.spec.run_id))
-        if action.leave:
-            self._pool(self.pool.dismiss(action.agent_ids, action.leave))
-        else:
-            self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
+        sessions = [session for agent_id in action.agent_ids if (session := self.door.agents.get(agent_id))]
+        leaving = {session.agent_id: action.leave or session.leaving for session in sessions}
+        for agent_id, reason in leaving.items():
+            if reason:
+                self._pool(self.pool.dismiss((agent_id,), reason))
+        staying = tuple(agent_id for agent_id in action.agent_ids if not leaving.get(agent_id))
+        self._pool(self.pool.returned(staying, time.monotonic()))
 
     def _drain(self, session: Session, reason: str) -> None:
-        """Its node goes away: out of its group at the next commit, or at once where it has none."""
+        """Its node goes away: out of its group at the next commit, or at once where it has none. Told once."""
+        if session.leaving:
+            return
+        session.leaving = reason
         run = self.runs.get(session.work[0]) if session.work is not None else None
         if run is None:
             self._pool(self.pool.dismiss((session.agent_id,), reason))
         else:
+            self._pool(self.pool.leaves(session.agent_id, time.monotonic()))
             self._event(run.request.spec.run_id, gang.DrainAsked(session.agent_id, reason))
 
     def _conclude(self, run: _Run, outcome: gang.Conclude) -> None:

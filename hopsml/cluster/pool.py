@@ -54,6 +54,7 @@ class _Agent:
     executor_id: str
     run_id: str | None = None
     idle_since: float = 0.0
+    leaving: bool = False  # it is going away: another one may be asked for
 
 
 @dataclass
@@ -118,6 +119,12 @@ class Pool:
                 agent.run_id, agent.idle_since = None, now
         return self._serve(now)
 
+    def leaves(self, agent_id: str, now: float) -> list[Action]:
+        """An agent that a run holds is going away; a successor is wanted before it has gone."""
+        if agent := self.agents.get(agent_id):
+            agent.leaving = True
+        return self._serve(now)
+
     def dismiss(self, agent_ids: tuple[str, ...], reason: str) -> list[Action]:
         """These agents shall end, for instance because their node goes away."""
         known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id, None) is not None)
@@ -161,7 +168,7 @@ class Pool:
 
     @staticmethod
     def _idle(agent: _Agent) -> bool:
-        return agent.run_id is None
+        return agent.run_id is None and not agent.leaving
 
     def idle(self) -> list[str]:
         """Agents that no run holds."""
@@ -202,7 +209,8 @@ class Pool:
 
     def _room(self, run_id: str) -> int:
         """How many more agents a run would take."""
-        held, most = sum(agent.run_id == run_id for agent in self.agents.values()), self.most.get(run_id, 0)
+        held = sum(agent.run_id == run_id and not agent.leaving for agent in self.agents.values())
+        most = self.most.get(run_id, 0)
         # After as many refusals as it has workers others will hardly be better: not asked for without end.
         return max(0, most - held - max(0, self.refused.get(run_id, 0) - most))
 

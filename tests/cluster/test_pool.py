@@ -182,3 +182,13 @@ def test_a_run_that_may_grow_does_not_ask_for_ever_where_every_slot_is_refused()
             actions += pool.set_aside("run", (f"a{number}",), 0.0)
         asked += sum(action.count for action in actions if isinstance(action, Submit))
     assert asked == 4
+
+
+def test_a_successor_is_asked_for_while_an_agent_that_leaves_is_still_there():
+    pool = Pool()
+    assert pool.demand("run", 1, 0.0, most=1) == [Submit(1, 1)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("run", ("a",))]
+    assert pool.leaves("a", 2.0) == [Submit(2, 1)]
+    assert pool.connected("b", (2, 0), "e2", 3.0) == [Grant("run", ("b",))]
+    assert pool.returned(("a",), 4.0) == [] and pool.idle() == []
+    assert pool.dismiss(("a",), "preempted") == [DismissAgents(("a",), "preempted")]

@@ -216,6 +216,16 @@ class SparkBackend:
             return False
         return False
 
+    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+        """Those whose executors Spark decommissions: it was told to, or their node is."""
+        try:
+            scheduler = self.context._jsc.sc().taskScheduler()
+            if scheduler.executorsPendingDecommission().isEmpty():
+                return {}
+        except Exception:  # noqa: BLE001 Spark is stopping
+            return {}
+        return {}
+
     def close(self) -> None:
         """Cancel what is left of the agents' jobs."""
         alive = [job for job in self._jobs.values() if job.is_alive()]
