@@ -95,7 +95,7 @@ class ElasticGang(Gang):
                     self.spares[event.agent_id] = True
                 return self._use_spares(now)
             case Stepped():
-                self.pace.stepped(event.agent_id, event.step, event.stopped, now)
+                return self._stepped(event, now)
             case Committed():
                 return self._committed(event, now)
             case Parked():
@@ -106,6 +106,14 @@ class ElasticGang(Gang):
                 self.target = max(event.size, self.spec.minimum)
                 return [AskAgents(0, self.target), *self._use_spares(now)]
         return []
+
+    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+        self.pace.stepped(event.agent_id, event.step, event.stopped, now)
+        member = self.members.get(event.agent_id)
+        if member is None or self.phase is not Phase.RUNNING or not self.pace.newly_slow(event.agent_id):
+            return []
+        host = self.hosts.get(event.agent_id, "")
+        return [Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step")]
 
     # -------------------------------------------------------------------------------- who could take part
 

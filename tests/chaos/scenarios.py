@@ -112,6 +112,16 @@ def _corrupted_checkpoint(trial: Trial) -> None:
     newest.write_bytes(content)
 
 
+def _decommission(rank: int) -> Callable[[Trial], None]:
+    """As a node manager or Kubernetes does it: the executor's JVM gets SIGPWR, and has some time left."""
+
+    def disturb(trial: Trial) -> None:
+        trial.await_step(4)
+        trial.above(rank, "executor").send_signal(signal.SIGPWR)
+
+    return disturb
+
+
 def _network_away(trial: Trial) -> None:
     """For less time than makes a member count as lost."""
     trial.await_step(4)
@@ -195,13 +205,18 @@ SCENARIOS = (
              options={"heartbeat_timeout": 2.0}),
     Scenario("kill -9 of an executor", _end("executor", 1), needs="spark"),
     Scenario("kill -9 of rank 0's executor", _end("executor", 0), needs="spark"),
+    Scenario("Spark decommissions an executor", _decommission(1), least=1, args={"step_s": 0.4, "commit": 1000},
+             needs="spark", loses_nothing=True, notes="rank 1 leaves: Spark decommissions executor"),
+    Scenario("Spark decommissions rank 0's executor", _decommission(0), args={"step_s": 0.2, "commit": 1000},
+             needs="spark", loses_nothing=True, notes="rank 0 leaves: Spark decommissions executor"),
     Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.5}, needs="spark"),
     Scenario("3 workers, then 1, then 3", _grow_and_shrink, least=1, most=3, args={"step_s": 0.06, "commit": 1000},
              loses_nothing=True),
     Scenario("a loss during recovery", _again),
     Scenario("a loss while forming", _while_forming),
     Scenario("a loss during commits of 40 MB", _kill(1), args=LARGE),
-    Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1}),
+    Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1, "step_s": 0.03},
+             notes="rank 1 on"),
     Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
              args={"step_s": 0.05}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
     Scenario("loss of network for 3 s", _network_away, args={"step_s": 0.12}, needs="local",

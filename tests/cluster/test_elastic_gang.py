@@ -191,6 +191,20 @@ def test_a_member_that_stands_still_is_named():
     assert start.why == "rank 1: no step for 5 s; its process is stopped"
 
 
+def test_a_member_that_the_others_wait_for_is_named_once():
+    machine, said = running("a", "b", "c"), list[gang.Action]()
+    for second in range(20):
+        for name, step in (("a", second), ("b", second - 1), ("c", second)):
+            said += machine.handle(gang.Stepped(name, 0, max(0, step)), 3.0 + second)
+    (note,) = said
+    assert note.text.startswith("rank 1 on host-b is slower than the others")
+    even, nothing = running("a", "b"), list[gang.Action]()
+    for second in range(20):  # one always reports half a second after the other
+        nothing += even.handle(gang.Stepped("a", 0, 10 * second), 3.0 + second)
+        nothing += even.handle(gang.Stepped("b", 0, 10 * second + 5), 3.5 + second)
+    assert nothing == []
+
+
 def test_members_that_do_not_report_their_end_are_cut_off():
     machine = running("a", "b", "c")
     machine.handle(gang.Committed("a", 0, 3), 3.0)
