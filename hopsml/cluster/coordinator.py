@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.cluster import endings, gang, pool, protocol
+from hopsml.cluster import collection, endings, gang, pool, protocol
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.elastic_gang import ElasticGang, gang_for
@@ -478,11 +478,12 @@ class Coordinator:
             session.work = (run_id, -1 if elastic else run.gang.generation)
             run.hosts[session.agent_id] = session.hello.host
         if elastic:  # the layout is made when it is known who takes part in a generation
-            for session in sessions:
-                session.post(protocol.Preload(run.request.preload))
             hosts = tuple(session.hello.hostname for session in sessions)
             ready = tuple(self._is_ready(session, run_id) for session in sessions)
             self._event(run_id, gang.Granted(agent_ids, hosts, ready))
+            for session in sessions:
+                if session.work == (run_id, -1):  # those that take part at once have been told with the rest
+                    session.post(protocol.Preload(run.request.preload))
         elif self._lay_out(run, agent_ids):
             self._event(run_id, gang.Granted(tuple(run.placements)))
         else:
@@ -509,7 +510,8 @@ class Coordinator:
     def _start_or_refuse(self, run: _Run, action: gang.StartGeneration) -> None:
         """What goes wrong with one run's messages must be that run's error, not the end of an agent's session."""
         try:
-            self._start(run, action)
+            with collection.postponed():
+                self._start(run, action)
         except Exception as error:
             log.exception("run %s cannot be started", run.request.spec.run_id)
             self._event(run.request.spec.run_id, gang.Refused(f"{type(error).__name__}: {error}", "launcher"))
@@ -532,9 +534,7 @@ class Coordinator:
                 )
                 holds = action.step >= 0 and agent_id in action.holders
                 launch = launch_of(run.request, placement, action.generation, holds)
-                # Agents of a group that may change have had it when they were granted.
-                first = () if isinstance(run.gang, ElasticGang) else (protocol.Preload(run.request.preload),)
-                session.post(*first, shared, launch)
+                session.post(protocol.Preload(run.request.preload), shared, launch)
 
     def _source(self, action: gang.StartGeneration) -> CommitSource:
         """An agent that holds the commit to go on from, and where it serves it."""
