@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hopsml.cluster import protocol
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Layout, Member, Placement, Roles
+from hopsml.cluster.preflight.gate import Mode
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class RunRequest:
     local_logdir: bool = False
     heartbeat_timeout_s: float = 10.0  # silence after which an agent of an elastic run counts as lost
     checkpoint_every_s: float = 60.0  # between two checkpoints that are made of commits
+    preflight: Mode = "off"  # what becomes of slots that are not good enough
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,13 @@ class Stop(Message, frozen=True, tag="stop"):
     dump: bool = False  # first let the Python threads write their stacks into the log
 
 
+class ProbePeer(Message, frozen=True, tag="probe-peer"):
+    """Exchange some bytes with another agent, and say how that went; see ``preflight/probe.py``."""
+
+    agent_id: str
+    address: str  # host:port of its probe door
+
+
 class Release(Message, frozen=True, tag="release"):
     """The run has no further generation on this agent: bring its last files away, forget its commits."""
 
@@ -155,6 +162,41 @@ class ServerReady(Message, frozen=True, tag="server-ready"):
     modules: tuple[str, ...]
     mode: str
     import_s: float
+    problem: str = ""
+
+
+class GpuFacts(msgspec.Struct, frozen=True):
+    """The state of one GPU of the slot, by NVML."""
+
+    index: int
+    ecc_errors: int  # uncorrected, since the driver was loaded; 0 where it counts none
+    temperature_c: int
+    processes: int  # that compute on it before the slot's own do
+
+
+class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
+    """What an agent has measured of itself, once; limits are -1 where there is none. 1 MB is 2**20 bytes."""
+
+    clock: float  # seconds since the epoch when it was sent
+    host: str
+    door: int  # port at which neighbours exchange bytes with it
+    folder: str  # its scratch folder
+    open_files: int
+    stack_mb: float
+    shared_memory_mb: float
+    disk_mb: float
+    write_mb_s: float
+    disk_problem: str
+    versions: dict[str, str]
+    gpus: tuple[GpuFacts, ...] = ()
+    took_s: float = 0.0
+
+
+class PeerProbed(Message, frozen=True, tag="peer-probed"):
+    """What came of an exchange of bytes with another agent; ``problem`` is empty where all came back as it was sent."""
+
+    agent_id: str
+    mb_s: float
     problem: str = ""
 
 
@@ -275,11 +317,21 @@ class MirrorState(Message, frozen=True, tag="mirror-state"):
     problem: str
 
 
-ToAgent = Welcome | Renew | Preload | Formation | Launch | Tell | Park | Stop | Release | Dismiss
+class WorkNote(Message, frozen=True, tag="work-note"):
+    """What people should know of the work on this agent: a full disk, a checkpoint that had to be passed over."""
+
+    run_id: str
+    generation: int
+    text: str
+
+
+ToAgent = Welcome | Renew | Preload | ProbePeer | Formation | Launch | Tell | Park | Stop | Release | Dismiss
 ToCoordinator = (
     Hello
     | PortHeld
     | ServerReady
+    | PreflightFacts
+    | PeerProbed
     | Heartbeat
     | WorkerStarted
     | WorkerStepped
@@ -294,6 +346,7 @@ ToCoordinator = (
     | WorkerClosed
     | LogLines
     | MirrorState
+    | WorkNote
 )
 
 _encoder = msgspec.msgpack.Encoder()

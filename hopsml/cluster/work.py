@@ -37,9 +37,11 @@ from hopsml.cluster.protocol import (
     WorkerStarted,
     WorkerStepped,
     WorkerUsage,
+    WorkNote,
 )
 from hopsml.cluster.usage import Sampler
 from hopsml.cluster.worker import DUMP_SIGNAL, Assignment, Event
+from hopsml.errors import PathNotFound
 from hopsml.storage.run_dir import SYSTEM_METRICS
 
 DUMP_S = 0.3  # for writing a few stacks
@@ -77,6 +79,8 @@ class Work:
         self.reported = False
         self._flush_s = formation.flush_s
         self._server: ForkClient | None = None
+        self._noted: set[str] = set()
+        self._loop = asyncio.get_running_loop()
         self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
         self._mail = Mail(self._undeliverable)
 
@@ -179,14 +183,18 @@ class Work:
         from hopsml.storage.run_dir import RunDir, step_name
 
         source = RunDir(self.formation.resume_url).checkpoints
-        step = checkpoints.latest_complete(source)
-        if step is None:
-            return ""
-        target = self.folder / "resume" / step_name(step)
-        if target.exists():  # an earlier generation has fetched it
-            return str(target)
-        checkpoints.fetch(source, step, target)
-        return str(target)
+        for step in reversed(checkpoints.steps(source)):
+            target = self.folder / "resume" / step_name(step)
+            if target.exists():  # an earlier generation has fetched it
+                return str(target)
+            try:
+                checkpoints.fetch(source, step, target)
+                return str(target)
+            except PathNotFound:
+                continue  # not complete
+            except checkpoints.CorruptCheckpoint as error:
+                self._loop.call_soon_threadsafe(self._note, f"the checkpoint of step {step} is passed over: {error}")
+        return ""
 
     def _write_assignment(self, resume: str) -> Path:
         formation, launch = self.formation, self.launch
@@ -291,9 +299,21 @@ class Work:
         self._append("metrics.jsonl", {"time": event.time, "step": event.step, **event.metrics})
 
     def _append(self, name: str, row: dict[str, Any]) -> None:
-        """One line to a file of the run directory; NaN stays NaN, which a loss that diverged must."""
-        with open(self.tree.base / name, "ab") as file:
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        """One line to a file of the run directory; NaN stays NaN, which a loss that diverged must.
+
+        A disk that takes nothing costs lines, not the training.
+        """
+        try:
+            with open(self.tree.base / name, "ab") as file:
+                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            self._note(f"lines of {name} are lost: {self.tree.base}: {error.strerror or error}")
+
+    def _note(self, text: str) -> None:
+        """Something that people should know, said once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.send(WorkNote(*self.key, text=f"rank {self.launch.rank}: {text}"))
 
     async def _follow_usage(self) -> None:
         """Samples of what the worker uses, to the coordinator and into a file beside its log."""

@@ -13,6 +13,7 @@ from hopsml.cluster import capture, gpus
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
+from hopsml.cluster.preflight.gate import Mode
 from hopsml.cluster.run_state import Change
 from hopsml.errors import CoordinatorLost, NotEnoughSlots
 from hopsml.experiment import applications, arguments, mlflow, progress
@@ -73,6 +74,7 @@ class Plan:
     rerun_of: RunDir | None = None
     register_as: str | None = None  # name in MLflow's model registry
     group: Group | None = None  # the runs that MLflow shows below one
+    preflight: Mode = "warn"  # what becomes of slots that are not good enough
 
 
 def start(plan: Plan) -> Run:
@@ -104,6 +106,7 @@ def start(plan: Plan) -> Run:
         local_logdir=plan.local_logdir,
         checkpoint_every_s=plan.checkpoint_every_s,
         heartbeat_timeout_s=plan.elastic.heartbeat_timeout_s if plan.elastic else 10.0,
+        preflight=plan.preflight,
     )
     run = _launch(plan, request, directory, application)
     try:

@@ -42,6 +42,11 @@ class Outcome:
 
 def play(scenario: Scenario, backend: str, folder: Path) -> Outcome:
     """Start the run, disturb it, wait for its end, give everything back, look at what happened."""
+    with scenario.around(folder):
+        return _play(scenario, backend, folder)
+
+
+def _play(scenario: Scenario, backend: str, folder: Path) -> Outcome:
     args = {"folder": str(folder), "commit": COMMIT_EVERY, **scenario.args}
     run = experiment.submit(
         elastic_workload.train,
@@ -54,8 +59,9 @@ def play(scenario: Scenario, backend: str, folder: Path) -> Outcome:
     began = time.time()
     problem, value = "", None
     try:
-        scenario.disturb(Trial(run, folder))
-        began = time.time()
+        trial = Trial(run, folder)
+        scenario.disturb(trial)
+        began = trial.harmed_at or time.time()
         value = run.result(WAIT_S).value
     except (RunError, TimeoutError) as error:
         problem = str(error) if scenario.ends == "FINISHED" else ""
@@ -81,10 +87,13 @@ def _judge(
             problem = f"the weights differ by {difference:.1e} from those of an undisturbed run"
     lost, left = steps_lost(found), _left_over(folder)
     limit = 0 if scenario.loses_nothing else int(scenario.args.get("commit", COMMIT_EVERY)) + 1
+    limit = limit if scenario.may_lose is None else scenario.may_lose
     if not problem and state != scenario.ends:
         problem = f"it ended {state}, expected was {scenario.ends}"
     if not problem and lost > limit:
         problem = f"{lost} steps were lost, at most {limit} may be; {'; '.join(notes)}"
+    if not problem and scenario.notes and not any(scenario.notes in note for note in notes):
+        problem = f"nobody said '{scenario.notes}': {'; '.join(notes)}"
     passed = not problem and not left and not repeated and not skipped
     return Outcome(
         scenario.name, backend, state, passed, recovered_s(found, began), lost, repeated, skipped, left, problem

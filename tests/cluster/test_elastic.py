@@ -15,6 +15,7 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import ArgumentError, WorkerFailed
 from hopsml.experiment.run import Run
+from tests.chaos.history import generations, steps_lost
 from tests.cluster import elastic_workload
 from tests.cluster.elastic_workload import check_history, expected_weight
 from tests.cluster.workloads import WAIT_S, wait_until
@@ -165,3 +166,32 @@ def test_a_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
     run.result(WAIT_S)
     with pytest.raises(ArgumentError, match="has finished"):
         experiment.resume(run)
+
+
+def test_an_agent_that_gets_sigterm_hands_over_and_leaves(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, least=1, most=2, args={"commit": 1000, "step_s": 0.05})
+    await_step(tmp_path, 5)
+    agent = psutil.Process(pid_of(tmp_path, 1)).parents()[1]
+    agent.terminate()
+    assert check_result(run, 2)["worlds"][-1] == 2  # a successor has joined
+    assert "rank 1 leaves: its agent was sent SIGTERM" in notes(run)
+    assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
+    found = generations(tmp_path)
+    assert steps_lost(found) == 0
+
+
+def test_the_only_worker_s_agent_waits_for_its_successor(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, least=1, most=1, args={"commit": 1000, "step_s": 0.05})
+    await_step(tmp_path, 5)
+    psutil.Process(pid_of(tmp_path, 0)).parents()[1].terminate()
+    check_result(run, 1)
+    assert steps_lost(generations(tmp_path)) == 0
+
+
+def test_a_run_of_fixed_size_says_that_a_member_is_about_to_be_lost(store: Path, tmp_path: Path) -> None:
+    args = {"folder": str(tmp_path), "commit": 1, "step_s": 0.05}
+    run = experiment.submit(elastic_workload.train, args=args, num_workers=2, progress=False)
+    await_step(tmp_path, 3)
+    psutil.Process(pid_of(tmp_path, 1)).parents()[1].terminate()
+    assert run.result(WAIT_S).value["world_size"] == 2  # it had time enough
+    assert "rank 1 is about to be lost (its agent was sent SIGTERM)" in notes(run)
