@@ -37,8 +37,9 @@ from hopsml.storage.mirror_plan import (
 from hopsml.storage.run_dir import step_of
 from hopsml.storage.tree import has_temporary_part
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, TRIALS = "checkpoints", "trials"
 _COPIES_AT_ONCE = 4
+LOOK_SHARE = 0.05  # of the time, at most, goes into looking at the disk: a search leaves thousands of files
 _MOST_NAMED = 50  # paths in one message
 
 
@@ -82,10 +83,12 @@ class Loop:
             self._wake.clear()
             if not self._resumed:
                 self._resume()
+            began_s = time.monotonic()
             self._look_and_plan()
+            rest_s = max(self._wanted.interval_s, (time.monotonic() - began_s) / LOOK_SHARE)
             with self.changed:
                 urgent, outage = self._urgent > 0, self._state.outage is not None
-            self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else self._wanted.interval_s)
+            self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else rest_s)
 
     def flush(self, deadline_s: float, cut_short: threading.Event) -> list[Behind]:
         """Wait until all that is on disk now is on the store, or cannot be; what is behind at the end."""
@@ -181,10 +184,11 @@ class Loop:
         return None
 
     def _commit(self, path: str) -> None:
-        directory = urls.join(self._wanted.url, CHECKPOINTS)
-        step = step_of(path.rpartition("/")[2])
+        folder, _, name = path.rpartition("/")
+        directory = urls.join(self._wanted.url, folder)
+        step = step_of(name)
         checkpoints.commit(self._wanted.root / path, directory, step or 0, self._wanted.timeout_s)
-        keep = self._wanted.keep_checkpoints or checkpoints.read_keep(self._wanted.root / CHECKPOINTS)
+        keep = self._wanted.keep_checkpoints or checkpoints.read_keep(self._wanted.root / folder)
         if keep:  # after the newer one is there, so that the store is never without
             checkpoints.prune(directory, keep, self._wanted.timeout_s)
 
@@ -209,17 +213,38 @@ def look(root: Path) -> Listing:
     """What lies on disk below ``root``; temporary names are left out."""
     files: list[LocalFile] = []
     complete: list[str] = []
-    for folder, folders, names in os.walk(root):
-        below = Path(folder).relative_to(root).as_posix()
-        if below == CHECKPOINTS:
-            complete += sorted(f"{CHECKPOINTS}/{name}" for name in folders if step_of(name) is not None)
-            folders[:] = [name for name in folders if step_of(name) is None]
-        folders[:] = [name for name in folders if not has_temporary_part(name)]
-        for name in names:
-            seen = None if has_temporary_part(name) else look_at(root, Path(folder, name))
-            if seen:
-                files.append(seen)
+    _look_into(str(root), "", files, complete)
     return Listing(tuple(files), tuple(complete))
+
+
+def _look_into(folder: str, below: str, files: list[LocalFile], complete: list[str]) -> None:
+    """One folder; ``below`` is its name relative to the root, with a slash behind it. A search has thousands of them."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # gone by now
+        return
+    has_checkpoints = holds_checkpoints(below.rstrip("/"))
+    for entry in found:
+        if has_temporary_part(entry.name):
+            continue
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if has_checkpoints and step_of(entry.name) is not None:
+                    complete.append(below + entry.name)
+                else:
+                    _look_into(entry.path, f"{below}{entry.name}/", files, complete)
+            elif entry.is_file():
+                facts = entry.stat()
+                files.append(LocalFile(below + entry.name, facts.st_size, facts.st_mtime_ns, facts.st_ino))
+        except OSError:
+            continue
+
+
+def holds_checkpoints(below: str) -> bool:
+    """Whether a folder, relative to the run directory, is the run's or a trial's for checkpoints."""
+    parts = below.split("/")
+    return parts == [CHECKPOINTS] or (len(parts) > 2 and parts[0] == TRIALS and parts[-1] == CHECKPOINTS)
 
 
 def look_at(root: Path, path: Path) -> LocalFile | None:

@@ -24,7 +24,7 @@ class Inspection:
 
     def begin(self, request: RunRequest) -> None:
         """A run has begun."""
-        self._gate.begin(request.spec.run_id, request.preflight, request.spec.size, not request.spec.elastic)
+        self._gate.begin(request.spec.run_id, request.preflight, request.spec.size, not request.spec.changes)
 
     def granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
         """The pool has given these to the run."""
