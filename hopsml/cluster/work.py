@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.cluster import processes
+from hopsml.cluster import processes, resuming
 from hopsml.cluster.fork_client import ForkClient
 from hopsml.cluster.fork_server import Exited
 from hopsml.cluster.held_commits import HeldCommits
@@ -163,24 +163,13 @@ class Work:
         return read_end
 
     async def _fetch_checkpoint(self) -> str:
-        if not self.formation.resume_url or self.formation.commit_step >= 0:
+        """Folder with a copy of the checkpoint to begin with; empty where there is none."""
+        if not resuming.sources(self.formation):
             return ""
-        return await asyncio.to_thread(self._fetch_latest)
-
-    def _fetch_latest(self) -> str:
-        """Folder with a copy of the newest complete checkpoint of the run to continue; empty when it has none."""
-        from hopsml.storage import checkpoints
-        from hopsml.storage.run_dir import RunDir, step_name
-
-        source = RunDir(self.formation.resume_url).checkpoints
-        step = checkpoints.latest_complete(source)
-        if step is None:
-            return ""
-        target = self.folder / "resume" / step_name(step)
-        if target.exists():  # an earlier generation has fetched it
-            return str(target)
-        checkpoints.fetch(source, step, target)
-        return str(target)
+        found, passed_over = await asyncio.to_thread(resuming.fetch, self.formation, self.folder / "resume")
+        for problem in passed_over:
+            self._mirror_problem(problem)
+        return found
 
     def _write_assignment(self, resume: str) -> Path:
         formation, launch = self.formation, self.launch

@@ -15,7 +15,7 @@ from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
 from hopsml.cluster.run_state import Change
 from hopsml.errors import CoordinatorLost, NotEnoughSlots
-from hopsml.experiment import applications, arguments, mlflow, progress
+from hopsml.experiment import applications, arguments, mlflow, progress, taking_up
 from hopsml.experiment.plain import as_json
 from hopsml.experiment.run import Run
 from hopsml.storage import job_record
@@ -71,6 +71,7 @@ class Plan:
     elastic: Elastic | None = None
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
+    continues: str = ""  # URL of the run that this one takes up, whose driver is gone
     register_as: str | None = None  # name in MLflow's model registry
     group: Group | None = None  # the runs that MLflow shows below one
 
@@ -86,7 +87,12 @@ def start(plan: Plan) -> Run:
     application = applications.current(plan.profile, plan.keep_warm_s)
     size = _size(plan, application)
     record = _record(plan, captured, application, size, seed)
+    continues = application.earlier_runs.take(store, record) or plan.continues
+    record |= {"continues": continues, "resumed_from": resume_url}
     directory = claim(store, application.id, record)
+    if continues:
+        taking_up.end(continues, directory)
+    resume_url, resume_step = taking_up.standing(continues or resume_url)
     job_record.announce(directory, application.id)
     request = RunRequest(
         spec=_spec(plan, directory.run_id, size),
@@ -96,6 +102,7 @@ def start(plan: Plan) -> Run:
         roles=plan.roles,
         with_tf_config=plan.with_tf_config,
         resume_url=resume_url,
+        resume_step=resume_step,
         environment=_environment(plan, directory, seed),
         hooks=HOOKS,
         merge_scope=plan.merge_scope,
@@ -109,6 +116,9 @@ def start(plan: Plan) -> Run:
     try:
         if tell is not None:
             run.observe(tell(run.state, plan.name, directory.url))
+        if continues:
+            where = f"the checkpoint of step {resume_step}" if resume_url else "the beginning: it had no checkpoint yet"
+            run.state.publish(Change("note", text=f"goes on with {continues} from {where}"))
         if captured.large:
             run.state.publish(Change("note", text=captured.large))
         mlflow.follow(run, record, application.environment, register_as=plan.register_as, group=plan.group)
@@ -229,6 +239,7 @@ def _record(
         "profile": plan.profile or os.environ.get("HOPSML_PROFILE"),
         "backend": application.backend.name,
         "application": application.id,
+        "attempt": application.earlier_runs.attempt,
         "user": settings.project_name(),
         "driver": platform.node(),
         **run_record.of_driver(),

@@ -228,6 +228,12 @@ class SparkBackend:
                 job.join(5)
 
 
+def application_attempt(context: Any) -> int:
+    """Which of YARN's attempts at the application this driver is, from 1; 1 too where nobody else would start it again."""
+    attempt = context._jsc.sc().applicationAttemptId()  # YARN knows one for a driver in its own container alone
+    return int(attempt.get()) if attempt.isDefined() else 1
+
+
 def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator[str]]:
     import msgspec
 
