@@ -23,6 +23,9 @@ class Trial:
 
     run: Run
     folder: Path
+    cluster: Any = None  # the Hadoop cluster, where there is one
+    detail: str = ""  # what a scenario has measured besides
+    disturbed: float = 0.0  # when the harm was done, seconds since the epoch; 0: when the disturbance returns
 
     def pid(self, rank: int, generation: int = 0) -> int:
         """Of a worker."""
@@ -41,6 +44,23 @@ class Trial:
         """Until rank 0 has finished it."""
         path = self.folder / "step-0"
         wait_until(lambda: path.exists() and int(path.read_text()) >= step, f"step {step}", WAIT_S)
+
+    def hurry(self) -> None:
+        """Let the rest of the steps take no time."""
+        (self.folder / "hurry").touch()
+
+    def await_world(self, world: int, after: int = -1) -> int:
+        """Until a generation later than ``after`` has this many members, and has done a step; its number."""
+
+        def there() -> int | None:
+            status = self.run.status()
+            number, members = status["generation"], len(status["members"])
+            steps = any(self.folder.glob(f"{number}-*-{world - 1}.npy"))
+            return number + 1 if number > after and members == world and steps else None
+
+        found = wait_until(lambda: there() or self.run.done(), f"{world} workers that make steps", WAIT_S)
+        assert not self.run.done(), f"the run ended before {world} workers made steps"
+        return int(found) - 1
 
     def await_generation(self, number: int, world: int) -> None:
         """Until the group has this many members."""
@@ -66,6 +86,9 @@ class Scenario:
     needs: str = ""  # "spark": there must be an executor
     ends: str = "FINISHED"
     loses_nothing: bool = False  # a planned change
+    before: Callable[[Any], None] | None = None  # what is done to the Hadoop cluster before the run begins
+    after: Callable[[Trial], str] | None = None  # a look at what else must hold at its end; says what does not
+    quick: bool = True  # whether it is played in every test run, not only by `make chaos`
 
 
 def _kill(*ranks: int, number: int = signal.SIGKILL) -> Callable[[Trial], None]:
