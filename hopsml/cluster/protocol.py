@@ -131,6 +131,7 @@ class Hello(Message, frozen=True, tag="hello"):
     topology: str = ""
     slot: int = 0
     task: int = -1  # Spark's number for this attempt of the task
+    final: bool = False  # Spark would end the whole ask if this attempt were lost too: it is not to be used
 
 
 class PortHeld(Message, frozen=True, tag="port-held"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hopsml.experiment.run import Run
 from tests.cluster.workloads import wait_until
 
 WAIT_S = 60.0
+FULL = bool(os.environ.get("HOPSML_CHAOS_RESULTS"))  # `make chaos`, not only a test run
 
 
 @dataclass
@@ -134,6 +135,16 @@ def _grow_and_shrink(trial: Trial) -> None:
     trial.await_generation(2, 3)
 
 
+def _same_agent_again_and_again(trial: Trial) -> None:
+    """More often than Spark starts one task anew; each time the others keep the state."""
+    stays = trial.above(0, "agent").pid
+    for number in range(1, 6):
+        generation = trial.await_world(2, number - 2)
+        trial.await_step(6 * number)
+        rank = next(rank for rank in (0, 1) if trial.above(rank, "agent", generation).pid != stays)
+        trial.above(rank, "agent", generation).kill()
+
+
 def _come_back(trial: Trial) -> None:
     """An executor dies, the rest goes on, and its successor joins."""
     trial.await_generation(0, 2)
@@ -158,6 +169,7 @@ SCENARIOS = (
     Scenario("kill -9 of an agent (Spark's Python worker)", _end("agent", 1)),
     Scenario("SIGSTOP of an agent", _end("agent", 1, signal.SIGSTOP), args={"step_s": 0.1},
              options={"heartbeat_timeout": 2.0}),
+    Scenario("kill -9 of the same agent, five times", _same_agent_again_and_again, args={"step_s": 0.05}, quick=False),
     Scenario("kill -9 of an executor", _end("executor", 1), needs="spark"),
     Scenario("kill -9 of rank 0's executor", _end("executor", 0), needs="spark"),
     Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.5}, needs="spark"),
@@ -169,3 +181,8 @@ SCENARIOS = (
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1}),
     Scenario("reset limit reached", _too_often, args={"step_s": 0.03}, options={"reset_limit": 2}, ends="FAILED"),
 )  # fmt: skip
+
+
+def played_here(scenarios: Iterable[Scenario]) -> list[Scenario]:
+    """Those for this test run: all of them in `make chaos`."""
+    return [scenario for scenario in scenarios if FULL or scenario.quick]

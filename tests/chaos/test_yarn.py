@@ -16,9 +16,9 @@ import yaml
 from tests import leaks
 from tests.chaos import runner, yarn_drivers, yarn_tensorflow
 from tests.chaos.runner import Outcome
-from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
 from tests.chaos.yarn_drivers import DRIVER_SCENARIOS, DriverScenario
-from tests.chaos.yarn_scenarios import FULL, YARN_SCENARIOS, containers
+from tests.chaos.yarn_scenarios import YARN_SCENARIOS, containers
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.conftest import end_spark, spark_environment
 from tests.hadoop_tests.conftest import Hadoop, keep_logs
@@ -32,7 +32,7 @@ NODES = 4  # one for the application master, three for workers
 GENERAL = ("kill -9 of a worker", "kill -9 of an executor")
 HERE = [
     *(one for one in SCENARIOS if FULL or one.name in GENERAL),
-    *(one for one in YARN_SCENARIOS if FULL or one.quick),
+    *played_here(YARN_SCENARIOS),
 ]
 DRIVERS = [one for one in DRIVER_SCENARIOS if FULL or one.quick]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
-from tests.chaos.scenarios import Scenario, Trial
+from tests.chaos.scenarios import FULL, Scenario, Trial
 from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
 from tests.cluster.workloads import wait_until
 from tests.hadoop_tests.conftest import Hadoop
@@ -15,7 +14,6 @@ from tools.hadoop import daemons
 
 STEPS = EPOCHS * -(-N_SAMPLES // BATCH)
 WAIT_S = 60.0
-FULL = bool(os.environ.get("HOPSML_CHAOS_RESULTS"))
 DOWN_S = 20.0 if FULL else 6.0  # how long the NameNode is away
 SLOW = {"step_s": 1.0, "commit": 1}  # until the harm is done: then the rest takes no time
 SLOWER = {"step_s": 1.5, "commit": 1}
