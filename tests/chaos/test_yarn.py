@@ -88,8 +88,11 @@ def application(cluster: Hadoop, settings: dict[str, str], tmp_path_factory: pyt
 
 @pytest.fixture(autouse=True)
 def whole(cluster: Hadoop, application: str) -> Iterator[None]:
-    """Each scenario begins with all nodes and daemons in service."""
+    """Each scenario begins with all nodes and daemons in service, and leaves no agent behind."""
+    from hopsml import experiment
+
     yield
+    experiment.shutdown()
     dead = [name for name in cluster.names() if not cluster.alive(name)]
     if dead:
         cluster.revive(*dead)
