@@ -31,6 +31,7 @@ from tools.hadoop import daemons, spark
 
 WAIT_S = 120.0
 MARK = "HOPSML_TEST_CHAOS_DRIVER"  # in the environment of every process of the application
+Awake = Callable[[], None] | None  # lets what was frozen go on
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,30 @@ def program(cluster: Hadoop, folder: Path, store: str, mode: str, conf: dict[str
 # ------------------------------------------------------------------------------------------ what is killed
 
 
-def _driver_here(cluster: Hadoop, running: Program) -> None:
+def _driver_here(cluster: Hadoop, running: Program) -> Awake:
     """In client mode: the JVM that spark-submit has become, and the program below it."""
     family = [running.process.pid, *processes.descendants_of(running.process.pid)]
     for pid in family:
         processes.kill_quietly(pid)
+    return None
+
+
+def _driver_here_behind_a_node_that_is_cut_off(cluster: Hadoop, running: Program) -> Awake:
+    """The chief's node stands still, then the driver dies: when the node wakes, the run goes on elsewhere already."""
+    chief = int((running.folder / running.runs()[0] / "pid-0-0").read_text())
+    node = node_of(cluster, chief)
+    frozen = daemons.containers_of(cluster.home, node)
+    cluster.kill(node, signal.SIGSTOP)
+    for pid in frozen:
+        processes.kill_quietly(pid, signal.SIGSTOP)
+    _driver_here(cluster, running)
+
+    def awake() -> None:
+        cluster.send(node, signal.SIGCONT)
+        for pid in frozen:
+            processes.kill_quietly(pid, signal.SIGCONT)
+
+    return awake
 
 
 def _application_master(cluster: Hadoop, running: Program) -> int:
@@ -117,12 +137,14 @@ def _application_master(cluster: Hadoop, running: Program) -> int:
     raise psutil.NoSuchProcess(0)
 
 
-def _driver_in_its_container(cluster: Hadoop, running: Program) -> None:
+def _driver_in_its_container(cluster: Hadoop, running: Program) -> Awake:
     os.kill(_application_master(cluster, running), signal.SIGKILL)
+    return None
 
 
-def _node_of_the_driver(cluster: Hadoop, running: Program) -> None:
+def _node_of_the_driver(cluster: Hadoop, running: Program) -> Awake:
     cluster.kill(node_of(cluster, _application_master(cluster, running)), containers=True)
+    return None
 
 
 @dataclass(frozen=True)
@@ -131,7 +153,7 @@ class DriverScenario:
 
     name: str
     mode: str
-    harm: Callable[[Hadoop, Program], None]
+    harm: Callable[[Hadoop, Program], Awake]
     quick: bool = True
 
 
@@ -139,19 +161,26 @@ DRIVER_SCENARIOS = (
     DriverScenario("kill -9 of the driver in client mode, then experiment.resume", "client", _driver_here),
     DriverScenario("kill -9 of the driver in cluster mode: YARN's second attempt", "cluster", _driver_in_its_container),
     DriverScenario("the node of the driver dies: YARN's second attempt", "cluster", _node_of_the_driver, quick=False),
-)
+    DriverScenario("the driver dies, and a worker that was cut off wakes when its run goes on elsewhere", "client",
+                   _driver_here_behind_a_node_that_is_cut_off, quick=False),
+)  # fmt: skip
 
 
 def play(scenario: DriverScenario, cluster: Hadoop, folder: Path, store: str, conf: dict[str, str]) -> Outcome:
     """Submit, kill the driver behind a checkpoint, have the training go on, judge."""
     with program(cluster, folder, store, scenario.mode, conf) as running:
         first = running.await_checkpoint()
-        scenario.harm(cluster, running)
+        awake = scenario.harm(cluster, running)
         disturbed = time.time()
         value, problem = _second_life(scenario, running, first)
+        saved = checkpoints.steps(first.checkpoints)
+        if awake is not None:
+            awake()
         others = [run_id for run_id in running.runs() if run_id != first.run_id]
         parts = [folder / run_id for run_id in (first.run_id, *others)]
         left = left_over([*(pid for part in parts for pid in pids(part)), *running.living()])
+        if checkpoints.steps(first.checkpoints) != saved:
+            problem = f"a worker of the first run has added a checkpoint: {checkpoints.steps(first.checkpoints)}"
     lives = [generations(part) for part in parts]
     continued_by = (first.read_status() or {}).get("continued_by")
     if not problem and [running.directory(run_id).url for run_id in others] != [continued_by]:
@@ -165,7 +194,7 @@ def play(scenario: DriverScenario, cluster: Hadoop, folder: Path, store: str, co
 def _second_life(scenario: DriverScenario, running: Program, first: RunDir) -> tuple[Any, str]:
     """What the training returns after all, and what is wrong."""
     if scenario.mode == "client":
-        wait_until(lambda: not running.living(), "the end of the application", WAIT_S)
+        wait_until(lambda: all(map(processes.is_stopped, running.living())), "the end of the application", WAIT_S)
         return experiment.resume(first.url, progress=False).value, ""
     running.process.wait(WAIT_S)
     result = running.folder / "result"
