@@ -89,13 +89,18 @@ def decode_bootstrap(data: bytes) -> Bootstrap:
 
 
 def run_agent(
-    bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = (), task: int = -1
+    bootstrap: Bootstrap,
+    index: int,
+    executor_id: str = "",
+    gpu_addresses: tuple[str, ...] = (),
+    task: int = -1,
+    final: bool = False,
 ) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
     folder, lock = _own_folder()
     server = fork_client.start_process(bootstrap.preload, bootstrap.zygote)
-    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task)
+    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final)
     try:
         return asyncio.run(agent.live(server))
     except Exception as error:  # noqa: BLE001 see above
@@ -156,8 +161,9 @@ class Agent:
         gpu_addresses: tuple[str, ...],
         folder: Path,
         task: int = -1,
+        final: bool = False,
     ) -> None:
-        self.task = task
+        self.task, self.final = task, final
         self.bootstrap, self.index, self.executor_id = bootstrap, index, executor_id
         self.gpu_addresses, self.folder = gpu_addresses, folder
         self.host = ""
@@ -255,6 +261,7 @@ class Agent:
             topology=self.gpus.topology,
             slot=self.index,
             task=self.task,
+            final=self.final,
         )
 
     async def _send_all(self, connection: ClientConnection) -> None:

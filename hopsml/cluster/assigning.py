@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from hopsml.cluster import resuming
 from hopsml.cluster.held_commits import HeldCommits
 from hopsml.cluster.local_tree import LocalTree
 from hopsml.cluster.protocol import Formation, Launch
 from hopsml.cluster.worker import Assignment
-from hopsml.errors import PathNotFound
 
 _USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
@@ -78,22 +78,10 @@ def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str
 
 
 def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
-    """Folder with a copy of the newest complete checkpoint of the run to continue; empty when it has none."""
-    if not formation.resume_url or formation.commit_step >= 0:
+    """Folder with a copy of the checkpoint to begin with; empty where there is none."""
+    if not resuming.sources(formation):
         return ""
-    from hopsml.storage import checkpoints
-    from hopsml.storage.run_dir import RunDir, step_name
-
-    source = RunDir(formation.resume_url).checkpoints
-    for step in reversed(checkpoints.steps(source)):
-        target = folder / "resume" / step_name(step)
-        if target.exists():  # an earlier generation has fetched it
-            return str(target)
-        try:
-            checkpoints.fetch(source, step, target)
-            return str(target)
-        except PathNotFound:
-            continue  # not complete
-        except checkpoints.CorruptCheckpoint as error:
-            note(f"the checkpoint of step {step} is passed over: {error}")
-    return ""
+    found, passed_over = resuming.fetch(formation, folder / "resume")
+    for problem in passed_over:
+        note(f"a checkpoint is passed over: {problem}")
+    return found

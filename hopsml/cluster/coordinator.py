@@ -224,6 +224,10 @@ class Coordinator:
     def joined(self, session: Session) -> None:
         """An agent is there; see ``sessions.Listener``."""
         slot = (session.hello.ask, session.hello.index)
+        if session.hello.final:
+            session.post(protocol.Dismiss("its slot was lost too often; another one is asked for"))
+            self._pool(self.pool.retired(slot, time.monotonic()))
+            return
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
         for run in self._waiting():
             run.state.publish(Change("phase", text=waiting_text(run, self.pool)))

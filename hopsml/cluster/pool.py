@@ -103,6 +103,11 @@ class Pool:
             self.expected.add(agent.slot)
         return self._serve(now)
 
+    def retired(self, slot: tuple[int, int], now: float) -> list[Action]:
+        """Nobody else comes for this slot: its agents were lost so often that the cluster would give the whole ask up."""
+        self.expected.discard(slot)
+        return self._serve(now)
+
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
         """No more agents come from this ask; after one that ``failed``, growth is asked for later and later again."""
         self.expected = {slot for slot in self.expected if slot[0] != ask}

@@ -48,7 +48,7 @@ class Formation(Message, frozen=True, tag="formation"):
     leader: str  # host:port of rank 0
     world_size: int
     run_url: str
-    resume_url: str  # run directory to continue from, or empty
+    resume_url: str  # run directory to begin from, where the run has nothing of its own; or empty
     environment: dict[str, str]
     hooks: tuple[str, ...]  # "module:function", called with the context before the user's function
     merge_scope: int | str
@@ -63,6 +63,7 @@ class Formation(Message, frozen=True, tag="formation"):
     commit_holder: str = ""  # host:port of an agent that has it
     commit_certificate: str = ""  # the one that agent shows
     checkpoint_every_s: float = 60.0  # how often the chief's agent puts its newest commit on shared storage
+    resume_step: int = -1  # the checkpoint of ``resume_url`` to begin from; -1: its newest
 
     @property
     def changes(self) -> bool:
@@ -154,6 +155,7 @@ class Hello(Message, frozen=True, tag="hello"):
     topology: str = ""
     slot: int = 0
     task: int = -1  # Spark's number for this attempt of the task
+    final: bool = False  # Spark would end the whole ask if this attempt were lost too: it is not to be used
 
 
 class PortHeld(Message, frozen=True, tag="port-held"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from tests.chaos import networks, places
 from tests.cluster.workloads import wait_until
 
 WAIT_S = 60.0
+FULL = bool(os.environ.get("HOPSML_CHAOS_RESULTS"))  # `make chaos`, not only a test run
 
 
 @dataclass
@@ -27,7 +28,9 @@ class Trial:
 
     run: Run
     folder: Path
-    harmed_at: float = 0.0  # seconds since the epoch; 0: when the disturbance returned
+    cluster: Any = None  # the Hadoop cluster, where there is one
+    detail: str = ""  # what a scenario has measured besides
+    disturbed: float = 0.0  # when the harm was done, seconds since the epoch; 0: when the disturbance returns
 
     def pid(self, rank: int, generation: int = 0) -> int:
         """Of a worker."""
@@ -46,6 +49,23 @@ class Trial:
         """Until rank 0 has finished it."""
         path = self.folder / "step-0"
         wait_until(lambda: path.exists() and int(path.read_text()) >= step, f"step {step}", WAIT_S)
+
+    def hurry(self) -> None:
+        """Let the rest of the steps take no time."""
+        (self.folder / "hurry").touch()
+
+    def await_world(self, world: int, after: int = -1) -> int:
+        """Until a generation later than ``after`` has this many members, and has done a step; its number."""
+
+        def there() -> int | None:
+            status = self.run.status()
+            number, members = status["generation"], len(status["members"])
+            steps = any(self.folder.glob(f"{number}-*-{world - 1}.npy"))
+            return number + 1 if number > after and members == world and steps else None
+
+        found = wait_until(lambda: there() or self.run.done(), f"{world} workers that make steps", WAIT_S)
+        assert not self.run.done(), f"the run ended before {world} workers made steps"
+        return int(found) - 1
 
     def await_generation(self, number: int, world: int) -> None:
         """Until the group has this many members."""
@@ -74,6 +94,9 @@ class Scenario:
     may_lose: int | None = None  # steps; by default those from one commit to the next
     ends: str = "FINISHED"
     loses_nothing: bool = False  # a planned change
+    before: Callable[[Any], None] | None = None  # what is done to the Hadoop cluster before the run begins
+    after: Callable[[Trial], str] | None = None  # a look at what else must hold at its end; says what does not
+    quick: bool = True  # whether it is played in every test run, not only by `make chaos`
 
 
 def _kill(*ranks: int, number: int = signal.SIGKILL) -> Callable[[Trial], None]:
@@ -136,7 +159,7 @@ def _network_lost(trial: Trial) -> None:
     there = _rank_on(f"{networks.SUBNET}.11", trial)
     worker, agent = psutil.Process(trial.pid(there)), trial.above(there, "agent")
     networks.pull_cable(1)
-    trial.harmed_at = time.time()
+    trial.disturbed = time.time()
     wait_until(lambda: not (_lives(worker) or _lives(agent)), "the end of those that are cut off", WAIT_S)
 
 
@@ -179,6 +202,16 @@ def _grow_and_shrink(trial: Trial) -> None:
     trial.await_generation(2, 3)
 
 
+def _same_agent_again_and_again(trial: Trial) -> None:
+    """More often than Spark starts one task anew; each time the others keep the state."""
+    stays = trial.above(0, "agent").pid
+    for number in range(1, 6):
+        generation = trial.await_world(2, number - 2)
+        trial.await_step(6 * number)
+        rank = next(rank for rank in (0, 1) if trial.above(rank, "agent", generation).pid != stays)
+        trial.above(rank, "agent", generation).kill()
+
+
 def _come_back(trial: Trial) -> None:
     """An executor dies, the rest goes on, and its successor joins."""
     trial.await_generation(0, 2)
@@ -203,6 +236,7 @@ SCENARIOS = (
     Scenario("kill -9 of an agent (Spark's Python worker)", _end("agent", 1)),
     Scenario("SIGSTOP of an agent", _end("agent", 1, signal.SIGSTOP), args={"step_s": 0.1},
              options={"heartbeat_timeout": 2.0}),
+    Scenario("kill -9 of the same agent, five times", _same_agent_again_and_again, args={"step_s": 0.05}, quick=False),
     Scenario("kill -9 of an executor", _end("executor", 1), needs="spark"),
     Scenario("kill -9 of rank 0's executor", _end("executor", 0), needs="spark"),
     Scenario("Spark decommissions an executor", _decommission(1), least=1, args={"step_s": 0.4, "commit": 1000},
@@ -229,3 +263,8 @@ SCENARIOS = (
              needs="local", around=places.slow_disk),
     Scenario("reset limit reached", _too_often, args={"step_s": 0.03}, options={"reset_limit": 2}, ends="FAILED"),
 )  # fmt: skip
+
+
+def played_here(scenarios: Iterable[Scenario]) -> list[Scenario]:
+    """Those for this test run: all of them in `make chaos`."""
+    return [scenario for scenario in scenarios if FULL or scenario.quick]

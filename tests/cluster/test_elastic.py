@@ -13,8 +13,12 @@ import psutil
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import ArgumentError, WorkerFailed
+from hopsml.errors import ArgumentError, RunError, WorkerFailed
+from hopsml.experiment import applications
+from hopsml.experiment.resume import submit as submit_again
 from hopsml.experiment.run import Run
+from hopsml.experiment.taking_up import EarlierRuns
+from hopsml.storage.checkpoints import steps
 from tests.chaos.history import generations, steps_lost
 from tests.cluster import elastic_workload
 from tests.cluster.elastic_workload import check_history, expected_weight
@@ -159,6 +163,50 @@ def test_a_run_whose_driver_was_killed_is_resumed_from_its_newest_checkpoint(sto
     assert value["weight"] == pytest.approx(expected_weight(), rel=1e-12)
     steps = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("0-*-0.npy"))
     assert saved >= 2 and steps[0] == 1  # the first run's; the second began behind its checkpoint
+
+
+def begin_second_attempt(run: Run) -> None:
+    """As if YARN had started this driver once more: what there is of the application is its predecessor's."""
+    applications.current().earlier_runs = EarlierRuns(run.directory.read_run()["application"], 2)
+
+
+def test_a_second_attempt_does_not_train_again_what_had_finished(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, args={"by_run": True})
+    first = check_result(run, 0)
+    begin_second_attempt(run)
+    again = submit(tmp_path, args={"by_run": True})
+    assert check_result(again, 0) == first
+    assert again.run_id != run.run_id and "from the checkpoint of step 39" in notes(again)
+    assert not list((tmp_path / again.run_id).glob("*.npy"))  # no step was done
+    assert again.directory.read_run()["continues"] == run.run_dir
+    third = submit(tmp_path, args={"by_run": True})  # the script makes the same call once more: that one is new
+    assert check_result(third, 0) and list((tmp_path / third.run_id).glob("*.npy"))
+
+
+def test_a_second_attempt_reports_an_error_of_the_users_own_code_and_starts_nothing(
+    store: Path, tmp_path: Path
+) -> None:
+    run = submit(tmp_path, args={"raise_at": 5})
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    begin_second_attempt(run)
+    with pytest.raises(RunError, match=r"not started again(.|\n)*a bug in the user's code") as caught:
+        submit(tmp_path, args={"raise_at": 5})
+    assert caught.value.run_dir == run.run_dir
+    assert len(list(store.glob("Experiments/*"))) == 1
+
+
+def test_a_run_that_goes_on_elsewhere_is_not_resumed_twice(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, args={"step_s": 0.1, "by_run": True}, checkpoint_every=0.1)
+    wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
+    again = submit_again(run, progress=False)  # its driver is alive, and does not know
+    with pytest.raises(ArgumentError, match=f"goes on in .*{again.run_id} already"):
+        experiment.resume(run)
+    check_result(run, 0)
+    check_result(again, 0)
+    status = run.directory.read_status()
+    assert status is not None and (status["state"], status["continued_by"]) == ("LOST", again.run_dir)
+    assert max(steps(run.directory.checkpoints)) < 39 == max(steps(again.directory.checkpoints))
 
 
 def test_a_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:

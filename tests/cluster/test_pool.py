@@ -66,6 +66,18 @@ def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
     assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
 
 
+def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
+    pool = Pool()
+    pool.demand("r", 2, 0.0)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    pool.disconnected("b", returns=True, now=2.0)
+    pool.demand("r", 1, 2.0)
+    assert pool.retired((1, 1), 3.0) == [Submit(2, 1)]
+    assert pool.disconnected("b2", returns=True, now=3.5) == []  # the agent that said so, and was never one of the pool
+    assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
+
+
 def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
     pool = Pool()
     pool.demand("big", 5, 0.0)

@@ -132,7 +132,9 @@ class SparkBackend:
             slots = self.context.parallelize(range(count), count)
             if profile is not None:
                 slots = slots.withResources(profile)
-            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap)).collect()
+            # Attempts are counted from 0. The last one is not used: its loss would end the job with all other agents.
+            final = max(1, self._int("spark.task.maxFailures", 4) - 1)
+            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap, final)).collect()
             problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
             problem = _cause(error)
@@ -257,7 +259,13 @@ def _each(iterator: Any, more: str = "hasNext", following: str = "next") -> Iter
         yield getattr(iterator, following)()
 
 
-def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator[str]]:
+def application_attempt(context: Any) -> int:
+    """Which of YARN's attempts at the application this driver is, from 1; 1 too where nobody else would start it again."""
+    attempt = context._jsc.sc().applicationAttemptId()  # YARN knows one for a driver in its own container alone
+    return int(attempt.get()) if attempt.isDefined() else 1
+
+
+def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int]], Iterator[str]]:
     import msgspec
 
     data = msgspec.msgpack.encode(bootstrap)
@@ -281,6 +289,7 @@ def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator
             executor,
             tuple(gpus.addresses) if gpus else (),
             task.taskAttemptId() if task else -1,
+            task is not None and task.attemptNumber() >= final,
         )
 
     return body
