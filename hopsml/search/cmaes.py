@@ -16,7 +16,7 @@ from hopsml.search.parameter import CATEGORICAL, Interval, LogIntegers, Paramete
 from hopsml.search.seeded import generator, number_of, seed_of
 from hopsml.search.space import Searchspace, check_filled
 
-FIRST_DEVIATION = 0.2  # of the unit interval
+FIRST_DEVIATION = 0.15  # of the unit interval
 
 
 class CmaEs(Searcher):
