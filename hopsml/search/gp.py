@@ -66,7 +66,7 @@ class Gp(Searcher):
         points = np.array([self.space.transform(config) for config, _ in kept])
         values = _normal(np.array([score for _, score in kept]))
         rows = self._features.of(points)
-        if self._kernel is None or len(scored) < ALWAYS_FITTED or len(scored) >= 1.1 * self._fitted_with:
+        if self._kernel is None or self._is_stale(len(scored)):
             self._kernel, self._fitted_with = fitted(rows, values), len(scored)
         posterior = Posterior(self._kernel, rows, values)
         best = float(values.max())
@@ -77,6 +77,10 @@ class Gp(Searcher):
             best = max(best, float(believed.max()))
         tops = points[np.argsort(-values, kind="stable")[:CLIMBED]]
         return self.space.inverse_transform(self._climbed(posterior, best, self._candidates(number, tops)).tolist())
+
+    def _is_stale(self, scored: int) -> bool:
+        """Whether the kernel was fitted with too few of the trials that have a score now."""
+        return scored >= (self._fitted_with + 1 if scored < ALWAYS_FITTED else 1.1 * self._fitted_with)
 
     def _candidates(self, number: int, tops: Array) -> Array:
         """Places spread over the space, and places near the best ones of which a few coordinates differ."""
