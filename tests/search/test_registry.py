@@ -43,7 +43,7 @@ def test_unknown_names(name: object) -> None:
     with pytest.raises(KeyError) as caught:
         registry.searcher(name, SPACE)  # type: ignore[arg-type]
     assert isinstance(caught.value, ArgumentError)
-    there = "bohb, cmaes, differential_evolution, gp, grid, none, random, tpe"
+    there = "asha, bohb, cmaes, differential_evolution, gp, grid, hyperband, none, random, tpe"
     assert str(caught.value) == f"there is no searcher {name!r}; there are {there}"
     with pytest.raises(
         UnknownName, match="there is no stopper 'random'; there are asha, hyperband, median, none, pb2, pbt"
