@@ -13,6 +13,7 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.libraries import require
 from hopsml.search.parameter import CATEGORICAL, Interval, LogIntegers, Parameter
 from hopsml.search.seeded import generator, number_of, seed_of
 from hopsml.search.space import Searchspace, check_filled
@@ -30,6 +31,7 @@ class CmaEs(Searcher):
 
     def __init__(self, space: Searchspace, seed: int | None = None, population: int | None = None) -> None:
         check_filled(space)
+        require("CMA-ES", "cmaes")
         if population is not None and (not isinstance(population, int) or population < 2):
             raise ArgumentError(f"population={population!r}: 2 or more was expected")
         numbers = [found for found in space.parameters.values() if found.kind != CATEGORICAL and not found.when]

@@ -17,6 +17,7 @@ from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.features import Features
 from hopsml.search.gaussian_process import Kernel, Posterior, fitted, log_improvement, log_improvement_slope
 from hopsml.search.history import History
+from hopsml.search.libraries import require
 from hopsml.search.seeded import generator, seed_of
 from hopsml.search.space import Searchspace, check_filled
 from hopsml.search.warmup import Warmup
@@ -42,6 +43,7 @@ class Gp(Searcher):
         self, space: Searchspace, seed: int | None = None, num_warmup_trials: int = 10, random_fraction: float = 0.0
     ) -> None:
         check_filled(space)
+        require("the Gaussian process", "scipy", "threadpoolctl")
         self.space, self.seed = space, seed_of(seed)
         self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
         self._features = Features(space)
@@ -158,7 +160,10 @@ class Gp(Searcher):
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Linear algebra by one thread: with matrices this small, more of them mostly wait for each other."""
+    """Linear algebra by one thread, in the whole process while the block lasts.
+
+    With matrices this small, more of them mostly wait for each other.
+    """
     limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return limited
 
