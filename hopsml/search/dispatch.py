@@ -134,7 +134,10 @@ class Dispatch:
         return facts
 
     def state(self) -> dict[str, Any]:
-        """All that outlives a session, as JSON values: trials, searcher, stopper, cost."""
+        """All that outlives a session: trials, searcher, stopper, cost; JSON values, but for those of configurations.
+
+        ``journal.snapshot`` makes a line of it, whatever those are.
+        """
         return {"version": VERSION, "spent_s": self.bounds.spent_s, **self.teller.state()}
 
     @classmethod
