@@ -202,7 +202,7 @@ class Teller:
     # ---------------------------------------------------------------------------------------- all at once
 
     def state(self) -> dict[str, Any]:
-        """Searcher, stopper and ledger as JSON values (configurations: ``writing.marked`` makes them so), for ``restore``."""
+        """Searcher, stopper and ledger for ``restore``; as JSON values, but for those of configurations."""
         return {
             "trials": [as_json(trial) for trial in self.ledger.trials],
             "extra": self.extra,
