@@ -153,7 +153,7 @@ def formation(run_dir: RunDir, generation: int = 0, **more: Any) -> Formation:
     return Formation(
         run_id=run_dir.run_id, generation=generation, payload=b"", cluster_json="", leader="", world_size=1,
         run_url=run_dir.url, environment={}, hooks=(), merge_scope=1, scoped_allocator=False, grace_s=0.0, flush_s=0.0,
-        storage_timeout_s=5.0, **{"resume_url": "", **more},
+        storage_timeout_s=5.0, elastic=True, **{"resume_url": "", **more},
     )  # fmt: skip
 
 
