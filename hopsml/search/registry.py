@@ -18,6 +18,9 @@ SEARCHERS = {
     "gp": "hopsml.search.gp:Gp",
     "cmaes": "hopsml.search.cmaes:CmaEs",
     "bohb": "hopsml.search.bohb:Bohb",
+    # For functions that report nothing while they run: the same configuration again, with a greater parameter 'budget'.
+    "asha": "hopsml.search.asha:AshaSearcher",
+    "hyperband": "hopsml.search.hyperband:HyperbandSearcher",
     "none": "hopsml.search.single:SingleRun",
 }
 STOPPERS = {
@@ -91,7 +94,7 @@ def _loaded(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _made(found: type, what: str, *positional: Any, **arguments: Any) -> Any:
+def _made(found: type, what: str, /, *positional: Any, **arguments: Any) -> Any:
     try:
         inspect.signature(found).bind(*positional, **arguments)
     except TypeError as error:
