@@ -111,6 +111,18 @@ def test_asha_goes_on_at_once_where_it_may():
     assert asha.resume() is None
 
 
+def test_asha_resumes_from_the_highest_rung_first():
+    """Where several trials may go on because nobody asked for a while."""
+    asha = Asha(16, reduction_factor=2)
+    for number in range(6):
+        asha.begin(number, {})
+    first = [asha.report(number, 1, score) for number, score in enumerate([0.5, 0.6, 0.7, 0.1])]
+    assert first == [Verdict.PAUSE, Verdict.CONTINUE, Verdict.CONTINUE, Verdict.PAUSE]
+    assert [asha.report(1, 2, 0.6), asha.report(2, 2, 0.5)] == [Verdict.PAUSE] * 2
+    assert [asha.report(4, 1, 0.0), asha.report(5, 1, 0.0)] == [Verdict.PAUSE] * 2  # six have come: three may go on
+    assert [asha.resume() for _ in range(3)] == [1, 0, None]
+
+
 def test_population_based_training_decides_as_its_definition():
     space = Searchspace(
         lr=("LOGUNIFORM", [1e-4, 1.0]), layers=("INTEGER", [1, 9]), act=("CATEGORICAL", ["relu", "gelu"]),
