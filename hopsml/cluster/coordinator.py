@@ -32,7 +32,6 @@ log = logging.getLogger("hopsml.coordinator")
 
 TICK_S = 0.25
 RENEW_S = 1.0
-LEAVING_S = 0.5  # between two questions whether executors are going away
 LINGER_S = 2.0  # after the last agent has gone
 
 
@@ -147,10 +146,9 @@ class Coordinator:
         async with server:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
-            watches = [asyncio.create_task(self._watch_others()), asyncio.create_task(self._watch_leaving())]
+            watch = asyncio.create_task(self._watch_backend())
             await self._keep_time()
-            for watch in watches:
-                watch.cancel()
+            watch.cancel()
             await self._wind_up()
 
     async def _keep_time(self) -> None:
@@ -170,22 +168,17 @@ class Coordinator:
             except TimeoutError:
                 pass
 
-    async def _watch_others(self) -> None:
+    async def _watch_backend(self) -> None:
         """Beside the timers, not among them: a JVM that does not answer must not stop leases and deadlines."""
         while True:
             idle = bool(self.pool.idle())
-            self._others_wait = idle and await asyncio.to_thread(self.backend.others_wait)
-            await asyncio.sleep(TICK_S)
-
-    async def _watch_leaving(self) -> None:
-        """Agents whose executors the cluster is about to take away."""
-        while True:
             tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
+            self._others_wait = idle and await asyncio.to_thread(self.backend.others_wait)
             going = await asyncio.to_thread(self.backend.leaving, tasks) if tasks else {}
             for session in list(self.door.agents.values()):
                 if reason := going.get(session.hello.task):
                     self._drain(session, reason)
-            await asyncio.sleep(LEAVING_S)
+            await asyncio.sleep(TICK_S)
 
     def _close_when_idle(self) -> None:
         """With no run and no agent for a while, the thread, the port and the certificate go too."""
