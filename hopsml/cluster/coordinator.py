@@ -173,12 +173,15 @@ class Coordinator:
         while True:
             idle = bool(self.pool.idle())
             tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
-            self._others_wait = idle and await asyncio.to_thread(self.backend.others_wait)
-            going = await asyncio.to_thread(self.backend.leaving, tasks) if tasks else {}
+            self._others_wait, going = await asyncio.to_thread(self._look, idle, tasks) if tasks else (False, {})
             for session in list(self.door.agents.values()):
                 if reason := going.get(session.hello.task):
                     self._drain(session, reason)
             await asyncio.sleep(TICK_S)
+
+    def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, str]]:
+        """On a thread that may block: whether others wait for what is idle, and whose executors go away."""
+        return idle and self.backend.others_wait(), self.backend.leaving(tasks)
 
     def _close_when_idle(self) -> None:
         """With no run and no agent for a while, the thread, the port and the certificate go too."""
