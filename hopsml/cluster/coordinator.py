@@ -33,7 +33,6 @@ from hopsml.errors import CoordinatorLost
 
 TICK_S = 0.25
 RENEW_S = 1.0
-LEAVING_S = 0.5  # between two questions whether executors are going away
 LINGER_S = 2.0  # after the last agent has gone
 
 
@@ -154,10 +153,9 @@ class Coordinator:
         async with server:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
-            watches = [asyncio.create_task(self._watch_others()), asyncio.create_task(self._watch_leaving())]
+            watch = asyncio.create_task(self._watch_backend())
             await self._keep_time()
-            for watch in watches:
-                watch.cancel()
+            watch.cancel()
             await self._wind_up()
 
     async def _keep_time(self) -> None:
@@ -177,22 +175,20 @@ class Coordinator:
             except TimeoutError:
                 pass
 
-    async def _watch_others(self) -> None:
+    async def _watch_backend(self) -> None:
         """Beside the timers, not among them: a JVM that does not answer must not stop leases and deadlines."""
         while True:
             idle = bool(self.pool.idle())
-            self._others_wait = idle and await asyncio.to_thread(self.backend.others_wait)
-            await asyncio.sleep(TICK_S)
-
-    async def _watch_leaving(self) -> None:
-        """Agents whose executors the cluster is about to take away."""
-        while True:
             tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
-            going = await asyncio.to_thread(self.backend.leaving, tasks) if tasks else {}
+            self._others_wait, going = await asyncio.to_thread(self._look, idle, tasks) if tasks else (False, {})
             for session in list(self.door.agents.values()):
                 if reason := going.get(session.hello.task):
                     self._drain(session, reason)
-            await asyncio.sleep(LEAVING_S)
+            await asyncio.sleep(TICK_S)
+
+    def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, str]]:
+        """On a thread that may block: whether others wait for what is idle, and whose executors go away."""
+        return idle and self.backend.others_wait(), self.backend.leaving(tasks)
 
     def _close_when_idle(self) -> None:
         """With no run and no agent for a while, the thread, the port and the certificate go too."""
