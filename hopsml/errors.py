@@ -2,7 +2,9 @@
 
     HopsmlError
     ├── ArgumentError (ValueError)            a call that cannot be carried out; nothing was started
-    │   └── CaptureError                      the training function cannot be shipped, and what in it is why
+    │   ├── CaptureError                      the training function cannot be shipped, and what in it is why
+    │   ├── BoundsError (AssertionError)      bounds of a hyper-parameter that are not two, or not ascending
+    │   └── UnknownName (KeyError)            no such searcher or stopper; the message lists those that there are
     ├── ArgumentTypeError (TypeError)         an argument of the wrong type
     ├── EnvironmentConflict                   the user's environment already holds what hopsml would set
     ├── UnsupportedVersion                    a framework version that is known not to work
@@ -40,6 +42,17 @@ class ArgumentError(HopsmlError, ValueError):
 
 class CaptureError(ArgumentError):
     """The training function cannot be shipped; the message names the object in it that is why."""
+
+
+class BoundsError(ArgumentError, AssertionError):
+    """The bounds of a hyper-parameter are not two, or not ascending; callers of Maggy expect an AssertionError."""
+
+
+class UnknownName(ArgumentError, KeyError):
+    """No searcher or stopper has this name; callers of Maggy expect a KeyError."""
+
+    def __str__(self) -> str:  # KeyError would quote the whole message
+        return str(self.args[0]) if self.args else ""
 
 
 class ArgumentTypeError(HopsmlError, TypeError):

@@ -64,6 +64,9 @@ class Searcher(ABC):
     def tell(self, number: int, outcome: Outcome) -> None:
         """A trial has ended; once for each number."""
 
+    def learn(self, config: Config, outcome: Outcome) -> None:  # noqa: B027 most algorithms have no use for it
+        """A trial that was not asked for, such as one of an earlier search; before the first ``ask``."""
+
     def report(self, number: int, step: int, score: float) -> None:  # noqa: B027 most algorithms have no use for it
         """A trial that is still running has reported; steps of one trial rise."""
 

@@ -1,0 +1,174 @@
+"""A Gaussian process with a Matern 5/2 kernel, and the expected improvement over the best that it has seen.
+
+Rasmussen and Williams 2006, "Gaussian processes for machine learning", chapters 2, 4, 5; Snoek et al. 2012, "Practical
+Bayesian optimization of machine learning algorithms", NIPS 25. The logarithm of the expected improvement as in Ament et al.
+2023, "Unexpected improvements to expected improvement for Bayesian optimization", NeurIPS 36.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+LENGTHS, NOISES, VARIANCES = (0.02, 20.0), (1e-6, 0.3), (0.05, 20.0)  # bounds of what is fitted
+JITTER = 1e-9
+SQRT5 = math.sqrt(5.0)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Variance, length of each feature, and variance of the noise of a single observation."""
+
+    variance: float
+    lengths: tuple[float, ...]
+    noise: float
+
+    def between(self, rows: Array, others: Array) -> Array:
+        """The covariance of each row with each of the others, noise left out."""
+        import numpy as np
+        from scipy.spatial.distance import cdist
+
+        scaled = SQRT5 * cdist(rows / np.array(self.lengths), others / np.array(self.lengths))
+        covariance: Array = self.variance * (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
+        return covariance
+
+
+def fitted(rows: Array, values: Array) -> Kernel:
+    """The kernel of the greatest posterior density; ``values`` of mean 0 and variance 1.
+
+    The prior expects lengths that grow with the root of the number of features (Hvarfner et al. 2024, "Vanilla Bayesian
+    optimization performs great in high dimensions", ICML), and little noise.
+    """
+    import numpy as np
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    features = rows.shape[1]
+    expected = np.array([0.0, *[math.log(0.4) + 0.5 * math.log(features)] * features, math.log(1e-4)])
+    width = np.array([1.0, *[1.0] * features, 2.0])
+    kernel = ConstantKernel(1.0, VARIANCES) * Matern(np.full(features, math.exp(expected[1])), LENGTHS, nu=2.5)
+    kernel += WhiteKernel(1e-4, NOISES)
+    model = GaussianProcessRegressor(kernel, alpha=JITTER, optimizer=_with_prior(expected, width), normalize_y=False)
+    model.fit(rows, values)
+    theta = np.exp(model.kernel_.theta)
+    return Kernel(float(theta[0]), tuple(float(length) for length in theta[1:-1]), float(theta[-1]))
+
+
+def _with_prior(expected: Array, width: Array) -> Callable[..., tuple[Array, float]]:
+    """An optimizer for scikit-learn that adds normal priors over the logarithms of what is fitted."""
+    import numpy as np
+    from scipy.optimize import minimize
+
+    def optimize(objective: Callable[..., Any], first: Array, bounds: Array) -> tuple[Array, float]:
+        def penalised(theta: Array) -> tuple[float, Array]:
+            value, gradient = objective(theta, eval_gradient=True)
+            away = (theta - expected) / width
+            return float(value) + 0.5 * float(away @ away), gradient + away / width
+
+        starts = [first, expected + np.array([0.0, *[-1.2] * (len(first) - 2), 3.0])]
+        found = [
+            minimize(
+                penalised,
+                np.clip(start, *bounds.T),
+                jac=True,
+                bounds=bounds,
+                method="L-BFGS-B",
+                options={"maxiter": 60},
+            )
+            for start in starts
+        ]
+        best = min(found, key=lambda result: float(result.fun))
+        return best.x, float(best.fun)
+
+    return optimize
+
+
+class Posterior:
+    """What a kernel and observations say of other places."""
+
+    def __init__(self, kernel: Kernel, rows: Array, values: Array) -> None:
+        import numpy as np
+        from scipy.linalg import cho_factor, cho_solve
+
+        self.kernel, self.rows = kernel, rows
+        covariance = kernel.between(rows, rows) + (kernel.noise + JITTER) * np.eye(len(rows))
+        self._factor = cho_factor(covariance, lower=True)
+        self._weights: Array = cho_solve(self._factor, values)
+
+    def at(self, rows: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of the function, noise left out, at each row."""
+        import numpy as np
+        from scipy.linalg import solve_triangular
+
+        covariance = self.kernel.between(self.rows, rows)
+        explained = solve_triangular(self._factor[0], covariance, lower=True)
+        variance = self.kernel.variance - np.einsum("ij,ij->j", explained, explained)
+        return covariance.T @ self._weights, np.sqrt(np.maximum(variance, 1e-12))
+
+    def slope(self, row: Array) -> tuple[float, float, Array, Array]:
+        """Mean and standard deviation at one row, and the gradients of both."""
+        import numpy as np
+        from scipy.linalg import cho_solve
+
+        lengths = np.array(self.kernel.lengths)
+        away = (row - self.rows) / lengths
+        scaled = SQRT5 * np.sqrt(np.einsum("ij,ij->i", away, away))
+        covariance = self.kernel.variance * (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
+        inner = -self.kernel.variance * 5.0 / 3.0 * (1.0 + scaled) * np.exp(-scaled)
+        gradients = inner[:, None] * away / lengths  # of the covariance with each observation
+        solved = cho_solve(self._factor, covariance)
+        deviation = math.sqrt(max(self.kernel.variance - float(covariance @ solved), 1e-12))
+        return (
+            float(covariance @ self._weights),
+            deviation,
+            self._weights @ gradients,
+            -(solved @ gradients) / deviation,
+        )
+
+
+def log_improvement(mean: Array, deviation: Array, best: float) -> Array:
+    """The logarithm of the expected improvement over ``best``, which larger values improve."""
+    import numpy as np
+
+    z = (mean - best) / deviation
+    result: Array = _log_h(z) + np.log(deviation)
+    return result
+
+
+def log_improvement_slope(posterior: Posterior, row: Array, best: float) -> tuple[float, Array]:
+    """The same at one row, with its gradient."""
+    import numpy as np
+    from scipy.special import log_ndtr
+
+    mean, deviation, of_mean, of_deviation = posterior.slope(row)
+    z = (mean - best) / deviation
+    log_h = float(_log_h(np.array([z]))[0])
+    # The derivative of h is the normal distribution function.
+    of_z = math.exp(min(float(log_ndtr(z)) - log_h, 700.0))
+    gradient = of_z * (of_mean - z * of_deviation) / deviation + of_deviation / deviation
+    return log_h + math.log(deviation), gradient
+
+
+def _log_h(z: Array) -> Array:
+    """log(phi(z) + z Phi(z)), exact also where both nearly cancel (Ament et al. 2023, equation 9)."""
+    import numpy as np
+    from scipy.special import erfcx, log_ndtr
+
+    half_log_2pi = 0.5 * math.log(2.0 * math.pi)
+    low = np.minimum(z, -1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = math.sqrt(math.pi / 2.0) * erfcx(-low / math.sqrt(2.0)) * -low  # |z| Phi(z) / phi(z), below 1
+        far = (
+            -0.5 * low**2 - half_log_2pi + np.where(low > -1e4, np.log1p(-np.minimum(ratio, 1.0)), -2.0 * np.log(-low))
+        )
+        high = np.maximum(z, -1.0)
+        near = np.log(np.exp(-0.5 * high**2 - half_log_2pi) + high * np.exp(log_ndtr(high)))
+    result: Array = np.where(z < -1.0, far, near)
+    return result

@@ -1,0 +1,105 @@
+"""Searchers and stoppers by name. What is not used is not imported."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from hopsml.errors import ArgumentError, UnknownName
+from hopsml.search.contract import Searcher, Stopper
+from hopsml.search.space import Searchspace
+
+SEARCHERS = {
+    "random": "hopsml.search.random:RandomSearch",
+    "grid": "hopsml.search.grid:GridSearch",
+    "differential_evolution": "hopsml.search.differential_evolution:DifferentialEvolution",
+    "tpe": "hopsml.search.tpe:Tpe",
+    "gp": "hopsml.search.gp:Gp",
+    "cmaes": "hopsml.search.cmaes:CmaEs",
+    "bohb": "hopsml.search.bohb:Bohb",
+    "none": "hopsml.search.single:SingleRun",
+}
+STOPPERS = {
+    "none": "",
+    "median": "hopsml.search.median:MedianStop",
+    "asha": "hopsml.search.asha:Asha",
+    "hyperband": "hopsml.search.hyperband:Hyperband",
+    "pbt": "hopsml.search.pbt:PopulationBased",
+    "pb2": "hopsml.search.pb2:PB2",
+}
+# Other spellings, without case, '_', '-' and blanks.
+SPELLINGS = {
+    "randomsearch": "random",
+    "gridsearch": "grid",
+    "differentialevolution": "differential_evolution",
+    "de": "differential_evolution",
+    "singlerun": "none",
+    "medianstop": "median",
+    "populationbased": "pbt",
+    "populationbasedtraining": "pbt",
+}
+LIBRARIES = {"optuna", "cmaes", "sklearn", "scipy", "numpy"}  # of the extra 'search'
+
+
+def searcher(name: str | None, space: Searchspace, seed: int | None = None, **arguments: Any) -> Searcher:
+    """The searcher of a name, in any case; None is 'none'.
+
+    Raises UnknownName (a KeyError) for a name that is not there, ArgumentError for arguments that it does not take or
+    cannot use, and where a library is missing.
+    """
+    found = searcher_class(name)
+    return _made(found, f"the searcher {name!r}", space, seed=seed, **arguments)  # type: ignore[no-any-return]
+
+
+def stopper(name: str | None, **arguments: Any) -> Stopper | None:
+    """The stopper of a name, in any case; None for 'none'. Raises as ``searcher`` does."""
+    place = STOPPERS[_canonical(name, "stopper", STOPPERS)]
+    if not place:
+        if arguments:
+            raise ArgumentError(
+                f"without a stopper there is no use for {', '.join(arguments)}; name one, or leave them out"
+            )
+        return None
+    return _made(_loaded(place), f"the stopper {name!r}", **arguments)  # type: ignore[no-any-return]
+
+
+def searcher_class(name: str | None) -> type[Searcher]:
+    """The class of a searcher. Raises UnknownName."""
+    found: type[Searcher] = _loaded(SEARCHERS[_canonical(name, "searcher", SEARCHERS)])
+    return found
+
+
+def stopper_class(name: str | None) -> type[Stopper] | None:
+    """The class of a stopper; None for 'none'. Raises UnknownName."""
+    place = STOPPERS[_canonical(name, "stopper", STOPPERS)]
+    return _loaded(place) if place else None
+
+
+def _canonical(name: str | None, what: str, known: dict[str, str]) -> str:
+    given = "none" if name is None else name
+    if isinstance(given, str):
+        plain = given.lower().translate(str.maketrans("", "", "_- "))
+        found = SPELLINGS.get(plain, plain)
+        if found in known:
+            return found
+    raise UnknownName(f"there is no {what} {name!r}; there are {', '.join(sorted(known))}")
+
+
+def _loaded(place: str) -> Any:
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _made(found: type, what: str, *positional: Any, **arguments: Any) -> Any:
+    try:
+        inspect.signature(found).bind(*positional, **arguments)
+    except TypeError as error:
+        takes = ", ".join(name for name in inspect.signature(found).parameters if name not in ("space", "seed"))
+        raise ArgumentError(f"{what}: {error}; it takes {takes or 'nothing'}") from None
+    try:
+        return found(*positional, **arguments)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in LIBRARIES:
+            raise
+        raise ArgumentError(f"{what} needs {error.name}: pip install hopsml[search]") from error

@@ -1,0 +1,43 @@
+"""How a trial is called: Maggy's id of its configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+
+def trial_id(config: Mapping[str, Any], repeat: int = 0) -> str:
+    """Sixteen hex digits: the first of the MD5 of the configuration as JSON with sorted keys, as Maggy has it.
+
+    Values that JSON does not know are written as follows: numbers and arrays of numpy as Python's, functions and classes
+    as ``module.qualname``, anything else as its ``repr``. ``repeat`` > 0 gives the same configuration another id: how often
+    it was tried before.
+    """
+    text = json.dumps(dict(config), sort_keys=True, default=_written)
+    if repeat:
+        text += f"#{repeat}"
+    return hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()[:16]
+
+
+def _written(value: Any) -> Any:
+    tolist = getattr(value, "tolist", None)
+    if callable(tolist) and not isinstance(value, type):
+        return tolist()
+    name = getattr(value, "__qualname__", None)
+    return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
+
+
+class TrialIds:
+    """Ids that differ for repeated configurations; the same calls in the same order give the same ids."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def of(self, config: Mapping[str, Any]) -> str:
+        """The id of one more trial."""
+        plain = trial_id(config)
+        self._seen[plain] += 1
+        return trial_id(config, self._seen[plain] - 1)
