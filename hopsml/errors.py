@@ -27,6 +27,8 @@
         └── StorageTimeout (TimeoutError)     the call did not end within its deadline
 
 Messages name the value, the rule and the remedy.
+
+    TrialStopped (BaseException)              no error: the search wants this trial to end here
 """
 
 from __future__ import annotations
@@ -129,6 +131,20 @@ class ApplicationNotFound(ClusterError, LookupError):
 
 class ClusterUnavailable(ClusterError):
     """No ResourceManager answers; asking again later can help."""
+
+
+class TrialStopped(BaseException):
+    """The search ends this trial, or pauses it; raised where the training function reports.
+
+    It is control flow as ``KeyboardInterrupt`` and ``asyncio.CancelledError`` are, and like them no ``Exception``: training
+    code is full of ``except Exception`` that would swallow it and train on. Catch it by its name, to save; whatever the
+    function does then, its trial counts as ended by the search. ``how`` is "stop" or "pause".
+    """
+
+    def __init__(self, how: str = "stop", step: int | None = None) -> None:
+        text = "paused: it may go on later, from its newest checkpoint" if how == "pause" else "stopped"
+        super().__init__(f"the search has {text}" + ("" if step is None else f" (step {step})"))
+        self.how, self.step = how, step
 
 
 class StorageError(HopsmlError, OSError):

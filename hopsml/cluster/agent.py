@@ -293,13 +293,15 @@ class Agent:
             case Launch():
                 self._launch(message)
             case Tell():
-                if self.work is not None and self.work.key == (message.run_id, message.generation):
+                if self.work is not None and self.work.key == _key(message):
                     self.work.tell(message.data)
             case Park():
+                if self.work is not None and self.work.formation.independent and self.work.key == _key(message):
+                    self.work.finish()
                 if self.commits is not None and self.commits.run_id == message.run_id:
                     self.commits.slots.park = True
             case Stop():
-                if self.work is not None and self.work.key == (message.run_id, message.generation):
+                if self.work is not None and self.work.key == _key(message):
                     self.work.stop(message.grace_s, message.flush_s, message.keep, message.dump)
             case Release():
                 self._spawn(self._release(message.run_id))
@@ -341,7 +343,7 @@ class Agent:
             formation,
             launch,
             send=self.outbox.put_nowait,
-            folder=self.folder / launch.run_id if formation.elastic else self.folder / f"{launch.run_id}-g0",
+            folder=self.folder / launch.run_id if formation.changes else self.folder / f"{launch.run_id}-g0",
             environment=environment_for(launch.gpu_indices),
             sys_path=self.bootstrap.sys_path,
             tree=kept.tree if kept is not None and kept.key[0] == launch.run_id else None,
@@ -418,6 +420,10 @@ class Agent:
         task = asyncio.create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+
+def _key(message: Tell | Park | Stop) -> tuple[str, int]:
+    return message.run_id, message.generation
 
 
 def main() -> None:

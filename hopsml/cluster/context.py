@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,9 +27,6 @@ class TrialPort(Protocol):
     @property
     def trial_id(self) -> str:
         """The name of its folder below ``trials/``."""
-
-    def report(self, step: int | None, values: Mapping[str, Any]) -> None:
-        """Tell the driver; raises what ends the trial when it shall end."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,7 @@ class WorkerContext:
     trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
     say: Callable[[bytes], None] = field(default=lambda data: None, repr=False, compare=False)  # to the driver
+    event_pipe: int = -1  # the descriptor behind ``send`` and ``say``: a process that is forked from this one closes it
     inbox: Inbox | None = field(default=None, repr=False, compare=False)  # what the driver tells
 
     @property

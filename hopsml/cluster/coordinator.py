@@ -18,10 +18,10 @@ from hopsml.cluster import endings, gang, pool, protocol
 from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import Backend
-from hopsml.cluster.elastic_gang import gang_for
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.forming import Former, is_ready
 from hopsml.cluster.gang import Phase
+from hopsml.cluster.gang_for import gang_for
 from hopsml.cluster.hearing import hear
 from hopsml.cluster.run_state import Change, RunState
 from hopsml.cluster.sessions import Session, Sessions
@@ -99,6 +99,14 @@ class Coordinator:
     def tell(self, run_id: str, rank: int, data: bytes) -> None:
         """Bring this to the worker of the rank; what nobody can take any more is dropped."""
         self._call(self._tell, run_id, rank, data)
+
+    def release(self, run_id: str, rank: int) -> None:
+        """Have an independent member end what it does, and give its agent back."""
+        self._call(self._event, run_id, gang.ReleaseAsked(rank))
+
+    def complete(self, run_id: str, reason: str, result: bytes = b"") -> None:
+        """All is done that independent members were there for: the run ends as FINISHED, with this pickled value."""
+        self._call(self._complete, run_id, reason, result)
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Ask a run to end; its state tells when it has."""
@@ -217,7 +225,7 @@ class Coordinator:
     def patience_s(self, session: Session) -> float:
         """How long this agent may be silent: less where its group can go on without it."""
         run = self.runs.get(session.work[0]) if session.work is not None else None
-        return run.request.heartbeat_timeout_s if run is not None and run.request.spec.elastic else self.lease_s
+        return run.request.heartbeat_timeout_s if run is not None and run.request.spec.changes else self.lease_s
 
     def said(self, session: Session, message: protocol.ToCoordinator) -> None:
         """A message of an agent."""
@@ -243,7 +251,7 @@ class Coordinator:
                 raise msgspec.DecodeError("a second hello")
         key = (message.run_id, message.generation)
         run = self.runs.get(message.run_id)
-        if run is None or session.work != key or key[1] != run.gang.generation:
+        if run is None or session.work != key or not run.gang.is_current(session.agent_id, key[1]):
             self.door.refuse(
                 "generation",
                 f"{session.agent_id} spoke of run {key[0]}, generation {key[1]}, which is not its own",
@@ -280,6 +288,11 @@ class Coordinator:
                 run.state.publish(Change("phase", text=run.gang.phase.value))
         self._gang(run, actions)
 
+    def _complete(self, run_id: str, reason: str, result: bytes) -> None:
+        if run := self.runs.get(run_id):
+            run.result = result
+            self._event(run_id, gang.CancelAsked(reason, complete=True))
+
     def _tell(self, run_id: str, rank: int, data: bytes) -> None:
         run = self.runs.get(run_id)
         agent_id = run.gang.agent_of(rank) if run is not None else None
@@ -292,7 +305,7 @@ class Coordinator:
             match action:
                 case gang.AskAgents():
                     run_id = run.run_id
-                    most = action.most if run.request.spec.elastic else None
+                    most = action.most if run.request.spec.changes else None
                     self._pool(self.pool.demand(run_id, action.count, time.monotonic(), most))
                 case gang.StartGeneration():
                     self._former.start(run, action)
@@ -306,7 +319,8 @@ class Coordinator:
                                 )
                             )
                 case gang.ParkWorkers():
-                    run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
+                    if run.request.spec.elastic:
+                        run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
                             session.post(protocol.Park(run.run_id, action.generation))
@@ -316,6 +330,8 @@ class Coordinator:
                             self.door.cut(session, action.reason)
                 case gang.ReturnAgents():
                     self._take_back(run, action)
+                case gang.Announce():
+                    run.state.announce(action.kind, action.rank, action.text)
                 case gang.Note():
                     run.state.publish(Change("note", text=action.text))
                 case gang.Conclude():
@@ -325,7 +341,7 @@ class Coordinator:
         for agent_id in action.agent_ids:
             if session := self.door.agents.get(agent_id):
                 session.work = None
-                if run.request.spec.elastic:
+                if run.request.spec.changes:
                     session.post(protocol.Release(run.run_id))
         if action.leave:
             self._pool(self.pool.dismiss(action.agent_ids, action.leave))

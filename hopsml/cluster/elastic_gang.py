@@ -28,7 +28,6 @@ from hopsml.cluster.gang_types import (
     DropAgents,
     Event,
     Failed,
-    GangSpec,
     Granted,
     MemberLost,
     Note,
@@ -369,8 +368,3 @@ def _commit(step: int) -> str:
 
 def _with_reason(blamed: Conclude, reason: str) -> Conclude:
     return Conclude(blamed.phase, blamed.error, f"{blamed.reason} ({reason})", blamed.agent_id, blamed.rank)
-
-
-def gang_for(spec: GangSpec) -> Gang:
-    """The machine for a group of fixed or of changing size."""
-    return ElasticGang(spec) if spec.elastic else Gang(spec)

@@ -61,7 +61,8 @@ def formation_of(
     """What all members share; long, so it is encoded once."""
     source = source or CommitSource()
     # Where no agent holds a commit any more, the run goes on from its own newest checkpoint.
-    resume_url = request.run_url if generation and source.step < 0 else request.resume_url
+    again = generation and source.step < 0 and not request.spec.independent
+    resume_url = request.run_url if again else request.resume_url
     return protocol.Formation(
         run_id=request.spec.run_id,
         generation=generation,
@@ -80,6 +81,7 @@ def formation_of(
         storage_timeout_s=request.storage_timeout_s,
         local_logdir=request.local_logdir,
         elastic=request.spec.elastic,
+        independent=request.spec.independent,
         commit_step=source.step,
         commit_holder=source.holder,
         commit_certificate=source.certificate,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from hopsml.cluster import gang, protocol
 from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.elastic_gang import ElasticGang
 from hopsml.cluster.formation import CommitSource, formation_of, launch_of, member_of
+from hopsml.cluster.independent_gang import IndependentGang
 from hopsml.cluster.layout import form
 from hopsml.cluster.run_state import Change, MemberView
 from hopsml.cluster.sessions import Session
@@ -25,12 +27,12 @@ class Former:
 
     def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> bool:
         """These agents are the run's; False where they cannot be used, which the run has then been told."""
-        elastic = run.request.spec.elastic
+        changes = run.request.spec.changes
         sessions = [self._agents[agent_id] for agent_id in agent_ids]
         for session in sessions:
-            session.work = (run.run_id, -1 if elastic else run.gang.generation)
+            session.work = (run.run_id, -1 if changes else run.gang.generation)
             run.hosts[session.agent_id] = session.hello.host
-        if elastic:  # the layout is made when it is known who takes part in a generation
+        if changes:  # the layout is made when it is known who takes part in a generation
             for session in sessions:
                 session.post(protocol.Preload(run.request.preload))
             hosts = tuple(session.hello.hostname for session in sessions)
@@ -65,6 +67,9 @@ class Former:
             self._tell(run.run_id, gang.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
     def _start(self, run: ActiveRun, action: gang.StartGeneration) -> None:
+        if isinstance(run.gang, IndependentGang):
+            self._start_lane(run, action)
+            return
         if isinstance(run.gang, ElasticGang):
             if not self._lay_out(run, action.agent_ids):
                 return
@@ -85,6 +90,21 @@ class Former:
                 # Agents of a group that may change have had it when they were granted.
                 first = () if isinstance(run.gang, ElasticGang) else (protocol.Preload(run.request.preload),)
                 session.post(*first, shared, launch)
+
+    def _start_lane(self, run: ActiveRun, action: gang.StartGeneration) -> None:
+        """One worker that is a group of its own; its number stands for rank and generation."""
+        (agent_id,) = action.agent_ids
+        if (session := self._agents.get(agent_id)) is None:
+            return
+        layout = form([member_of(agent_id, session.hello, session.port)], run.request.roles)
+        placement = replace(layout.placements[0], rank=action.generation)
+        session.work = (run.run_id, action.generation)
+        run.state.members[placement.rank] = MemberView(
+            placement.rank, session.hello.host, session.hello.executor_id, placement.gpu_indices
+        )
+        formation = formation_of(run.request, layout, action.generation)
+        launch = launch_of(run.request, placement, action.generation)
+        session.post(protocol.Preload(run.request.preload), formation, launch)
 
     def _source(self, action: gang.StartGeneration) -> CommitSource:
         """An agent that holds the commit to go on from, and where it serves it."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from hopsml.cluster.gang_types import (
     Action,
+    Announce,
     AskAgents,
     CancelAsked,
     Closed,
@@ -30,6 +31,7 @@ from hopsml.cluster.gang_types import (
     Finished,
     GangSpec,
     Granted,
+    Heard,
     MemberLost,
     Note,
     Parked,
@@ -37,6 +39,7 @@ from hopsml.cluster.gang_types import (
     Phase,
     Ready,
     Refused,
+    ReleaseAsked,
     ResizeAsked,
     ReturnAgents,
     Started,
@@ -48,6 +51,7 @@ from hopsml.cluster.gang_types import (
 
 __all__ = [
     "Action",
+    "Announce",
     "AskAgents",
     "CancelAsked",
     "Closed",
@@ -61,6 +65,7 @@ __all__ = [
     "Gang",
     "GangSpec",
     "Granted",
+    "Heard",
     "Member",
     "MemberLost",
     "Note",
@@ -69,6 +74,7 @@ __all__ = [
     "Phase",
     "Ready",
     "Refused",
+    "ReleaseAsked",
     "ResizeAsked",
     "ReturnAgents",
     "StartGeneration",
@@ -114,7 +120,8 @@ class Gang:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What follows from an event. Events for a run that is over, or of another generation, change nothing."""
-        if self.phase.is_final or getattr(event, "generation", self.generation) != self.generation:
+        generation: int | None = getattr(event, "generation", None)
+        if self.phase.is_final or (generation is not None and not self.is_current(_agent(event), generation)):
             return []
         match event:
             case Granted():
@@ -132,11 +139,19 @@ class Gang:
             case Refused():
                 return self._end(Conclude(Phase.FAILED, event.error, event.reason), now)
             case CancelAsked():
-                return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
+                return self.cancel(event, now)
             case Tick():
                 return self._tick(now)
             case _:
                 return self._other(event, now)
+
+    def is_current(self, agent_id: str, generation: int) -> bool:
+        """Whether what the agent says of this generation counts."""
+        return generation == self.generation
+
+    def cancel(self, event: CancelAsked, now: float) -> list[Action]:
+        """Somebody wants the run to end."""
+        return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
 
     def rank(self, agent_id: str) -> int:
         """Rank of a member, -1 for a stranger."""
@@ -258,3 +273,8 @@ class Gang:
             missing = tuple((m.rank, "not started") for m in self.members.values() if not m.started)
         reason = f"not all of {self.spec.size} workers were there after {self.spec.start_timeout_s:g} s"
         return Conclude(Phase.FAILED, "start", reason, missing=missing)
+
+
+def _agent(event: Event) -> str:
+    agent_id: str = getattr(event, "agent_id", "")
+    return agent_id

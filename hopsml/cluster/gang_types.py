@@ -31,6 +31,7 @@ class GangSpec:
     """What was asked for. Times are in seconds.
 
     With ``min_size`` the group is elastic: it starts with that many, grows to ``size``, and survives the loss of members.
+    With ``independent`` its members have nothing to do with each other, and ``size`` says how many are wanted.
     """
 
     run_id: str
@@ -49,11 +50,17 @@ class GangSpec:
     progress_timeout_s: float | None = None  # without a step of anybody; None: worked out from the usual step
     host_failure_limit: int = 3  # failures that exclude a host
     cooldown_s: float = 60.0  # of the first exclusion; it doubles
+    independent: bool = False
 
     @property
     def elastic(self) -> bool:
         """Whether the group may change."""
         return self.min_size is not None
+
+    @property
+    def changes(self) -> bool:
+        """Whether agents come to the run and leave it while it goes on."""
+        return self.elastic or self.independent
 
     @property
     def minimum(self) -> int:
@@ -176,9 +183,28 @@ class ResizeAsked:
 
 @dataclass(frozen=True)
 class CancelAsked:
-    """The user, an interrupt or the end of the program wants the run to end."""
+    """The user, an interrupt or the end of the program wants the run to end.
+
+    ``complete``: because all is done, in a group whose members are independent.
+    """
 
     reason: str
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The worker has said something to the driver: it is of use."""
+
+    agent_id: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class ReleaseAsked:
+    """This member shall end what it does, and give its agent back."""
+
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -201,6 +227,8 @@ Event = (
     | DrainAsked
     | ResizeAsked
     | CancelAsked
+    | Heard
+    | ReleaseAsked
     | Tick
 )
 
@@ -273,6 +301,15 @@ class ReturnAgents:
 
 
 @dataclass(frozen=True)
+class Announce:
+    """An independent member has begun (``joined``; ``text``: its host) or is gone (``left``: why)."""
+
+    kind: str
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Note:
     """What people should know."""
 
@@ -291,4 +328,6 @@ class Conclude:
     missing: tuple[tuple[int, str], ...] = ()
 
 
-Action = AskAgents | StartGeneration | ParkWorkers | StopWorkers | DropAgents | ReturnAgents | Note | Conclude
+Action = (
+    AskAgents | StartGeneration | ParkWorkers | StopWorkers | DropAgents | ReturnAgents | Announce | Note | Conclude
+)

@@ -41,11 +41,12 @@ def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
             run.state.publish(Change("report", rank, "", dict(message.metrics), message.step, message.time))
         case protocol.Said():
             run.state.publish(Change("said", rank, data=message.data))
+            return gang.Heard(agent, generation)
         case protocol.WorkerUsage():
             run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
         case protocol.WorkerFinished():
             view.state = "finished"
-            if rank == 0:
+            if rank == 0 and not run.request.spec.independent:
                 run.result = message.result
             return gang.Finished(agent, generation)
         case protocol.WorkerFailed():

@@ -58,10 +58,16 @@ class Formation(Message, frozen=True, tag="formation"):
     storage_timeout_s: float
     local_logdir: bool = False
     elastic: bool = False  # the group may change: agents keep commits
+    independent: bool = False  # the members have nothing to do with each other, and are replaced one by one
     commit_step: int = -1  # the commit to go on from; -1: none
     commit_holder: str = ""  # host:port of an agent that has it
     commit_certificate: str = ""  # the one that agent shows
     checkpoint_every_s: float = 60.0  # how often the chief's agent puts its newest commit on shared storage
+
+    @property
+    def changes(self) -> bool:
+        """Whether another worker of the run may follow on the same agent, which keeps the run's files for it."""
+        return self.elastic or self.independent
 
 
 class Launch(Message, frozen=True, tag="launch"):

@@ -88,7 +88,8 @@ def keep_files(value: Any, context: WorkerContext) -> Any:
     target = context.export_dir.parent / path.name
     if path.resolve() != target.resolve():
         shutil.copyfile(path, target)
-    return f"Experiments/{context.run_id}/{path.name}"
+    folder = f"{context.run_id}/trials/{context.trial.trial_id}" if context.trial is not None else context.run_id
+    return f"Experiments/{folder}/{path.name}"
 
 
 def pickle_result(value: Any, context: WorkerContext) -> bytes:

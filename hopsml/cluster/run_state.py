@@ -84,6 +84,12 @@ class RunState:
         self.generation, self.size = generation, size
         self.members = {}
 
+    def announce(self, kind: str, rank: int, text: str) -> None:
+        """An independent member has ``joined`` or ``left``."""
+        if kind == "left" and rank in self.members:
+            self.members[rank].state = f"left: {text}"
+        self.publish(Change(kind, rank, text))
+
     def publish(self, change: Change) -> None:
         """Record a change and tell the observers; an observer that fails is dropped, never the run."""
         with self._lock:

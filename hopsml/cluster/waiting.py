@@ -8,6 +8,7 @@ from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.elastic_gang import ElasticGang
 from hopsml.cluster.gang import Conclude
+from hopsml.cluster.independent_gang import IndependentGang
 from hopsml.cluster.pool import Pool
 
 
@@ -15,6 +16,8 @@ def waiting_text(run: ActiveRun, pool: Pool) -> str:
     """How many agents are there, and how many it takes."""
     if isinstance(run.gang, ElasticGang):
         there, wanted = len(run.gang.spares), f"at least {run.request.spec.minimum}"
+    elif isinstance(run.gang, IndependentGang):
+        there, wanted = len(pool.idle()), "1 or more"
     else:
         there, wanted = min(len(pool.idle()), run.state.size), str(run.state.size)
     return f"waiting for executors: {there} of {wanted} agents there"

@@ -325,7 +325,7 @@ class Work:
         if self.reported:
             return
         self.reported = True
-        self.keep = self.keep or self.formation.elastic  # what follows is the coordinator's to say, soon
+        self.keep = self.keep or self.formation.changes  # what follows is the coordinator's to say, soon
         tail = self._log_tail()
         self.send(WorkerFailed(*self.key, cause, traceback, secondary, self.log, tail, raised))
 

@@ -89,7 +89,7 @@ class EventPipe:
     def __init__(self, descriptor: int) -> None:
         import threading
 
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._lock = threading.Lock()
 
     def send(self, event: Event) -> None:
@@ -97,7 +97,7 @@ class EventPipe:
         frame = memoryview(framed(_encode(event)))
         with self._lock:
             while frame:
-                frame = frame[os.write(self._descriptor, frame) :]
+                frame = frame[os.write(self.descriptor, frame) :]
 
 
 def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox: int = -1) -> int:
@@ -116,14 +116,14 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     except BaseException as error:  # noqa: BLE001 whatever the user's code raises is reported, not swallowed
         if isinstance(error, SystemExit) and error.code in (None, 0):
             pipe.send(Event("finished", time.time()))
-            return _leave(0)
+            return leave(0)
         pipe.send(_failure(error))
-        return _leave(1)
+        return leave(1)
     pipe.send(Event("finished", time.time(), result=result))
-    return _leave(0)
+    return leave(0)
 
 
-def _leave(status: int) -> int:
+def leave(status: int) -> int:
     """What the interpreter would do at its end, for a process that ends by os._exit."""
     try:
         atexit._run_exitfuncs()
@@ -167,6 +167,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         send=lambda message: pipe.send(_report(message)),
         commits=_commits(assignment, pipe, slots),
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
+        event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
     )
     set_current(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ from hopsml.tracking import record as run_record
 from hopsml.tracking import redact, seeds
 from hopsml.tracking.mlflow.order import Group
 from hopsml.tracking.recording import Recording
+from hopsml.training import lane
 
 HOOKS = ("hopsml.tracking.worker_record:attach", "hopsml.training.prepare:prepare")
 
@@ -38,6 +40,14 @@ class Elastic:
     min_workers_timeout_s: float = 600.0
     heartbeat_timeout_s: float = 5.0
     progress_timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class LanesAsked:
+    """A search: its workers carry trials out, one after another, each on its own."""
+
+    log_to_lane: bool = False  # what trials print goes to the lanes' logs as well
+    before_status: Callable[[], None] = lambda: None  # what else must lie there before status.json
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class Plan:
     metric_key: str | None
     checkpoint_every_s: float = 60.0
     elastic: Elastic | None = None
+    lanes: LanesAsked | None = None
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
     register_as: str | None = None  # name in MLflow's model registry
@@ -77,6 +88,11 @@ class Plan:
 
 def start(plan: Plan) -> Run:
     """Start the run; raises before anything is started where the plan cannot be carried out."""
+    return start_on(plan)[0]
+
+
+def start_on(plan: Plan) -> tuple[Run, applications.Application]:
+    """As ``start``; the application as well, on which it was started."""
     check_environment(os.environ, plan.honour_environment)
     tell = progress.teller() if plan.progress else None
     seed = seeds.choose(plan.environment, os.environ)
@@ -90,7 +106,7 @@ def start(plan: Plan) -> Run:
     job_record.announce(directory, application.id)
     request = RunRequest(
         spec=_spec(plan, directory.run_id, size),
-        payload=captured.payload,
+        payload=captured.payload if plan.lanes is None else _lane_payload(plan.lanes, captured, seed),
         run_url=directory.url,
         preload=_preload(plan, captured),
         roles=plan.roles,
@@ -105,7 +121,7 @@ def start(plan: Plan) -> Run:
         checkpoint_every_s=plan.checkpoint_every_s,
         heartbeat_timeout_s=plan.elastic.heartbeat_timeout_s if plan.elastic else 10.0,
     )
-    run = _launch(plan, request, directory, application)
+    run, application = _launch(plan, request, captured, directory, application)
     try:
         if tell is not None:
             run.observe(tell(run.state, plan.name, directory.url))
@@ -115,34 +131,59 @@ def start(plan: Plan) -> Run:
     except BaseException:  # an interrupt: nobody will have the handle
         run.cancel("interrupted while it was being started")
         raise
-    return run
+    return run, application
 
 
-def _launch(plan: Plan, request: RunRequest, directory: RunDir, application: applications.Application) -> Run:
+def _launch(
+    plan: Plan,
+    request: RunRequest,
+    captured: capture.Captured,
+    directory: RunDir,
+    application: applications.Application,
+) -> tuple[Run, applications.Application]:
     try:
         state = application.coordinator.launch(request)
     except CoordinatorLost:  # it closed for idleness this very moment
         application = applications.current(plan.profile, plan.keep_warm_s, request.preload)
         state = application.coordinator.launch(request)
     coordinator, run_id = application.coordinator, request.spec.run_id
-    recording = Recording(directory, request.payload, more=_facts(application), code_of=plan.rerun_of).start()
+    recording = Recording(directory, captured.payload, more=_facts(application), code_of=plan.rerun_of).start()
     run = Run(
         state,
         directory,
         lambda reason: coordinator.cancel(run_id, reason),
         resize=(lambda size: coordinator.resize(run_id, size)) if request.spec.elastic else None,
         limits=(request.spec.minimum, request.spec.size),
-        tell=lambda rank, data: coordinator.tell(run_id, rank, data),
+        tell=(lambda rank, data: coordinator.tell(run_id, rank, data)) if plan.lanes is None else None,
         metric_key=plan.metric_key,
-        before_status=recording.join,
+        before_status=lambda: _before_status(plan, recording),
         merge_scope=plan.merge_scope,
         scoped_allocator=plan.scoped_allocator,
     )
     application.runs.add(run)
-    return run
+    return run, application
+
+
+def _before_status(plan: Plan, recording: Recording) -> None:
+    if plan.lanes is not None:
+        plan.lanes.before_status()
+    recording.join()
+
+
+def _lane_payload(lanes: LanesAsked, captured: capture.Captured, seed: int) -> bytes:
+    """The function that every lane's worker calls, which hands the user's on as the bytes that it is."""
+    options = {
+        "payload": captured.payload,
+        "seed": seed,
+        "log_to_lane": lanes.log_to_lane,
+        "storage_timeout_s": settings.storage_timeout_s(),
+    }
+    return pickle.dumps((lane.serve, options))
 
 
 def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
+    if plan.lanes is not None:
+        return GangSpec(run_id=run_id, size=size, start_timeout_s=plan.start_timeout_s, independent=True)
     if plan.elastic is None:
         return GangSpec(run_id=run_id, size=size, start_timeout_s=plan.start_timeout_s)
     return GangSpec(
@@ -159,6 +200,8 @@ def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
 def _size(plan: Plan, application: applications.Application) -> int:
     capacity = application.backend.capacity()
     size = plan.size or capacity.preferred
+    if plan.lanes is not None and capacity.limit is not None:
+        size = max(1, min(size, capacity.limit))  # fewer lanes take longer
     if plan.elastic is not None and capacity.limit is not None:
         # What such a cluster can never give is not asked for: the tasks would wait in front of other jobs for ever.
         size = max(min(size, capacity.limit), plan.elastic.min_size)

@@ -1,0 +1,195 @@
+"""The slots of a search on the driver: trials go out to lanes, what comes of them comes back as events.
+
+    lanes = Lanes.start(plan)                   # Plan(..., lanes=LanesAsked(), with_tf_config=False, elastic=None)
+    while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or what was posted
+        lanes.assign(lane, RunTrial(...))       # at most one trial waits behind the one that runs
+        lanes.end(lane, EndTrial(...))
+        lanes.want(count)                       # more slots, or fewer: lanes without a trial go first
+    lanes.close(value)                          # the run ends as FINISHED, lanes.run.result().value is the value
+
+A lane is one start of one process; its number only grows. A process that dies is a lane that is lost, and its successor
+on the same slot another one that joins. Thin hands: whoever decides is elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import queue
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from hopsml.cluster.coordinator import Coordinator
+from hopsml.cluster.plain import as_json
+from hopsml.cluster.run_state import Change
+from hopsml.errors import ArgumentError
+from hopsml.experiment import plan as plans
+from hopsml.experiment.run import Run
+from hopsml.search import messages
+from hopsml.search.events import Began, Ended, Event, LaneJoined, LaneLost, Reported
+from hopsml.search.messages import EndTrial, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
+from hopsml.training.trial_result import METRIC, as_number, score_of
+
+
+@dataclass(frozen=True)
+class RunOver:
+    """The run has ended, by ``close`` or by itself: no lane is left. ``error`` as ``run.result()`` will raise it."""
+
+    error: BaseException | None
+
+
+@dataclass(frozen=True)
+class News:
+    """One thing that happened. ``message``: what the lane said, with all its values, where it said something.
+
+    ``event`` is None for a report without the metric that the search is about.
+    """
+
+    event: Event | RunOver | None
+    lane: int = -1
+    message: ToDriver | None = None
+
+
+class Lanes:
+    """The lanes of one run. ``get``, ``assign``, ``end`` and ``want`` are for one thread, ``post`` and ``close`` for any."""
+
+    def __init__(self, run: Run, coordinator: Coordinator) -> None:
+        self.run, self._coordinator = run, coordinator
+        self.joined: dict[int, str] = {}  # lanes that take trials -> host
+        self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> what it has to do, in order
+        self._released: set[int] = set()
+        self._wanted: int | None = None
+        self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as it said
+        self._came: queue.SimpleQueue[Change | News] = queue.SimpleQueue()
+        run.observe(self._on_change)
+
+    @classmethod
+    def start(cls, plan: plans.Plan) -> Lanes:
+        """Begin the run; raises before anything is started where the plan cannot be carried out."""
+        if plan.lanes is None:
+            raise ArgumentError("Plan.lanes is None: a plan of a search was expected")
+        run, application = plans.start_on(plan)
+        return cls(run, application.coordinator)
+
+    # ------------------------------------------------------------------------------------------ what happens
+
+    def _on_change(self, change: Change) -> None:
+        """On the coordinator's thread."""
+        if change.kind in ("joined", "left", "said", "end"):
+            self._came.put(change)
+
+    def post(self, event: Event) -> None:
+        """Have ``get`` return this in its turn: a cancellation, a wish for more trials."""
+        self._came.put(News(event))
+
+    def get(self, timeout_s: float | None = None) -> News | None:
+        """The next thing that happened; None when nothing does within the time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                change = self._came.get(timeout=left) if left is None or left > 0 else self._came.get_nowait()
+            except queue.Empty:
+                return None
+            news = change if isinstance(change, News) else self._read(change)
+            if news is not None:
+                return news
+
+    def _read(self, change: Change) -> News | None:
+        match change.kind:
+            case "joined":
+                self.joined[change.rank], self._trials[change.rank] = change.text, {}
+                return News(LaneJoined(change.rank, change.text), change.rank)
+            case "left":
+                return self._lost(change.rank, change.text)
+            case "end":
+                return News(RunOver(self.run.state.error))
+        return self._said(change.rank, messages.decode_for_driver.decode(change.data))
+
+    def _lost(self, lane: int, reason: str) -> News | None:
+        self._trials.pop(lane, None)
+        if self.joined.pop(lane, None) is None:  # let go, which has been told
+            return None
+        return News(LaneLost(lane, reason), lane)
+
+    def _said(self, lane: int, message: ToDriver) -> News | None:
+        key = message.number, message.attempt
+        trial = self._trials.get(lane, {}).get(key)
+        if trial is None:
+            return None  # of a lane that has been given up
+        if isinstance(message, TrialBegan):
+            return News(Began(*key), lane, message)
+        if isinstance(message, TrialReported):
+            searched, value = _searched(message.metrics, trial.metric)
+            event = Reported(*key, message.step, value) if searched else None
+            return News(event, lane, message)
+        del self._trials[lane][key]
+        if message.checkpoint_step >= 0:
+            self._checkpoints[trial.trial_id] = message.checkpoint_step
+        self._release_surplus()
+        return News(_ended(trial, message), lane, message)
+
+    # ------------------------------------------------------------------------------------------ what to do
+
+    def assign(self, lane: int, trial: RunTrial) -> None:
+        """Send a trial; on a lane that is lost nothing happens, as its loss tells."""
+        if lane not in self.joined:
+            return
+        if trial.resume_from and trial.resume_step < 0:
+            trial = _with_step(trial, self._checkpoints.get(trial.resume_from, -1))
+        self._trials[lane][trial.number, trial.attempt] = trial
+        self._coordinator.tell(self.run.run_id, lane, messages.encode(trial))
+
+    def end(self, lane: int, message: EndTrial) -> None:
+        """Tell a trial to stop, to pause, or not to begin; its ``Ended`` says what came of that."""
+        if lane in self.joined:
+            self._coordinator.tell(self.run.run_id, lane, messages.encode(message))
+
+    def want(self, count: int) -> None:
+        """Have up to ``count`` slots, as many as there are; lanes beyond it go as soon as they have no trial."""
+        if count == self._wanted:
+            return
+        self._wanted = count
+        self._coordinator.resize(self.run.run_id, count)
+        self._release_surplus()
+
+    def _release_surplus(self) -> None:
+        if self._wanted is None:
+            return
+        idle = [lane for lane in self.joined if not self._trials[lane]]
+        for lane in idle[: max(0, len(self.joined) - self._wanted)]:
+            del self.joined[lane]
+            self._coordinator.release(self.run.run_id, lane)
+            self._came.put(News(LaneLost(lane, "not needed any more"), lane))
+
+    def close(self, value: Any = None, reason: str = "complete") -> None:
+        """End the run as FINISHED; ``value`` is recorded as its outputs, as a returned one would be."""
+        self._coordinator.complete(self.run.run_id, reason, bytes(cloudpickle.dumps(value)))
+
+
+def _searched(metrics: Mapping[str, Any], metric: str) -> tuple[bool, float | None]:
+    """Whether the report has the searched metric, and its value where that is a finite number."""
+    name = metric or (next(iter(metrics)) if len(metrics) == 1 else METRIC)
+    return name in metrics, _finite(as_number(metrics.get(name)))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _ended(trial: RunTrial, message: TrialEnded) -> Ended:
+    value = pickle.loads(message.outputs) if message.outputs else None
+    try:
+        score = _finite(score_of(value, trial.metric)) if message.outputs else None
+    except ArgumentError:
+        score = None
+    return Ended(message.number, message.attempt, message.how, score, as_json(value), message.error, message.seconds)
+
+
+def _with_step(trial: RunTrial, step: int) -> RunTrial:
+    return msgspec.structs.replace(trial, resume_step=step)

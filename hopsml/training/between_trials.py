@@ -1,0 +1,63 @@
+"""What one trial must not leave to the next in the same process: a framework's state, its random numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import os
+import random
+import sys
+import threading
+
+from hopsml.tracking import seeds
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The seed of a trial, from that of the search; the same in every attempt at it."""
+    digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def sow(seed: int) -> None:
+    """Set the generators of what is imported; code that imports more finds the number in ``HOPSML_SEED``."""
+    os.environ[seeds.VARIABLE] = str(seed)
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.random.set_seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
+def clear() -> None:
+    """Give back what frameworks keep behind a trial: graphs, layers' names, compiled functions, memory."""
+    for name in ("keras", "tf_keras"):
+        framework = sys.modules.get(name)
+        if framework is not None and hasattr(framework, "backend"):
+            framework.backend.clear_session()
+    if "keras" not in sys.modules and (tensorflow := sys.modules.get("tensorflow")):
+        with contextlib.suppress(AssertionError):  # a graph that the function has left open
+            tensorflow.compat.v1.reset_default_graph()
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def left_running() -> str:
+    """What the trial has left at work, which must end with it; "" where there is nothing.
+
+    Threads that are daemons may stay: progress bars and loggers keep such ones, and they hold nothing up.
+    """
+    while True:
+        try:
+            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return "processes"
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            break
+    own = (threading.main_thread(), threading.current_thread())
+    threads = [t.name for t in threading.enumerate() if t not in own and not t.daemon]
+    return f"threads ({', '.join(threads[:3])})" if threads else ""

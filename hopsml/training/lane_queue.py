@@ -1,0 +1,187 @@
+"""What a lane does next: its trials, and the one process at a time that carries them out; pure.
+
+    told RunTrial ──▶ waiting ──▶ current, given to the runner ──▶ its TrialEnded
+                                     │ told stop or pause: passed on; killed at its deadline
+                                     └ the runner is gone: "died"
+
+The runner is used again and again. It is replaced after a trial that failed or left something running, and before and
+behind one that wants a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from hopsml.search.messages import EndTrial, RunTrial, ToLane, TrialBegan, TrialEnded, TrialReported
+
+LEAVE_S = 5.0  # for the exit functions of a runner that shall go
+
+
+class Worn(msgspec.Struct, frozen=True, tag_field="kind", tag="worn"):
+    """Runner -> lane, before a trial's end: it must not be used again, and leaves by itself."""
+
+    reason: str
+
+
+FromRunner = TrialBegan | TrialReported | TrialEnded | Worn
+
+
+class Runner(Enum):
+    """What there is of the process that carries trials out."""
+
+    NONE = "none"
+    FRESH = "fresh"  # it has carried out nothing yet
+    USED = "used"
+    LEAVING = "leaving"
+
+
+# ---------------------------------------------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True)
+class StartRunner:
+    """Have a new process, which is there when the next action is carried out."""
+
+
+@dataclass(frozen=True)
+class Give:
+    """Send this to the runner."""
+
+    message: ToLane
+
+
+@dataclass(frozen=True)
+class LetRunnerGo:
+    """It needs nothing more: it sees the end of its messages."""
+
+
+@dataclass(frozen=True)
+class KillRunner:
+    """And its whole group."""
+
+
+@dataclass(frozen=True)
+class Say:
+    """Send this to the driver."""
+
+    message: TrialBegan | TrialReported | TrialEnded
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Nothing is left to do, and no runner is there."""
+
+
+Action = StartRunner | Give | LetRunnerGo | KillRunner | Say | Leave
+
+
+@dataclass
+class LaneQueue:
+    """The state of one lane. Every method is an event; ``now`` is monotonic seconds."""
+
+    runner: Runner = Runner.NONE
+    waiting: deque[RunTrial] = field(default_factory=deque)
+    current: RunTrial | None = None
+    ended: EndTrial | None = None  # what the current trial was told
+    began: float | None = None
+    kill_at: float | None = None
+    killed: str = ""  # why
+    closing: bool = False
+
+    def told(self, message: ToLane, now: float) -> list[Action]:
+        """A message of the driver."""
+        if isinstance(message, RunTrial):
+            self.waiting.append(message)
+            return self._go_on(now)
+        current = self.current
+        if current is not None and _same(current, message):
+            return self._end_current(message, now)
+        for trial in self.waiting:
+            if _same(trial, message):
+                self.waiting.remove(trial)
+                return [Say(TrialEnded(trial.number, trial.attempt, "withdrawn"))]
+        return []  # it has ended: the driver reads so soon
+
+    def _end_current(self, message: EndTrial, now: float) -> list[Action]:
+        if message.how == "withdraw":  # too late: its end will be told
+            return []
+        self.ended = message
+        if message.deadline_s > 0:
+            self.kill_at = now + message.deadline_s
+            self.killed = f"it did not end within {message.deadline_s:g} s after it was told to {message.how}"
+        return [Give(message)]
+
+    def closed(self, now: float) -> list[Action]:
+        """The driver will tell nothing more: what runs is finished, what waits is not begun."""
+        self.closing = True
+        self.waiting.clear()
+        return self._go_on(now)
+
+    def heard(self, message: FromRunner, now: float) -> list[Action]:
+        """A message of the runner."""
+        current = self.current
+        if isinstance(message, Worn):
+            self._expect_to_leave(now)
+            return []
+        if current is None or not _same(current, message):
+            return []  # of a trial whose end is told already
+        if not isinstance(message, TrialEnded):
+            return [Say(message)]
+        if message.how == "failed" or current.isolated:
+            self._expect_to_leave(now)
+        elif self.runner is not Runner.LEAVING:
+            self.kill_at = None
+        self.current = self.ended = None
+        return [Say(message), *self._go_on(now)]
+
+    def _expect_to_leave(self, now: float) -> None:
+        self.runner = Runner.LEAVING
+        self.kill_at, self.killed = now + LEAVE_S, f"its process did not leave within {LEAVE_S:g} s"
+
+    def gone(self, how: str, checkpoint_step: int, now: float) -> list[Action]:
+        """The runner is dead, in these words; ``checkpoint_step``: of the newest checkpoint that its trial has written."""
+        trial, ended, killed = self.current, self.ended, self.killed
+        self.runner, self.current, self.ended, self.kill_at, self.killed = Runner.NONE, None, None, None, ""
+        if trial is None:
+            return self._go_on(now)
+        outcome, error = "died", how
+        if ended is not None and killed:
+            outcome, error = ("paused" if ended.how == "pause" else "stopped"), f"killed: {killed}"
+        seconds = round(now - self.began, 6) if self.began is not None else 0.0
+        end = TrialEnded(
+            trial.number, trial.attempt, outcome, error=error, seconds=seconds, checkpoint_step=checkpoint_step
+        )
+        return [Say(end), *self._go_on(now)]
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        if self.kill_at is None or now < self.kill_at:
+            return []
+        self.kill_at = None
+        return [KillRunner()]
+
+    def _go_on(self, now: float) -> list[Action]:
+        if self.current is not None or self.runner is Runner.LEAVING:
+            return []
+        if self.closing:
+            return [Leave()] if self.runner is Runner.NONE else self._replace(now)
+        if not self.waiting:
+            return []
+        if self.waiting[0].isolated and self.runner is Runner.USED:
+            return self._replace(now)
+        actions: list[Action] = [StartRunner()] if self.runner is Runner.NONE else []
+        self.current, self.runner, self.began = self.waiting.popleft(), Runner.USED, now
+        self.kill_at, self.killed = None, ""
+        return [*actions, Give(self.current)]
+
+    def _replace(self, now: float) -> list[Action]:
+        self._expect_to_leave(now)
+        return [LetRunnerGo()]
+
+
+def _same(trial: RunTrial, message: EndTrial | TrialBegan | TrialReported | TrialEnded) -> bool:
+    return (trial.number, trial.attempt) == (message.number, message.attempt)

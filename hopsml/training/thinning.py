@@ -1,0 +1,59 @@
+"""Reports that come faster than the driver wants them: at most so many a second, the last one always; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hopsml.search.messages import TrialReported
+
+PER_SECOND = 50.0
+AT_ONCE = 50.0  # before the limit is felt
+MOST_WAITING = 32
+
+
+@dataclass
+class Thinner:
+    """The reports of one trial. Each step is passed on by itself while there are few; of many in a short time, a sample.
+
+    A step that is reported again before it has been passed on is one report, with the newest values. Of a flood the driver
+    sees steps that are less than a second old; a rung that is not among them counts as reached at the next one.
+    """
+
+    allowance: float = AT_ONCE
+    at: float = 0.0
+    waiting: dict[int, TrialReported] = field(default_factory=dict)
+
+    def offer(self, report: TrialReported, now: float) -> list[TrialReported]:
+        """One more; returns what is to be passed on now."""
+        before = self.waiting.get(report.step)
+        if before is not None:
+            report = msgspec.structs.replace(report, metrics={**before.metrics, **report.metrics})
+        self.waiting[report.step] = report
+        due = self.due(now)
+        if len(self.waiting) > MOST_WAITING:
+            steps = list(self.waiting)
+            for step in steps[1:-1:2]:
+                del self.waiting[step]
+        return due
+
+    def due(self, now: float) -> list[TrialReported]:
+        """What may be passed on by now."""
+        self.allowance = min(AT_ONCE, self.allowance + (now - self.at) * PER_SECOND)
+        self.at = now
+        passed: list[TrialReported] = []
+        while self.waiting and self.allowance >= 1.0:
+            self.allowance -= 1.0
+            passed.append(self.waiting.pop(next(iter(self.waiting))))
+        return passed
+
+    def next_at(self) -> float | None:
+        """When something will be due; None when nothing waits."""
+        return self.at + max(0.0, 1.0 - self.allowance) / PER_SECOND if self.waiting else None
+
+    def rest(self) -> list[TrialReported]:
+        """All that waits: the trial has ended."""
+        left = list(self.waiting.values())
+        self.waiting.clear()
+        return left

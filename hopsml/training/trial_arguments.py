@@ -1,0 +1,71 @@
+"""How a configuration becomes the arguments of the training function: by the names in its signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hopsml.errors import ArgumentTypeError
+
+WHOLE, REPORTER, BUDGET = "hparams", "reporter", "budget"
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def bind(
+    function: Callable[..., Any], fixed: Mapping[str, Any], config: Mapping[str, Any], reporter: Any
+) -> dict[str, Any]:
+    """Keyword arguments for one trial.
+
+    A parameter that is called as a hyper-parameter gets its value, ``hparams`` the whole configuration as a dict,
+    ``reporter`` the reporter; ``fixed`` are the same in every trial. A ``budget`` is left out where the function has no
+    parameter for it. Raises ArgumentTypeError where a value finds no parameter, or a parameter no value.
+    """
+    given = {**fixed, **config}
+    names = _parameters(function)
+    if names is None:
+        return given
+    offered = {WHOLE: dict(config), REPORTER: reporter}
+    extra = {name: value for name, value in offered.items() if name in names and name not in given}
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in names.values()):
+        return {**given, **extra}
+    refuse(function, config)
+    bound = {**{name: value for name, value in given.items() if name in names}, **extra}
+    missing = [
+        name
+        for name, parameter in names.items()
+        if parameter.kind in _BY_NAME and parameter.default is inspect.Parameter.empty and name not in bound
+    ]
+    if missing:
+        raise ArgumentTypeError(
+            f"{_name(function)} needs {', '.join(missing)}, which the search space does not have; it has "
+            f"{', '.join(config) or 'nothing'}: add the names to the space, or give the parameters defaults"
+        )
+    return bound
+
+
+def refuse(function: Callable[..., Any], names: Iterable[str]) -> None:
+    """Raise ArgumentTypeError where one of these hyper-parameters would reach the function in no way."""
+    parameters = _parameters(function)
+    if parameters is None or WHOLE in parameters:
+        return
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = [name for name, parameter in parameters.items() if parameter.kind in _BY_NAME]
+    strangers = [name for name in names if name not in known and name != BUDGET]
+    if strangers:
+        raise ArgumentTypeError(
+            f"{_name(function)} has no parameter {', '.join(strangers)}; it has {', '.join(known) or 'none'}: add it, or a "
+            "parameter hparams, which gets the whole configuration"
+        )
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return None
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", repr(function)))

@@ -1,0 +1,102 @@
+"""What a trial leaves in ``trials/<id>/``: its configuration, its outputs, its record; under the predecessor's names.
+
+.hparams.json   the configuration, written at the beginning
+output.log      what the function printed
+.outputs.json   what it returned, with the log's place
+.metric         the metric that was searched for, as text
+trial.json      configuration, end, metric and its history
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.plain import as_json
+from hopsml.search.messages import RunTrial
+from hopsml.storage import urls
+from hopsml.storage.run_dir import step_of
+
+EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.log"
+
+
+def folder_of(context: WorkerContext, trial_id: str) -> Path:
+    """The trial's folder on this machine; it is brought to the run directory where that lies elsewhere."""
+    return context.export_dir.parent / "trials" / trial_id
+
+
+def make(folder: Path) -> None:
+    """The folders that every trial has."""
+    for name in (EVENTS, CHECKPOINTS, EXPORT):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+
+
+def write(path: Path, text: str) -> None:
+    """In one step."""
+    fresh = Path(urls.temporary_sibling(str(path)))
+    fresh.write_text(text, encoding="utf-8", errors="replace")
+    fresh.replace(path)
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """A record, in one step; NaN stays NaN."""
+    write(path, json.dumps(as_json(record), ensure_ascii=False) + "\n")
+
+
+def write_end(
+    folder: Path,
+    trial: RunTrial,
+    config: Mapping[str, Any],
+    *,
+    how: str,
+    error: str = "",
+    metric: float | None = None,
+    history: list[tuple[int, float]] | None = None,
+    began: float | None = None,
+) -> None:
+    """``trial.json``; ``began`` in seconds since the epoch."""
+    now = time.time()
+    write_json(
+        folder / "trial.json",
+        {
+            "trial_id": trial.trial_id,
+            "number": trial.number,
+            "attempt": trial.attempt,
+            "params": dict(config),
+            "status": "FINALIZED" if how == "finished" else how.upper(),
+            "early_stop": how == "stopped",
+            "final_metric": metric,
+            "metric_history": [value for _, value in history or ()],
+            "step_history": [step for step, _ in history or ()],
+            "start": began,
+            "duration": round(1000 * (now - began)) if began is not None else None,  # ms, as Maggy has it
+            "error": error,
+        },
+    )
+
+
+def write_death(folder: Path, trial: RunTrial, how: str) -> None:
+    """The record of a trial whose process could not write it any more; a full disk must not end the lane as well."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_end(folder, trial, pickle.loads(trial.config), how="died", error=how)
+    except OSError as error:
+        print(f"hopsml: the record of trial {trial.trial_id} cannot be written: {error}")
+
+
+def newest_checkpoint(folder: Path) -> int:
+    """Step of the newest complete checkpoint in a local folder; -1 without any.
+
+    On a local disk a checkpoint is complete as soon as it has its name: it is written under another one and renamed.
+    """
+    try:
+        steps = [step_of(name) for name in os.listdir(folder)]
+    except OSError:
+        return -1
+    return max((step for step in steps if step is not None), default=-1)
