@@ -1,0 +1,101 @@
+"""A search as lines of JSON: what is appended while it runs is enough to go on after the driver was killed.
+
+    {"hopsml search": 1}                         at the begin of every session; the version of what follows
+    ["ask", 0, {"lr": 0.1}, null] ...            one fact a line (teller.py), in order
+    {"hopsml search": 1, "state": {...}}         everything up to here; saves repeating what comes before
+
+Lines must be on disk before the actions that came with them are carried out: then a result that anybody was told of is
+never lost, and none is told twice. The last line may be torn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.contract import Searcher, Stopper
+from hopsml.search.dispatch import VERSION, Dispatch, check_version
+from hopsml.search.spec import SearchSpec
+from hopsml.search.teller import Fact
+
+_KEY = "hopsml search"
+_TUPLE = "hopsml tuple"
+
+
+def opening() -> str:
+    """The first line of a session."""
+    return _dumps({_KEY: VERSION})
+
+
+def lines_of(facts: Iterable[Fact]) -> list[str]:
+    """``Dispatch.take_facts()`` as lines, without the ends of lines."""
+    return [_dumps(list(fact)) for fact in facts]
+
+
+def snapshot(dispatch: Dispatch) -> str:
+    """The line that makes all before it needless; for searchers whose answers take long to repeat."""
+    return _dumps({_KEY: VERSION, "state": dispatch.state()})
+
+
+def snapshot_due(since: int, at_last: int) -> bool:
+    """Whether a snapshot is worth its lines: ``since`` facts after the last one, which held ``at_last``.
+
+    As they grow with the search, they come at doubling distances: all of them together cost a constant for each fact.
+    """
+    return since >= max(1000, at_last)
+
+
+def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> Dispatch:
+    """The search as its journal tells it; nothing runs. ``begin`` of what is returned goes on with it.
+
+    Searcher and stopper must be new, and made as at first. Trials that had begun and not ended are begun again, and count as
+    having lost their slot. Raises ArgumentError for a newer version, or a line in the middle that cannot be read.
+    """
+    entries = _entries(lines)
+    last = max(
+        (index for index, entry in enumerate(entries) if isinstance(entry, dict) and "state" in entry), default=None
+    )
+    for entry in entries:
+        if isinstance(entry, dict):
+            check_version(entry.get(_KEY), "the journal of the search")
+    if last is None:
+        dispatch, last = Dispatch(spec, searcher, stopper), -1
+    else:
+        dispatch = Dispatch.restore(entries[last]["state"], spec, searcher, stopper)
+    for entry in entries[last + 1 :]:
+        if isinstance(entry, list):
+            dispatch.repeat(entry)
+    return dispatch
+
+
+def _entries(lines: Sequence[str]) -> list[Any]:
+    entries = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entries.append(json.loads(line, object_hook=_tuples_back))
+        except ValueError as error:
+            if number < len(lines):
+                raise ArgumentError(
+                    f"line {number} of the journal of the search cannot be read ({error}): it was changed or damaged; "
+                    "start a new search from its finished trials"
+                ) from None
+    return entries
+
+
+def _dumps(entry: Any) -> str:
+    return json.dumps(_tuples_marked(entry), separators=(",", ":"), default=repr)
+
+
+def _tuples_marked(value: Any) -> Any:
+    """JSON has no tuples, and a function may well insist on one."""
+    if isinstance(value, dict):
+        return {key: _tuples_marked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_tuples_marked(item) for item in value]
+    return {_TUPLE: [_tuples_marked(item) for item in value]} if isinstance(value, tuple) else value
+
+
+def _tuples_back(value: dict[str, Any]) -> Any:
+    return tuple(value[_TUPLE]) if set(value) == {_TUPLE} else value

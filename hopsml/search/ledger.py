@@ -1,0 +1,210 @@
+"""What the driver knows of each trial, and what follows from it: counts, the best one, the rows of the table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from hopsml.search.contract import Config, End, Exploit, Outcome
+
+
+class Phase(Enum):
+    """Where a trial is. ``PLACED``: sent to a lane, or its group is being formed; its function has not begun."""
+
+    READY = "waiting"
+    PLACED = "placed"
+    RUNNING = "running"
+    PAUSED = "paused"
+    OVER = "over"
+
+
+@dataclass(slots=True)
+class Trial:
+    """One trial. ``value`` is the metric as the function gave it, whatever the direction."""
+
+    number: int
+    config: Config
+    resume_from: int | None = None  # whose newest checkpoint the next attempt starts from
+    parent: int | None = None
+    phase: Phase = Phase.READY
+    attempt: int = 0  # counts placements from 1; what another attempt says is not heard
+    begun: bool = False  # its function has been called, in whatever attempt
+    tries: int = 0  # how often it has failed
+    lost: int = 0  # how often its slot went away under it
+    lane: int | None = None  # where it is, or was last
+    avoid: int | None = None  # the lane that it failed on
+    asked: str = ""  # what it was told, and has not answered yet: stop | pause | withdraw
+    exploit: Exploit | None = None  # how it goes on after the pause
+    wanted: bool = False  # to be resumed as soon as it has paused
+    step: int = -1  # of the last report that counted
+    value: float | None = None  # of the last report, or in the end of the trial
+    since: float = 0.0  # when the present attempt was placed; from its begin on, when it began
+    gap: bool = False  # the lane stood idle until this attempt began
+    seconds: float = 0.0  # in which it ran, over all attempts
+    end: End | None = None
+    outputs: Any = None
+    error: str = ""
+
+    @property
+    def where(self) -> str:
+        """For people: waiting, placed, running, paused; completed, stopped, failed."""
+        return self.end.value if self.end else self.phase.value
+
+
+class Ledger:
+    """All trials of a search, in the order in which they were asked for."""
+
+    def __init__(self, direction: str = "max") -> None:
+        self.direction = direction
+        self._sign = 1.0 if direction == "max" else -1.0
+        self.trials: list[Trial] = []
+        self.placed: dict[int, Trial] = {}
+        self.paused: dict[int, Trial] = {}
+        self.ends = dict.fromkeys(End, 0)
+        self._best: Trial | None = None
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    def get(self, number: int) -> Trial | None:
+        """The trial of this number, None for a number that was never given."""
+        return self.trials[number] if 0 <= number < len(self.trials) else None
+
+    def add(self, config: Config, parent: int | None) -> Trial:
+        """A new trial; its number follows from its place."""
+        trial = Trial(len(self.trials), config, parent, parent)
+        self.trials.append(trial)
+        return trial
+
+    def restore(self, written: dict[str, Any]) -> None:
+        """A trial as ``as_json`` gave it, in the order of their numbers. One that was placed must be placed anew."""
+        trial = _from_json(len(self.trials), written)
+        end, trial.end = trial.end, None
+        self.trials.append(trial)
+        if end is not None:
+            self.close(trial, end)
+        else:
+            self.move(trial, trial.phase)
+
+    def move(self, trial: Trial, phase: Phase) -> None:
+        """The only way in which a trial changes its phase."""
+        trial.phase = phase
+        if phase is Phase.PLACED or phase is Phase.RUNNING:
+            self.placed[trial.number] = trial
+            return
+        self.placed.pop(trial.number, None)
+        if phase is Phase.PAUSED:
+            self.paused[trial.number] = trial
+        else:
+            self.paused.pop(trial.number, None)
+
+    def score(self, value: float | None) -> float | None:
+        """The value as searchers and stoppers want it: larger is better."""
+        return None if value is None else self._sign * value
+
+    def outcome(self, trial: Trial) -> Outcome:
+        """What a searcher is told of a trial that is over."""
+        assert trial.end is not None
+        return Outcome(trial.end, self.score(trial.value), trial.step if trial.step >= 0 else None)
+
+    def close(self, trial: Trial, end: End) -> None:
+        """The trial is over for good; its value, outputs and error stand in it."""
+        trial.end = end
+        self.move(trial, Phase.OVER)
+        self.ends[end] += 1
+        if trial.value is not None and (self._best is None or self._better(trial, self._best)):
+            self._best = trial
+
+    def _better(self, one: Trial, other: Trial) -> bool:
+        ours, theirs = self.score(one.value), self.score(other.value)
+        assert ours is not None and theirs is not None
+        return ours > theirs or (ours == theirs and one.number < other.number)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of the trials that are over and have a value; among equals the one that was asked for first."""
+        return self._best
+
+    @property
+    def over(self) -> int:
+        """How many trials are over."""
+        return sum(self.ends.values())
+
+    def counts(self) -> dict[str, int]:
+        """How many trials are where: waiting, running, paused, completed, stopped, failed."""
+        ended = {end.value: count for end, count in self.ends.items()}
+        waiting = len(self.trials) - self.over - len(self.placed) - len(self.paused)
+        return {"waiting": waiting, "running": len(self.placed), "paused": len(self.paused), **ended}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table of trials, one row each, in the order of their numbers."""
+        return [row(trial) for trial in self.trials]
+
+
+_ELSEWHERE = ("number", "phase", "lane", "since", "gap", "exploit", "end")  # or of a place that is gone by then
+_PLAIN = tuple(known.name for known in fields(Trial) if known.name not in _ELSEWHERE)
+
+
+def as_json(trial: Trial) -> dict[str, Any]:
+    """All of a trial but its number and its place; what is as at the begin is left out."""
+    known = {name: getattr(trial, name) for name in _PLAIN if getattr(trial, name) != getattr(_NEW, name)}
+    phase = Phase.READY if trial.phase is Phase.PLACED else trial.phase
+    if trial.asked == "withdraw":
+        del known["asked"]
+    if trial.exploit is not None:
+        known["exploit"] = [trial.exploit.source, trial.exploit.config]
+    return {**known, "phase": phase.value, "end": trial.end.value if trial.end else None}
+
+
+_NEW = Trial(-1, {})
+
+
+def _from_json(number: int, written: dict[str, Any]) -> Trial:
+    known = {name: written[name] for name in _PLAIN if name in written}
+    exploit = Exploit(*written["exploit"]) if "exploit" in written else None
+    end = End(written["end"]) if written["end"] else None
+    return Trial(number, **{"config": {}, **known}, phase=Phase(written["phase"]), exploit=exploit, end=end)
+
+
+def row(trial: Trial) -> dict[str, Any]:
+    """One row of the table: JSON values besides those of the configuration."""
+    return {
+        "number": trial.number,
+        "state": trial.where,
+        "value": trial.value,
+        "step": trial.step if trial.step >= 0 else None,
+        "seconds": trial.seconds,
+        "attempts": trial.attempt,
+        "failures": trial.tries,
+        "lost": trial.lost,
+        "parent": trial.parent,
+        "error": trial.error,
+        "config": dict(trial.config),
+    }
+
+
+def number_of(value: Any) -> float | None:
+    """The value where it is a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def why_no_value(metric: str, outputs: Any, value: Any) -> tuple[str, bool]:
+    """Why a trial that returned has no score, and whether it is a fault of the code rather than of the numbers."""
+    key = metric or "metric"
+    found = value
+    if isinstance(outputs, dict):
+        if metric and metric not in outputs:
+            names = ", ".join(map(repr, outputs)) or "nothing"
+            return f"the metric {metric!r} is not in what the function returned ({names}): return or report it", True
+        found = outputs.get(key, value)
+    elif outputs is not None and found is None:
+        found = outputs
+    if found is None:
+        return f"the function neither returned nor reported the metric {key!r}: a search needs it", True
+    if isinstance(found, float) and not math.isfinite(found):
+        return f"the metric {key!r} is {found}, which is no finite number", False
+    return f"the metric {key!r} is {found!r:.100}, a {type(found).__name__}: it must be a number", True

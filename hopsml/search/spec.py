@@ -1,0 +1,63 @@
+"""What a search was asked to do, as far as its dispatch must know it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hopsml.errors import ArgumentError
+from hopsml.search.contract import Config
+
+
+@dataclass(frozen=True)
+class SearchSpec:
+    """The bounds and habits of a search; times in seconds. Raises ArgumentError for values that cannot be.
+
+    ``num_trials``: None leaves it to the searcher (grid, Hyperband); where both say a number, the smaller one holds.
+    ``metric``: key of the searched metric in what a trial returns; "" where it returns a number. ``size_of`` makes every
+    trial a distributed training: it gives the number of workers and the smallest that will do; None: trials run on lanes.
+    ``isolated``: every trial in a process of its own. ``retries``: so often a trial that failed is tried again elsewhere.
+    ``deadline_s`` counts from the begin of the session; ``budget_executor_s`` is what the slots held may cost in all
+    sessions together. ``patience_s``: how long a trial that is asked to stop may take. ``promoted_workers``: pairs of
+    (step, size): a distributed training that goes on past the step may have that many workers. ``prefetch``: whether
+    a trial is sent before the lane is free; None decides by what is measured (prefetch.py).
+    """
+
+    num_trials: int | None
+    direction: str = "max"
+    metric: str = ""
+    size_of: Callable[[Config], tuple[int, int]] | None = None
+    isolated: bool = False
+    retries: int = 1
+    deadline_s: float | None = None
+    budget_executor_s: float | None = None
+    patience_s: float = 30.0
+    max_lanes: int | None = None
+    promoted_workers: tuple[tuple[int, int], ...] = ()
+    prefetch: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.direction not in ("max", "min"):
+            raise ArgumentError(f"direction={self.direction!r}: it is 'max' or 'min'")
+        for name, least in (("num_trials", 1), ("max_lanes", 1), ("retries", 0)):
+            count = getattr(self, name)
+            if count is not None and count < least:
+                raise ArgumentError(f"{name}={count}: it must be {least} or more")
+        for name in ("deadline_s", "budget_executor_s", "patience_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+                raise ArgumentError(f"{name}={seconds}: it must be a number of seconds above 0")
+        steps = [step for step, _ in self.promoted_workers]
+        if steps != sorted(set(steps)) or any(size < 1 for _, size in self.promoted_workers):
+            raise ArgumentError(
+                f"promoted_workers={self.promoted_workers}: it needs pairs (step, workers) with rising steps, workers from 1"
+            )
+        if self.promoted_workers and self.size_of is None:
+            raise ArgumentError(
+                "promoted_workers is for trials that are distributed trainings: give workers_per_trial, too"
+            )
+
+    def promoted_size(self, step: int) -> int:
+        """How many workers a trial may have that has come to this step; 0: no more than it began with."""
+        return max((size for reached, size in self.promoted_workers if step >= reached), default=0)
