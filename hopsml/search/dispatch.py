@@ -43,6 +43,7 @@ from hopsml.search.supply import Supply
 from hopsml.search.teller import Fact, Teller
 
 VERSION = 1  # of states and journals
+NOTED_S = 10.0  # slot-seconds that a killed driver may forget of what the search has cost
 NEWS_S = 2.0  # for the news of an end to come in, after the patience
 
 
@@ -70,6 +71,7 @@ class Dispatch:
         self.attempts = Attempts(spec, self.supply, self.places)
         self.conclusion: Conclude | None = None
         self._open = False
+        self._noted_s = 0.0
         self._wanted = -1
 
     @property
@@ -125,8 +127,10 @@ class Dispatch:
     def take_facts(self) -> list[Fact]:
         """What is to be written to the journal before the actions are carried out."""
         facts = self.teller.take_facts()
-        if facts and self.spec.budget_executor_s is not None:
-            facts.append(("spent", self.bounds.spent_s))
+        spent_s = self.bounds.spent_s
+        if facts and spent_s - self._noted_s >= NOTED_S:
+            self._noted_s = spent_s
+            facts.append(("spent", spent_s))
         return facts
 
     def state(self) -> dict[str, Any]:
@@ -150,7 +154,7 @@ class Dispatch:
     def repeat(self, fact: Sequence[Any]) -> None:
         """Say again what a journal tells of an earlier session; before ``begin``."""
         if fact[0] == "spent":
-            self.bounds.spent_s = fact[1]
+            self.bounds.spent_s = self._noted_s = fact[1]
         else:
             self.teller.repeat(fact)
 

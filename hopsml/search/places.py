@@ -33,8 +33,9 @@ class Lanes:
         self.lanes: dict[int, Lane] = {}
         self._idle: dict[int, Lane] = {}
         self._room: dict[int, Lane] = {}
-        self._behind: dict[int, Lane] = {}  # a trial waits there, and is not being withdrawn
-        self._withdrawing = 0
+        self._behind: dict[int, Lane] = {}  # a trial waits there
+        self._calling: dict[int, Lane] = {}  # a trial waits there, and is being called back
+        self._tables = (self._idle, self._room, self._behind, self._calling)
 
     @property
     def held(self) -> int:
@@ -68,18 +69,14 @@ class Lanes:
         lane = self.lanes.pop(number, None)
         if lane is None:
             return None, None
-        for table in (self._idle, self._room, self._behind):
+        for table in self._tables:
             table.pop(number, None)
-        for trial in (lane.current, lane.waiting):
-            if trial is not None and trial.asked == "withdraw":
-                self._withdrawing -= 1
         return lane.current, lane.waiting
 
     def began(self, trial: Trial, now: float) -> None:
         """The trial has begun where it was sent."""
         if trial.asked == "withdraw":
             trial.asked = ""
-            self._withdrawing -= 1
         if trial.gap:
             self._prefetch.gap(now - trial.since)
         trial.gap, trial.since = False, now
@@ -90,8 +87,6 @@ class Lanes:
 
     def over(self, trial: Trial, seconds: float | None) -> None:
         """The trial is no longer where it was; ``seconds`` that it ran, None where they say nothing about others."""
-        if trial.asked == "withdraw":
-            self._withdrawing -= 1
         if seconds is not None:
             self._prefetch.took(seconds)
         lane = self._lane_of(trial)
@@ -109,13 +104,15 @@ class Lanes:
 
     def _sort(self, lane: Lane) -> None:
         """Bring the tables up to date with one lane."""
-        for table in (self._idle, self._room, self._behind):
+        for table in self._tables:
             table.pop(lane.number, None)
         if lane.current is None:
             self._idle[lane.number] = lane
         elif lane.waiting is None:
             self._room[lane.number] = lane
-        elif lane.waiting.asked != "withdraw" and lane.waiting.phase is Phase.PLACED:
+        elif lane.waiting.asked == "withdraw":
+            self._calling[lane.number] = lane
+        elif lane.waiting.phase is Phase.PLACED:
             self._behind[lane.number] = lane
 
     def wake_at(self) -> float:
@@ -168,7 +165,7 @@ class Lanes:
 
     def _spread(self) -> list[Action]:
         """Call back what waits behind busy lanes while others have nothing to do; it goes on when it has come back."""
-        missing = len(self._idle) - self._withdrawing
+        missing = len(self._idle) - len(self._calling)
         only = next(iter(self._idle)) if len(self._idle) == 1 else None
         called: list[Trial] = []
         for lane in self._behind.values():
@@ -181,7 +178,6 @@ class Lanes:
     def withdraw(self, trial: Trial) -> EndTrial:
         """Tell a trial that has not begun that it shall not; it may have, meanwhile."""
         trial.asked = "withdraw"
-        self._withdrawing += 1
         lane = self._lane_of(trial)
         if lane is not None:
             self._sort(lane)

@@ -197,14 +197,17 @@ class Checked(Dispatch):
     actions: list[Action]
 
     def handle(self, event: Event, now: float) -> list[Action]:
+        opening = [] if self._open else self.begin(now)
         actions = super().handle(event, now)
         self._check(actions)
-        return actions
+        return opening + actions
 
     def begin(self, now: float) -> list[Action]:
         self.settled = getattr(self, "settled", {})
         self.actions = getattr(self, "actions", [])
-        return super().begin(now)
+        actions = super().begin(now)
+        self._check(actions)
+        return actions
 
     def _check(self, actions: list[Action]) -> None:
         self.actions += actions

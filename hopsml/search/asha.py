@@ -1,0 +1,165 @@
+"""ASHA, asynchronous successive halving.
+
+Li et al. 2020, "A system for massively parallel hyperparameter tuning", MLSys, algorithm 2 (arXiv 1810.05934).
+
+A trial that comes to a rung goes on at once if it is in the best 1/``reduction_factor`` of those that came to it so far.
+Else it pauses there, and may be promoted when others have come to the rung that are worse.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.contract import Config, Outcome, Stopper, Verdict
+from hopsml.search.rungs import Key, Rung, check_ladder, rung_steps
+
+MODES = ("promote", "stop")
+
+
+@dataclass(slots=True)
+class _Trial:
+    bracket: int
+    level: int = 0  # how many rungs it has come to
+    verdict: Verdict = Verdict.CONTINUE
+
+
+class _Bracket:
+    """The rungs from one first step on."""
+
+    def __init__(self, min_step: int, max_step: int | None, factor: int) -> None:
+        self.first, self.last, self.factor = min_step, max_step, factor
+        self.rungs: list[Rung] = []
+        self.paused: list[list[Key]] = []  # a heap for each rung; may hold trials that went on or have ended
+
+    def step(self, level: int) -> int:
+        """The step of a rung."""
+        step: int = self.first * self.factor**level
+        return step if self.last is None else min(step, self.last)
+
+    def rung(self, level: int) -> Rung:
+        """Made when the first trial comes to it, as without ``max_step`` there is no last one."""
+        while len(self.rungs) <= level:
+            self.rungs.append(Rung())
+            self.paused.append([])
+        return self.rungs[level]
+
+
+class Asha(Stopper):
+    """``max_step`` None: rungs have no end, and a trial is complete when its function returns.
+
+    ``brackets``: so many ladders of rungs; each begins one rung above the one before, and fewer trials are given to it, in
+    the proportion of Hyperband's brackets. ``mode`` "stop": nothing pauses, and a trial that does not go on at once is
+    over; the best trial of a rung goes on even where fewer than ``reduction_factor`` have come to it, else the first ones
+    were stopped whatever they are. Raises ArgumentError for values that cannot be.
+    """
+
+    def __init__(
+        self,
+        max_step: int | None = None,
+        min_step: int = 1,
+        reduction_factor: int = 4,
+        brackets: int = 1,
+        mode: str = "promote",
+    ) -> None:
+        check_ladder(min_step, max_step, reduction_factor, ("min_step", "max_step", "reduction_factor"))
+        most = brackets if max_step is None else len(rung_steps(min_step, max_step, reduction_factor))
+        if isinstance(brackets, bool) or not isinstance(brackets, int) or not 1 <= brackets <= most:
+            raise ArgumentError(f"brackets={brackets!r}: 1 to {max(most, 1)} was expected, as there are no more rungs")
+        if mode not in MODES:
+            raise ArgumentError(f"mode={mode!r}: one of {', '.join(MODES)} was expected")
+        self.max_step, self.factor, self.mode = max_step, reduction_factor, mode
+        self._firsts = [min_step * reduction_factor**place for place in range(brackets)]
+        if max_step is not None:
+            self._firsts = [min(first, max_step) for first in self._firsts]
+        self._clear()
+
+    def _clear(self) -> None:
+        self._brackets = [_Bracket(first, self.max_step, self.factor) for first in self._firsts]
+        self._begun = [0] * len(self._brackets)
+        self._trials: dict[int, _Trial] = {}
+
+    def begin(self, number: int, config: Config) -> None:
+        """To the bracket that is furthest behind its share."""
+        bracket = min(range(len(self._begun)), key=lambda place: ((self._begun[place] + 1) / self._share(place), place))
+        self._begun[bracket] += 1
+        self._trials[number] = _Trial(bracket)
+
+    def _share(self, bracket: int) -> float:
+        """Hyperband's number of trials in a bracket of so many halvings, but for what all have in common."""
+        count = len(self._brackets) - 1 - bracket
+        return float(self.factor**count / (count + 1))
+
+    def report(self, number: int, step: int, score: float) -> Verdict:
+        """Compared at the first report at or past a rung; one that passes several must be good enough in each."""
+        trial = self._trials[number]
+        bracket = self._brackets[trial.bracket]
+        while trial.verdict is Verdict.CONTINUE and step >= bracket.step(trial.level):
+            trial.verdict = self._judge(number, trial, bracket, score)
+        return trial.verdict
+
+    def _judge(self, number: int, trial: _Trial, bracket: _Bracket, score: float) -> Verdict:
+        level = trial.level
+        if bracket.step(level) == self.max_step:
+            return Verdict.STOP
+        rung = bracket.rung(level)
+        key = rung.add(number, score)
+        trial.level += 1
+        if rung.is_among(self._quota(rung), key):
+            return Verdict.CONTINUE
+        if self.mode == "stop":
+            return Verdict.STOP
+        heapq.heappush(bracket.paused[level], key)
+        return Verdict.PAUSE
+
+    def _quota(self, rung: Rung) -> int:
+        count = len(rung) // self.factor
+        return max(count, 1) if self.mode == "stop" else count
+
+    def end(self, number: int, outcome: Outcome) -> None:
+        """What it scored on the rungs still counts there."""
+        self._trials.pop(number, None)
+
+    def resume(self) -> int | None:
+        """The best trial that may go on from the highest rung."""
+        rungs = [
+            (bracket.step(level), place, level)
+            for place, bracket in enumerate(self._brackets)
+            for level in range(len(bracket.rungs))
+        ]
+        for _, place, level in sorted(rungs, reverse=True):
+            number = self._promotable(self._brackets[place], level)
+            if number is not None:
+                heapq.heappop(self._brackets[place].paused[level])
+                self._trials[number].verdict = Verdict.CONTINUE
+                return number
+        return None
+
+    def _promotable(self, bracket: _Bracket, level: int) -> int | None:
+        paused = bracket.paused[level]
+        while paused and paused[0][2] not in self._trials:
+            heapq.heappop(paused)
+        rung = bracket.rungs[level]
+        return paused[0][2] if paused and rung.is_among(self._quota(rung), paused[0]) else None
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "begun": list(self._begun),
+            "rungs": [[rung.state() for rung in bracket.rungs] for bracket in self._brackets],
+            "trials": [[number, one.bracket, one.level, one.verdict.value] for number, one in self._trials.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._clear()
+        self._begun = list(state["begun"])
+        for bracket, rungs in zip(self._brackets, state["rungs"], strict=True):
+            bracket.rungs = [Rung.restored(rung) for rung in rungs]
+            bracket.paused = [[] for _ in rungs]
+        for number, place, level, verdict in state["trials"]:
+            self._trials[number] = _Trial(place, level, Verdict(verdict))
+            if verdict == Verdict.PAUSE.value:
+                bracket = self._brackets[place]
+                heapq.heappush(bracket.paused[level - 1], bracket.rungs[level - 1].key(number))

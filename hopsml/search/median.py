@@ -1,0 +1,137 @@
+"""Median stopping: Golovin et al. 2017, "Google Vizier", KDD, section 3.2.1, with Maggy's two numbers.
+
+A running trial is stopped when the best that it has reported is worse than the median, over the trials that have ended, of
+the mean of what they had reported until the same step.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.contract import Config, End, Outcome, Stopper, Verdict
+
+
+class _Curve:
+    """What one trial has reported."""
+
+    def __init__(self) -> None:
+        self.steps = array("q")
+        self.scores = array("d")
+        self.sums = array("d")  # of the scores until each
+        self.best = float("-inf")
+        self.stopped = False
+
+    def add(self, step: int, score: float) -> None:
+        self.steps.append(step)
+        self.scores.append(score)
+        self.sums.append(score + (self.sums[-1] if self.sums else 0.0))
+        self.best = max(self.best, score)
+
+    def mean_until(self, step: int) -> float | None:
+        """The mean of the reports until this step; None: it began later or was over before."""
+        count = bisect_right(self.steps, step)
+        return self.sums[count - 1] / count if count and self.steps[-1] >= step else None
+
+    def state(self) -> list[Any]:
+        return [list(self.steps), list(self.scores), self.stopped]
+
+    @classmethod
+    def restored(cls, state: list[Any]) -> _Curve:
+        curve = cls()
+        for step, score in zip(state[0], state[1], strict=True):
+            curve.add(step, score)
+        curve.stopped = state[2]
+        return curve
+
+
+class _Median:
+    """The median of numbers that come one by one."""
+
+    def __init__(self) -> None:
+        self._low: list[float] = []  # a heap of the negated lower half
+        self._high: list[float] = []  # a heap of the upper half; as many, or one fewer
+        self.seen = 0  # of the trials that have ended, those that have been looked at
+
+    def add(self, value: float) -> None:
+        if self._low and value > -self._low[0]:
+            heapq.heappush(self._high, value)
+        else:
+            heapq.heappush(self._low, -value)
+        if len(self._low) > len(self._high) + 1:
+            heapq.heappush(self._high, -heapq.heappop(self._low))
+        elif len(self._high) > len(self._low):
+            heapq.heappush(self._low, -heapq.heappop(self._high))
+
+    def value(self) -> float | None:
+        if not self._low:
+            return None
+        if len(self._low) > len(self._high):
+            return -self._low[0]
+        return -self._low[0] / 2 + self._high[0] / 2  # the sum of two finite numbers need not be finite
+
+
+class MedianStop(Stopper):
+    """``min_trials`` must have ended, other than by failing, before any is stopped (Maggy's es_min); a trial is compared at
+    every ``interval``-th of its reports (Maggy's es_interval counts seconds there), not before ``min_step``.
+
+    Raises ArgumentError for values that cannot be.
+    """
+
+    def __init__(self, min_trials: int = 10, interval: int = 1, min_step: int = 0) -> None:
+        for name, value, least in (("min_trials", min_trials, 1), ("interval", interval, 1), ("min_step", min_step, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ArgumentError(f"{name}={value!r}: an integer of {least} or more was expected")
+        self.min_trials, self.interval, self.min_step = min_trials, interval, min_step
+        self._clear()
+
+    def _clear(self) -> None:
+        self._running: dict[int, _Curve] = {}
+        self._ended: list[_Curve] = []
+        self._medians: dict[int, _Median] = {}  # by step, filled up when asked for
+
+    def begin(self, number: int, config: Config) -> None:
+        self._running[number] = _Curve()
+
+    def report(self, number: int, step: int, score: float) -> Verdict:
+        curve = self._running[number]
+        curve.add(step, score)
+        if not curve.stopped and step >= self.min_step and len(curve.steps) % self.interval == 0:
+            curve.stopped = self._is_worse(curve, step)
+        return Verdict.STOP if curve.stopped else Verdict.CONTINUE
+
+    def _is_worse(self, curve: _Curve, step: int) -> bool:
+        if len(self._ended) < self.min_trials:
+            return False
+        median = self._median_at(step)
+        return median is not None and curve.best < median
+
+    def _median_at(self, step: int) -> float | None:
+        known = self._medians.setdefault(step, _Median())
+        for curve in self._ended[known.seen :]:
+            mean = curve.mean_until(step)
+            if mean is not None:
+                known.add(mean)
+        known.seen = len(self._ended)
+        return known.value()
+
+    def end(self, number: int, outcome: Outcome) -> None:
+        """Others are compared with it from now on, unless it failed or never reported."""
+        curve = self._running.pop(number)
+        if outcome.end is not End.FAILED:
+            self._ended.append(curve)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "running": [[number, curve.state()] for number, curve in self._running.items()],
+            "ended": [curve.state() for curve in self._ended],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._clear()
+        self._running = {number: _Curve.restored(curve) for number, curve in state["running"]}
+        self._ended = [_Curve.restored(curve) for curve in state["ended"]]

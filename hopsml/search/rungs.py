@@ -1,0 +1,98 @@
+"""Successive halving in numbers: at which steps trials are compared, and who is among the best of a rung.
+
+Jamieson and Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS. A rung is a
+step at which trials are compared with all that came to it before; one in ``factor`` of them goes on to the next rung.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from hopsml.errors import ArgumentError
+
+Key = tuple[float, int, int]  # (-score, place in the order of arrival, number): ascending is from best to worst
+
+
+class Rung:
+    """The scores of one rung from best to worst; among equals the one that came first is better."""
+
+    def __init__(self) -> None:
+        self._keys: list[Key] = []
+        self._key_of: dict[int, Key] = {}
+        self._arrived = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._key_of
+
+    def add(self, number: int, score: float) -> Key:
+        """A trial came to this rung with this score; once for each trial."""
+        key = (-score, self._arrived, number)
+        self._arrived += 1
+        self._key_of[number] = key
+        insort(self._keys, key)
+        return key
+
+    def remove(self, number: int) -> None:
+        """As if the trial had never come."""
+        key = self._key_of.pop(number)
+        del self._keys[bisect_left(self._keys, key)]
+
+    def key(self, number: int) -> Key:
+        """What the trial is sorted by."""
+        return self._key_of[number]
+
+    def rank(self, number: int) -> int:
+        """How many are better than the trial."""
+        return bisect_left(self._keys, self._key_of[number])
+
+    def is_among(self, count: int, key: Key) -> bool:
+        """Whether what has this key is one of the ``count`` best."""
+        return count > 0 and (count >= len(self._keys) or key <= self._keys[count - 1])
+
+    def best(self, count: int) -> list[int]:
+        """The ``count`` best, or all if there are fewer."""
+        return [number for _, _, number in self._keys[: max(count, 0)]]
+
+    def state(self) -> list[list[float]]:
+        """[number, score] in the order of arrival."""
+        return [[number, -negative] for negative, _, number in sorted(self._keys, key=lambda key: key[1])]
+
+    @classmethod
+    def restored(cls, state: list[list[float]]) -> Rung:
+        """The rung of which this is the ``state``."""
+        rung = cls()
+        for number, score in state:
+            rung.add(int(number), score)
+        return rung
+
+
+def rung_steps(min_step: int, max_step: int, factor: int) -> tuple[int, ...]:
+    """``min_step * factor**k`` as far as that is below ``max_step``, then ``max_step``."""
+    steps = []
+    step = min_step
+    while step < max_step:
+        steps.append(step)
+        step *= factor
+    return (*steps, max_step)
+
+
+def halvings(min_step: int, max_step: int, factor: int) -> int:
+    """How often ``max_step`` can be divided by ``factor`` without falling below ``min_step``: s_max of Hyperband."""
+    count = 0
+    while min_step * factor ** (count + 1) <= max_step:
+        count += 1
+    return count
+
+
+def check_ladder(min_step: int, max_step: int | None, factor: int, names: tuple[str, str, str]) -> None:
+    """Raise ArgumentError unless these are steps and a factor; ``names`` are those the user gave them by."""
+    for name, value, least in zip(names, (min_step, max_step, factor), (1, 1, 2), strict=True):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ArgumentError(f"{name}={value!r}: an integer of {least} or more was expected")
+    if max_step is not None and max_step < min_step:
+        raise ArgumentError(
+            f"{names[0]}={min_step} is above {names[1]}={max_step}: a trial would be over before it is compared; swap them"
+        )

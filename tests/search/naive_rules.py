@@ -1,0 +1,145 @@
+"""The rules of ASHA and Hyperband once more, from the papers' definitions: slow, and nothing shared with hopsml.search.
+
+Each keeps the whole history and works every answer out from it anew.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hopsml.search.contract import Config, Exploit, Outcome, Verdict
+
+
+class NaiveAsha:
+    """Li et al. 2020, algorithm 2; a running trial that is promotable on its rung goes on without leaving its place."""
+
+    def __init__(self, min_step: int, max_step: int, eta: int, mode: str) -> None:
+        self.steps = []
+        while min_step * eta ** len(self.steps) < max_step:
+            self.steps.append(min_step * eta ** len(self.steps))
+        self.max_step, self.eta, self.mode = max_step, eta, mode
+        self.results: list[list[tuple[int, float]]] = [[] for _ in self.steps]  # rung -> (trial, score) as they came
+        self.promoted: list[set[int]] = [set() for _ in self.steps]
+        self.live: set[int] = set()
+
+    def top(self, rung: int) -> list[int]:
+        """The trials among the best 1/eta of a rung."""
+        count = len(self.results[rung]) // self.eta
+        if self.mode == "stop" and self.results[rung]:
+            count = max(count, 1)
+        order = sorted(range(len(self.results[rung])), key=lambda i: (-self.results[rung][i][1], i))
+        return [self.results[rung][i][0] for i in order[:count]]
+
+    def began(self, number: int, config: Config) -> None:
+        self.live.add(number)
+
+    def reported(self, number: int, step: int, score: float, answer: Verdict | Exploit) -> None:
+        expected = Verdict.CONTINUE
+        for rung, at in enumerate(self.steps):
+            if step < at or number in self.promoted[rung]:
+                continue
+            self.results[rung].append((number, score))
+            if number not in self.top(rung):
+                expected = Verdict.STOP if self.mode == "stop" else Verdict.PAUSE
+                break
+            self.promoted[rung].add(number)
+        if expected is Verdict.CONTINUE and step >= self.max_step:
+            expected = Verdict.STOP
+        assert answer is expected, (number, step, score, answer, expected)
+
+    def promotable(self) -> int | None:
+        """What get_job would promote: from the highest rung, the best first."""
+        for rung in reversed(range(len(self.steps))):
+            for number in self.top(rung):
+                if number not in self.promoted[rung] and number in self.live:
+                    return number
+        return None
+
+    def resumed(self, number: int | None, settling: bool) -> None:
+        expected = None if self.mode == "stop" else self.promotable()
+        assert number == expected, (number, expected)
+        if number is not None:
+            rung = max(r for r in range(len(self.steps)) if any(number == who for who, _ in self.results[r]))
+            self.promoted[rung].add(number)
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        self.live.discard(number)
+
+
+class NaiveHyperband:
+    """Li et al. 2018, algorithm 1: after the fact, who went on from each rung is the best of those that came to it.
+
+    For trials that report at every step.
+    """
+
+    def __init__(self, max_step: int, eta: int) -> None:
+        self.eta, self.max_step = eta, max_step
+        s_max = int(math.log(max_step + 0.5) / math.log(eta))
+        self.brackets: list[tuple[list[int], list[int]]] = []  # sizes, steps
+        for s in range(s_max, -1, -1):
+            n = math.ceil((s_max + 1) * eta**s / (s + 1) - 1e-9)
+            sizes = [math.floor(n * eta**-i + 1e-9) for i in range(s + 1)]
+            steps = [math.floor(max_step * float(eta) ** (i - s) + 1e-9) for i in range(s + 1)]
+            self.brackets.append((sizes, steps))
+        self.history: list[tuple[Any, ...]] = []
+
+    def place(self, number: int) -> tuple[int, list[int], list[int]]:
+        """Bracket, sizes and steps of a trial."""
+        bracket = 0
+        while True:
+            sizes, steps = self.brackets[bracket % len(self.brackets)]
+            if number < sizes[0]:
+                return bracket, sizes, steps
+            number -= sizes[0]
+            bracket += 1
+
+    def began(self, number: int, config: Config) -> None:
+        self.history.append(("began", number))
+
+    def reported(self, number: int, step: int, score: float, answer: Verdict | Exploit) -> None:
+        assert (step >= self.max_step) <= (answer is not Verdict.CONTINUE), (number, step, answer)
+        self.history.append(("reported", number, step, score, answer))
+
+    def resumed(self, number: int | None, settling: bool) -> None:
+        if number is not None:
+            self.history.append(("resumed", number))
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        self.history.append(("ended", number, outcome))
+
+    def judge(self) -> int:
+        """Compare every filled bracket with the definition; how many rungs there were to compare."""
+        by_bracket: dict[int, set[int]] = {}
+        for event in self.history:
+            by_bracket.setdefault(self.place(event[1])[0], set()).add(event[1])
+        compared = 0
+        for members in by_bracket.values():
+            _, sizes, steps = self.place(min(members))
+            if len(members) == sizes[0]:
+                compared += self._judge(members, sizes, steps)
+        return compared
+
+    def _judge(self, members: set[int], sizes: list[int], steps: list[int]) -> int:
+        towards = dict.fromkeys(members, 0)  # trial -> rung that it runs to
+        arrived: list[list[tuple[float, int]]] = [[] for _ in sizes]
+        went_on: list[set[int]] = [set() for _ in sizes]
+        for event in self.history:
+            number = event[1]
+            if number not in members:
+                continue
+            if event[0] == "resumed":
+                went_on[towards[number]].add(number)
+                towards[number] += 1
+            elif event[0] == "reported":
+                _, _, step, score, answer = event
+                if towards[number] < len(steps) - 1 and step == steps[towards[number]]:
+                    arrived[towards[number]].append((score, number))
+                    if answer is Verdict.CONTINUE:
+                        went_on[towards[number]].add(number)
+                        towards[number] += 1
+        for rung in range(len(sizes) - 1):
+            order = sorted(range(len(arrived[rung])), key=lambda i: (-arrived[rung][i][0], i))
+            best = {arrived[rung][i][1] for i in order[: sizes[rung + 1]]}
+            assert went_on[rung] == best, (rung, sizes, went_on[rung], best)
+        return len(sizes) - 1

@@ -1,0 +1,218 @@
+"""Lanes and groups in virtual time: what a dispatch makes of them, without a process or a clock.
+
+A lane behaves as the real one: it takes at most one trial ahead, begins the next when one has ended, answers a withdrawal
+at once, and hears of a stop at the next report. Messages take ``way_s`` each way.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from hopsml.search import journal
+from hopsml.search.contract import Config
+from hopsml.search.dispatch import Dispatch
+from hopsml.search.events import (
+    Action,
+    Assign,
+    Began,
+    Conclude,
+    Ended,
+    EndTrial,
+    Event,
+    Form,
+    LaneJoined,
+    LaneLost,
+    Reported,
+    Resize,
+    SlotsChanged,
+    Tick,
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a trial does: ``values`` are reported one after another, ``step_s`` apart, then it returns the last one."""
+
+    step_s: float
+    values: Sequence[float]
+    how: str = "finished"
+
+
+@dataclass
+class Busy:
+    """An attempt at a place."""
+
+    number: int
+    attempt: int
+    work: Work
+    step: int
+    began: float | None = None
+    told: str = ""
+    gone: bool = False
+    slots: int = 1
+    lane: int | None = None
+
+
+@dataclass
+class Simulator:
+    """Runs a dispatch against simulated places; ``work_of(config)`` says what a trial does."""
+
+    dispatch: Dispatch
+    work_of: Callable[[Config], Work]
+    way_s: float = 0.001
+    begin_s: float = 0.0005  # between taking a trial and its begin
+    now: float = 0.0
+    busy_s: float = 0.0  # slots times seconds in which functions ran
+    conclusion: Conclude | None = None
+    keep: Callable[[list[str]], None] | None = None  # takes the journal's lines, before what follows is carried out
+    lanes: dict[int, list[Busy]] = field(default_factory=dict)
+    places: dict[int, Busy] = field(default_factory=dict)
+    log: list[tuple[float, Action]] = field(default_factory=list)
+    ended_at: dict[int, float] = field(default_factory=dict)
+    began_at: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = count()
+        self._tick_at = float("inf")
+
+    def at(self, time: float, call: Callable[..., None], *args: Any) -> None:
+        """Something happens at a time; of two at once, the one that was said first."""
+        heapq.heappush(self._queue, (time, next(self._order), call, args))
+
+    def tell(self, event: Event, delay: float | None = None) -> None:
+        """An event on its way to the dispatch."""
+        self.at(self.now + (self.way_s if delay is None else delay), self._hear, event)
+
+    def run(self, until: float = 1e9) -> Simulator:
+        """Until the search is over. Raises AssertionError when nothing can happen any more."""
+        if not self.log:
+            self._carry_out(self.dispatch.begin(self.now))
+        while self.conclusion is None and self.now < until:
+            assert self._queue, f"the search waits for nothing: {self.dispatch.ledger.counts()}"
+            self.now, _, call, args = heapq.heappop(self._queue)
+            call(*args)
+        return self
+
+    def join(self, lanes: int, host: Callable[[int], str] = str) -> Simulator:
+        """Lanes that are there from now on."""
+        for lane in range(lanes):
+            self.lanes[lane] = []
+            self.tell(LaneJoined(lane, host(lane)), 0.0)
+        return self
+
+    def lose(self, lane: int, noticed_s: float = 0.0) -> None:
+        """The lane dies; whoever it was is never heard again."""
+        for busy in self.lanes.pop(lane, []):
+            busy.gone = True
+            self.places.pop(busy.number, None)
+        self.tell(LaneLost(lane, "killed"), noticed_s)
+
+    # ---------------------------------------------------------------------------------------- between both
+
+    def _hear(self, event: Event) -> None:
+        self._carry_out(self.dispatch.handle(event, self.now))
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        if self.keep is not None:
+            self.keep(journal.lines_of(self.dispatch.take_facts()))
+        for action in actions:
+            self.log.append((self.now, action))
+            if isinstance(action, Assign | Form | EndTrial):
+                self.at(self.now + self.way_s, self._obey, action)
+            elif isinstance(action, Resize):
+                self.places[action.number].slots = action.size
+            elif isinstance(action, Conclude):
+                self.conclusion = action
+        wake_at = self.dispatch.wake_at()
+        if wake_at is not None and (wake_at < self._tick_at or self._tick_at < self.now):
+            self._tick_at = max(wake_at, self.now)
+            self.at(self._tick_at, self._hear, Tick())
+
+    def _obey(self, action: Assign | Form | EndTrial) -> None:
+        if isinstance(action, EndTrial):
+            self._told(action)
+            return
+        busy = Busy(action.number, action.attempt, self.work_of(action.config), action.done_step + 1)
+        if isinstance(action, Form):
+            busy.slots = action.size
+            self.places[action.number] = busy
+            self.at(self.now + self.begin_s, self._begin, busy)
+        elif action.lane in self.lanes:
+            busy.lane = action.lane
+            self.places[action.number] = busy
+            queue = self.lanes[action.lane]
+            queue.append(busy)
+            if len(queue) == 1:
+                self.at(self.now + self.begin_s, self._begin, busy)
+
+    def _told(self, action: EndTrial) -> None:
+        busy = self.places.get(action.number)
+        if busy is None or busy.attempt != action.attempt:
+            return
+        if action.how != "withdraw":
+            busy.told = action.how
+        elif busy.began is None:
+            self._leave(busy)
+            self.tell(Ended(busy.number, busy.attempt, "withdrawn"))
+
+    # ---------------------------------------------------------------------------------------- a trial
+
+    def _begin(self, busy: Busy) -> None:
+        if busy.gone:
+            return
+        busy.began = self.now
+        self.began_at.setdefault(busy.number, self.now)
+        self.tell(Began(busy.number, busy.attempt))
+        self.at(self.now + busy.work.step_s, self._step, busy)
+
+    def _step(self, busy: Busy) -> None:
+        if busy.gone:
+            return
+        values = busy.work.values
+        if busy.step < len(values):  # else it resumed from a checkpoint of its last step
+            self.tell(Reported(busy.number, busy.attempt, busy.step, values[busy.step]))
+        busy.step += 1
+        if busy.told:
+            self._end(busy, {"stop": "stopped", "pause": "paused"}[busy.told], None)
+        elif busy.step >= len(values):
+            self._end(busy, busy.work.how, values[-1] if busy.work.how == "finished" else None)
+        else:
+            self.at(self.now + busy.work.step_s, self._step, busy)
+
+    def _end(self, busy: Busy, how: str, value: float | None) -> None:
+        assert busy.began is not None
+        seconds = self.now - busy.began
+        self.busy_s += seconds * busy.slots
+        self.ended_at[busy.number] = self.now
+        self._leave(busy)
+        error = "it failed" if how == "failed" else ""
+        self.tell(Ended(busy.number, busy.attempt, how, value, value, error, seconds))
+
+    def _leave(self, busy: Busy) -> None:
+        busy.gone = True
+        self.places.pop(busy.number, None)
+        if busy.lane is None:
+            return
+        queue = self.lanes[busy.lane]
+        first = queue[0] is busy
+        queue.remove(busy)
+        if first and queue:
+            self.at(self.now + self.begin_s, self._begin, queue[0])
+
+    def slots(self, total: int) -> Simulator:
+        """So many slots for groups from now on."""
+        self.tell(SlotsChanged(total), 0.0)
+        return self
+
+
+def list_schedule(durations: Sequence[float], lanes: int) -> float:
+    """When all are done that are taken in order by whichever lane is free first, without any time between."""
+    free = [0.0] * lanes
+    for duration in durations:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)

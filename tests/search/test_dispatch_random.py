@@ -1,0 +1,84 @@
+"""Random sequences of events: nothing runs twice, nothing waits for ever, and a killed driver loses nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.search.ledger import Phase
+from hopsml.search.spec import SearchSpec
+from tests.search.searching import Counting, Exploiting, Halving, Recorded
+from tests.search.world import World
+
+pytestmark = pytest.mark.fast
+
+STOPPERS = {"none": Recorded, "halving": Halving}
+
+
+def play(world: World, steps: int) -> None:
+    for _ in range(steps):
+        if world.dispatch.conclusion is not None:
+            return
+        events = world.enabled()
+        harm = world.harm() if not events or world.random.random() < 0.25 else None
+        if harm is not None:
+            world.happen(harm)
+        elif events and (event := world.random.choice(world.enabled() or [None])) is not None:
+            world.happen(event)
+    world.finish()
+
+
+def check_end(world: World) -> None:
+    """Every trial that ever began was told once; who was not told waits for another session."""
+    dispatch = world.dispatch
+    told = dispatch.teller.searcher.told
+    assert told.keys() == dispatch.settled.keys()
+    for trial in dispatch.ledger.trials:
+        assert (trial.number in told) == (trial.phase is Phase.OVER)
+        assert trial.begun == (trial.phase is Phase.OVER) or trial.phase is Phase.READY
+    if dispatch.conclusion.reason == "complete":
+        assert len(told) == len(dispatch.ledger.trials)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    stopper=st.sampled_from(sorted(STOPPERS)),
+    batch=st.sampled_from([None, 3]),
+    prefetch=st.sampled_from([None, True]),
+    deadline_s=st.sampled_from([None, None, 60.0]),
+    retries=st.sampled_from([0, 1]),
+)
+def test_lanes(seed, stopper, batch, prefetch, deadline_s, retries):
+    def make():
+        spec = SearchSpec(8, prefetch=prefetch, deadline_s=deadline_s, retries=retries, budget_executor_s=500.0)
+        return spec, Counting(batch=batch), STOPPERS[stopper]()
+
+    world = World(make, seed)
+    play(world, 80)
+    check_end(world)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), stopper=st.sampled_from(sorted(STOPPERS)), elastic=st.booleans())
+def test_groups(seed, stopper, elastic):
+    def size_of(config):
+        return config["size"], 1 if elastic else config["size"]
+
+    def make():
+        spec = SearchSpec(8, size_of=size_of, promoted_workers=((2, 4), (4, 6)))
+        return spec, Counting(sizes=[1, 4, 2, 1, 8]), STOPPERS[stopper]()
+
+    world = World(make, seed)
+    play(world, 80)
+    check_end(world)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_exploits(seed):
+    world = World(lambda: (SearchSpec(6), Counting(), Exploiting()), seed)
+    world.kill = lambda: None  # this stopper's chance is not part of its state
+    play(world, 80)
+    check_end(world)

@@ -1,0 +1,171 @@
+"""Searches in virtual time: how busy lanes are kept, and what a lost one costs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hopsml.search.contract import End
+from hopsml.search.dispatch import Dispatch
+from hopsml.search.events import Form, LaneJoined, Resize
+from hopsml.search.spec import SearchSpec
+from tests.search.searching import Checked, Counting, Halving, Recorded
+from tests.search.simulator import Simulator, Work, list_schedule
+
+pytestmark = pytest.mark.fast
+
+
+def search(durations, lanes, steps=1, spec=None, stopper=None, way_s=0.001, kind=Checked) -> Simulator:
+    dispatch = kind(SearchSpec(len(durations), **(spec or {})), Counting(), stopper or Recorded())
+    works = [Work(seconds / steps, [float(number)] * steps) for number, seconds in enumerate(durations)]
+    return Simulator(dispatch, lambda config: works[int(config["x"])], way_s).join(lanes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_16_trials_of_unequal_length_on_2_lanes(seed):
+    chance = random.Random(seed)
+    durations = [chance.uniform(0.3, 2.0) for _ in range(16)]
+    simulator = search(durations, 2, way_s=0.003).run()
+    assert list_schedule(durations, 2) / simulator.now >= 0.985
+
+
+def test_1000_trials_of_50_ms_on_2_lanes():
+    simulator = search([0.05] * 1000, 2, way_s=0.003, kind=Dispatch).run()
+    assert list_schedule([0.05] * 1000, 2) / simulator.now >= 0.98, "0.5 ms between two trials is the lane's own"
+    alone = search([0.05] * 200, 2, way_s=0.003, spec={"prefetch": False}, kind=Dispatch).run()
+    assert list_schedule([0.05] * 200, 2) / alone.now < 0.91, "which asking only when a lane is free does not reach"
+
+
+@pytest.mark.parametrize("prefetch", [None, True])
+def test_the_last_trials_are_spread(prefetch):
+    """A long trial with another one behind it, while the other lanes have come to the end."""
+    durations = [0.1] * 40 + [3.0] + [0.1] * 7
+    simulator = search(durations, 4, spec={"prefetch": prefetch}).run()
+    assert simulator.now <= list_schedule(durations, 4) + 0.1
+
+
+def test_lanes_that_come_later_take_what_waits():
+    simulator = search([1.0] * 12, 1, spec={"prefetch": True})
+
+    def more() -> None:
+        for lane in range(1, 6):
+            simulator.lanes[lane] = []
+            simulator.tell(LaneJoined(lane))
+
+    simulator.at(1.5, more)
+    assert simulator.run().now < 1.5 + 3.1
+
+
+def test_asynchronous_halving_keeps_all_lanes_busy():
+    chance = random.Random(3)
+    durations = [chance.uniform(0.5, 3.0) for _ in range(64)]
+    simulator = search(durations, 4, steps=8, stopper=Halving()).run()
+    assert simulator.busy_s / (4 * simulator.now) >= 0.97
+    told = simulator.dispatch.teller.searcher.told
+    assert len(told) == 64 and sum(outcome.end is End.COMPLETED for outcome in told.values()) >= 4
+
+
+def test_a_lost_lane_costs_the_steps_since_the_last_report_and_not_the_trial():
+    simulator = search([10.0] * 4, 2, steps=10)
+    simulator.at(7.5, simulator.lose, 0)
+    simulator.run()
+    trial = simulator.dispatch.ledger.trials[0]
+    assert (trial.attempt, trial.lost, trial.where) == (2, 1, "completed")
+    steps = [step for number, step, _ in simulator.dispatch.teller.searcher.reports if number == 0]
+    assert steps == list(range(10)), "no step was told twice, and none is missing"
+    assert simulator.now < 37, "33 s of work were left for one lane, and half a second was lost"
+
+
+def test_a_lane_that_spoils_every_trial_does_not_take_them_all():
+    """Lane 0 fails at once whatever it gets: each trial is carried out elsewhere, none is lost."""
+    dispatch = Checked(SearchSpec(30, retries=1), Counting(), None)
+    simulator = Simulator(dispatch, lambda config: Work(0.5, [1.0, 2.0])).join(3)
+    begin = simulator._begin
+
+    def spoiled(busy) -> None:
+        if busy.lane == 0:
+            busy.work = Work(0.01, [0.0], "failed")
+        begin(busy)
+
+    simulator._begin = spoiled
+    simulator.run()
+    assert dispatch.ledger.counts()["completed"] == 30
+
+
+def test_a_deadline_is_met_in_order():
+    simulator = search([5.0] * 100, 4, steps=50, spec={"deadline_s": 12.0, "patience_s": 1.0}).run()
+    assert simulator.conclusion.reason == "deadline" and 11.0 <= simulator.now <= 12.0
+    counts = simulator.dispatch.ledger.counts()
+    assert counts["stopped"] == 4 and counts["completed"] == 8
+
+
+# ---------------------------------------------------------------------------------------- groups
+
+
+def grouped(sizes, seconds, slots, trials, minimum=None, values=None, **spec) -> Simulator:
+    def size_of(config):
+        return config["size"], minimum or config["size"]
+
+    dispatch = Checked(SearchSpec(trials, size_of=size_of, **spec), Counting(sizes=sizes), Recorded())
+    steps = len(values) if values else 1
+    return Simulator(dispatch, lambda config: Work(seconds(config) / steps, values or [float(config["x"])])).slots(
+        slots
+    )
+
+
+def test_gangs_of_different_size_share_the_slots_and_none_starves():
+    simulator = grouped([1, 1, 1, 4], lambda config: 1.0, 4, 40).run()
+    assert simulator.busy_s / (4 * simulator.now) >= 0.85
+    waits = [simulator.began_at[number] - simulator.began_at[number - 1] for number in range(1, 40)]
+    assert max(waits) <= 2.1, "nobody waits for longer than what was running took"
+
+
+def test_a_small_one_goes_first_only_where_the_head_does_not_wait_for_it():
+    lengths = {0: 1.0, 1: 1.0, 2: 1.0, 3: 10.0}  # as a first round, from which averages come: sizes 4, 2, 1, 3
+    simulator = grouped([4, 2, 1, 3], lambda config: lengths[config["x"] % 4], 4, 12)
+    simulator.run()
+    formed = [(time, action.number, action.size) for time, action in simulator.log if isinstance(action, Form)]
+    used: dict[int, int] = {}
+    for time, number, size in formed:
+        used = {other: taken for other, taken in used.items() if simulator.ended_at[other] > time}
+        used[number] = size
+        assert sum(used.values()) <= 4
+    began = {number: time for time, number, _ in formed}
+    assert began[4] <= simulator.ended_at[3] + 0.1, "the head of size 4 began when its slots were free"
+
+
+def test_a_trial_that_is_larger_than_the_cluster_waits_and_the_others_go_on():
+    simulator = grouped([9, 1, 1, 1], lambda config: 1.0, 4, 4)
+    simulator.at(5.0, simulator.slots, 9)
+    simulator.run()
+    assert simulator.began_at[0] >= 5.0 and max(simulator.began_at[n] for n in (1, 2, 3)) < 1.0
+
+
+def test_an_elastic_trial_begins_with_what_there_is_and_grows():
+    simulator = grouped([8], lambda config: 100.0, 3, 1, minimum=2, values=[1.0] * 10)
+    simulator.at(50.0, simulator.slots, 6)
+    simulator.run()
+    (form,) = [(time, action.size) for time, action in simulator.log if isinstance(action, Form)]
+    assert form == (pytest.approx(5.0), 3), "when the slots had not changed for a while"
+    assert simulator.busy_s > 3 * 100
+
+
+def test_promoted_trials_get_more_workers_before_new_ones_begin():
+    promoted = ((4, 3),)
+    simulator = grouped(
+        [1], lambda config: 10.0 + config["x"], 3, 6, values=[1.0] * 10, promoted_workers=promoted
+    ).run()
+    grown = [(time, action) for time, action in simulator.log if isinstance(action, Resize)]
+    assert grown[0][1] == Resize(1, 2) and grown[0][0] == pytest.approx(simulator.ended_at[0], abs=0.01)
+
+
+def test_a_size_function_that_fails_costs_its_trial_alone():
+    def size_of(config):
+        return {0: (1, 1), 1: (2, 3), 3: ("2", 1)}[config["x"]]
+
+    dispatch = Checked(SearchSpec(4, size_of=size_of), Counting(), None)
+    Simulator(dispatch, lambda config: Work(1.0, [1.0])).slots(2).run()
+    errors = {row["number"]: row["error"] for row in dispatch.rows()}
+    assert errors[0] == "" and "KeyError: 2" in errors[2]
+    assert "1 <= minimum <= size" in errors[1] and "('2', 1)" in errors[3]

@@ -1,0 +1,109 @@
+"""ASHA and Hyperband decide as independent, naive models of their definitions, over thousands of random histories."""
+
+import random
+
+import pytest
+
+from hopsml.search.asha import Asha
+from hopsml.search.contract import End, Verdict
+from hopsml.search.hyperband import Hyperband
+from tests.search.executor_pool import ExecutorPool
+from tests.search.naive_rules import NaiveAsha, NaiveHyperband
+
+pytestmark = pytest.mark.fast
+
+
+def drawn_score(rng, kind):
+    """Reports of one kind: with ties, all negative, or rising with the step."""
+    if kind == 0:
+        return lambda trial, _: float(rng.randint(0, 3))
+    if kind == 1:
+        return lambda trial, _: -rng.random()
+    return lambda trial, _: trial.step * ((trial.number * 7919) % 101 / 101) + rng.random()
+
+
+@pytest.mark.parametrize("mode", ["promote", "stop"])
+def test_asha_decides_as_its_definition(mode):
+    compared = 0
+    for seed in range(1000):
+        rng = random.Random(seed)
+        first, eta = rng.choice([1, 1, 2]), rng.choice([2, 3, 4])
+        last = rng.choice([first, 9, 16, 27, 30])
+        pool = ExecutorPool(
+            Asha(last, first, eta, mode=mode),
+            places=rng.randint(1, 8),
+            trials=rng.randint(1, 40),
+            seed=seed,
+            score=drawn_score(rng, seed % 3),
+            stride=rng.choice([1, 1, 3, 12]),
+            fails=rng.choice([0, 0, 0.05]),
+            returns=rng.choice([0, 0.05]),
+            watchers=[NaiveAsha(first, last, eta, mode)],
+        )
+        compared += sum(event[0] == "report" for event in pool.run())
+        if mode == "stop":
+            assert not any(event[0] == "resume" for event in pool.log)
+    assert compared > 40_000
+
+
+def test_hyperband_promotes_as_its_definition():
+    compared = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        eta = rng.choice([2, 3, 4])
+        last = rng.choice([4, 9, 10, 16, 27])
+        model = NaiveHyperband(last, eta)
+        pool = ExecutorPool(
+            Hyperband(last, reduction_factor=eta, overlap=rng.random() < 0.5),
+            places=rng.randint(1, 12),
+            trials=rng.randint(1, 60),
+            seed=seed,
+            score=drawn_score(rng, seed % 3),
+            fails=rng.choice([0, 0, 0.05]),
+            returns=rng.choice([0, 0.05]),
+            watchers=[model],
+        )
+        pool.run()
+        compared += model.judge()
+    assert compared > 500
+
+
+def test_asha_leaves_no_place_idle_while_a_trial_is_eligible():
+    """At every step of the pool: either all places are busy, or all trials have begun and none is promotable."""
+    for seed in range(200):
+        rng = random.Random(seed)
+        model = NaiveAsha(1, 27, 3, "promote")
+        pool = ExecutorPool(
+            Asha(27, reduction_factor=3),
+            places=rng.randint(2, 9),
+            trials=30,
+            seed=seed,
+            score=drawn_score(rng, seed % 3),
+            stride=rng.choice([1, 5]),
+            fails=0.02,
+            watchers=[model],
+        )
+        advance = pool._advance
+        idle = 0
+
+        def watched(trial, pool=pool, model=model, advance=advance):
+            nonlocal idle
+            if len(pool.running) < pool.places:
+                idle += 1
+                assert pool._begun == pool.trials and model.promotable() is None
+            advance(trial)
+
+        pool._advance = watched
+        pool.run()
+        assert idle  # at the end of a search there is less to do than places
+        completed = [n for n, outcome in pool.over.items() if outcome.end is End.STOPPED and outcome.step >= 27]
+        assert len(completed) <= 30 // 3
+
+
+def test_asha_goes_on_at_once_where_it_may():
+    asha = Asha(9, reduction_factor=2)
+    for number in range(2):
+        asha.begin(number, {})
+    assert asha.report(0, 1, 0.1) is Verdict.PAUSE
+    assert asha.report(1, 1, 0.2) is Verdict.CONTINUE  # the better of two: no pause
+    assert asha.resume() is None
