@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import platform
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from hopsml import settings
@@ -47,6 +47,9 @@ class LanesAsked:
     """A search: its workers carry trials out, one after another, each on its own."""
 
     log_to_lane: bool = False  # what trials print goes to the lanes' logs as well
+    trials: str = "trials"  # where the trials' folders are, below the run directory; "": directly in it
+    directory: RunDir | None = None  # of the search that is continued; None: a new one
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for run.json
     before_status: Callable[[], None] = lambda: None  # what else must lie there before status.json
 
 
@@ -102,7 +105,8 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     application = applications.current(plan.profile, plan.keep_warm_s, _preload(plan, captured))
     size = _size(plan, application)
     record = _record(plan, captured, application, size, seed)
-    directory = claim(store, application.id, record)
+    continued = plan.lanes.directory if plan.lanes is not None else None
+    directory = claim(store, application.id, record) if continued is None else continued
     job_record.announce(directory, application.id)
     request = RunRequest(
         spec=_spec(plan, directory.run_id, size),
@@ -176,6 +180,7 @@ def _lane_payload(lanes: LanesAsked, captured: capture.Captured, seed: int) -> b
         "payload": captured.payload,
         "seed": seed,
         "log_to_lane": lanes.log_to_lane,
+        "trials": lanes.trials,
         "storage_timeout_s": settings.storage_timeout_s(),
     }
     return pickle.dumps((lane.serve, options))
@@ -276,6 +281,7 @@ def _record(
         "user": settings.project_name(),
         "driver": platform.node(),
         **run_record.of_driver(),
+        **(plan.lanes.facts if plan.lanes is not None else {}),
     }
 
 

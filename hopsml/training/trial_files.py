@@ -1,4 +1,4 @@
-"""What a trial leaves in ``trials/<id>/``: its configuration, its outputs, its record; under the predecessor's names.
+"""What a trial leaves in its folder, such as ``trials/<id>/``: its configuration, its outputs, its record; under the predecessor's names.
 
 .hparams.json   the configuration, written at the beginning
 output.log      what the function printed
@@ -28,7 +28,7 @@ EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.lo
 
 def folder_of(context: WorkerContext, trial_id: str) -> Path:
     """The trial's folder on this machine; it is brought to the run directory where that lies elsewhere."""
-    return context.export_dir.parent / "trials" / trial_id
+    return context.export_dir.parent / context.trials / trial_id
 
 
 def make(folder: Path) -> None:

@@ -9,14 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from hopsml.cluster.capture import Captured
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments
+from hopsml.experiment.searches.names import NameOf
 from hopsml.search import registry
 from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.space import Searchspace, check_function
 
 VERSION = 1  # of what a search writes down of itself
 DIRECTIONS = ("max", "min")
+_OFFERED = ("hparams", "reporter", "budget")  # what a trial offers besides its configuration
 _UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "m": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _UNITS |= {"d": 86400.0, "day": 86400.0}
 _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
@@ -63,11 +66,13 @@ class Options:
 class SearchCall:
     """A checked call. Times are in seconds; ``searcher`` and ``stopper`` have not been asked anything yet.
 
-    ``folder_of`` names the trial's folder below the run directory, from its configuration and number; None: by Maggy's id.
+    ``name_of`` names the trials' folders, None: by Maggy's ids; they lie in ``folder`` of the run directory. ``with_summary``:
+    the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a search that is continued,
+    which has no ``function`` of this process.
     """
 
     verb: str
-    function: Callable[..., Any]
+    function: Callable[..., Any] | None
     args: dict[str, Any]
     space: Searchspace
     searcher: Searcher
@@ -98,16 +103,19 @@ class SearchCall:
     echo: bool
     searcher_name: str = ""
     stopper_name: str = ""
-    folder_of: Callable[[Mapping[str, Any], int], str] | None = None
-    strict: bool = False  # the predecessor's rules about what a trial may return
+    name_of: NameOf | None = None
+    folder: str = "trials"
+    with_summary: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+    captured: Captured | None = None
 
 
 def checked(verb: str, function: Callable[..., Any], space: Any, options: Options, seed: int) -> SearchCall:
     """Check everything; nothing is started. ``seed``: of the run, where the call names none."""
     space = searchspace(space)
     args = dict(options.args or {})
-    check_function(space, function, given=args) if "given" in inspect.signature(check_function).parameters else None
+    check_function(space, function)
+    check_filled_in(space, function, args)
     seed = seed if options.seed is None else arguments.whole_number("seed", options.seed, at_least=0)
     direction = direction_of(options.direction)
     searcher = searcher_of(options, space, seed)
@@ -150,6 +158,29 @@ def checked(verb: str, function: Callable[..., Any], space: Any, options: Option
         searcher_name=options.searcher if isinstance(options.searcher, str) else type(searcher).__name__,
         stopper_name=options.stopper if isinstance(options.stopper, str) else type(options.stopper).__name__,
     )
+
+
+def check_filled_in(space: Searchspace, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
+    """Raise ArgumentError where a parameter of the function would get no value, or two."""
+    if twice := sorted(set(args) & set(space.keys())):
+        raise ArgumentError(f"{', '.join(twice)} is in args and in the search space: it can have one value only")
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin, which does not say
+        return
+    given = {*space.keys(), *args, *_OFFERED}
+    missing = [
+        name
+        for name, one in known.items()
+        if one.default is inspect.Parameter.empty
+        and one.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        and name not in given
+    ]
+    if missing:
+        raise ArgumentError(
+            f"{getattr(function, '__name__', function)}({', '.join(known)}) needs {', '.join(missing)}, which neither the "
+            "search space nor args gives; add it to one of them, or give it a default"
+        )
 
 
 def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tuple[Callable[..., Any], Any, Options]:

@@ -7,9 +7,7 @@ the journal holds them. Everything that can go wrong ends in the handle's future
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +17,7 @@ from hopsml.experiment.searches.board import Board, Running
 from hopsml.experiment.searches.hands import Hands
 from hopsml.experiment.searches.scribe import Scribe
 from hopsml.search import journal
+from hopsml.experiment.searches.names import Names
 from hopsml.search.dispatch import Dispatch
 from hopsml.search.events import (
     Action,
@@ -28,7 +27,6 @@ from hopsml.search.events import (
     Conclude,
     Ended,
     EndTrial,
-    Event,
     Form,
     Reported,
     Resize,
@@ -36,10 +34,12 @@ from hopsml.search.events import (
     Tick,
     WantLanes,
 )
+from hopsml.search.ledger import Trial, row
 
 log = logging.getLogger("hopsml.search")
 
 BATCH = 512  # events at a time
+CANCEL_S = 5.0  # for the trials of a search that was cancelled to end in order
 COUNT_EVERY_S = 0.05  # between two looks at how many trials are where
 
 
@@ -52,19 +52,21 @@ class Session:
         hands: Hands,
         scribe: Scribe,
         board: Board,
+        names: Names,
         *,
-        id_of: Callable[[int], str],
-        progress_files: Mapping[str, Callable[[], bytes]],
+        files: Mapping[str, Callable[[], bytes]],
         on_report: Callable[[int, Mapping[str, Any], int, float], None] = lambda *_: None,
     ) -> None:
-        """``progress_files``: by URL, what shows how far the search is; made on the scribe's thread."""
-        self.dispatch, self.hands, self.scribe, self.board = dispatch, hands, scribe, board
-        self._id_of, self._files, self._on_report = id_of, progress_files, on_report
-        self._told: deque[tuple[int, dict[str, Any], dict[str, Any] | None]] = deque()
-        self._lock = threading.Lock()
+        """``files``: by URL, what shows how far the search is; made on the scribe's thread.
+
+        ``on_report`` gets number, values, step and time of what trials report.
+        """
+        self.dispatch, self.hands, self.scribe, self.board, self.names = dispatch, hands, scribe, board, names
+        self._files, self._on_report = files, on_report
         self._places: dict[int, str] = {}
-        self._facts = 0
+        self._facts = self._facts_at_last = 0  # since the last snapshot of the journal, and before it
         self._counted_at = 0.0
+        self._give_up_at = float("inf")  # when a search that was cancelled ends, however its trials are
         self.conclusion: Conclude | None = None
 
     def run(self) -> Conclude:
@@ -77,8 +79,8 @@ class Session:
     # ------------------------------------------------------------------------------------------ events
 
     def _turn(self) -> None:
-        wake = self.dispatch.wake_at()
-        news = self.hands.get(None if wake is None else max(0.0, wake - time.monotonic()))
+        wake = min(self.dispatch.wake_at() or float("inf"), self._give_up_at)
+        news = self.hands.get(max(0.0, wake - time.monotonic()) if wake < float("inf") else None)
         batch = [] if news is None else [news]
         while news is not None and len(batch) < BATCH and (news := self.hands.get(0.0)) is not None:
             batch.append(news)
@@ -88,9 +90,13 @@ class Session:
             if isinstance(one.event, RunOver):
                 self._lost(one.event)
             self._show(one)
+            if isinstance(one.event, CancelAsked):
+                self._give_up_at = min(self._give_up_at, now + CANCEL_S)
             if one.event is not None and not isinstance(one.event, RunOver):
                 actions += self.dispatch.handle(one.event, now)
-        if wake is not None and now >= wake:
+        if now >= self._give_up_at and self.dispatch.conclusion is None:
+            raise RunCancelled(f"search {self.board.run_id} was cancelled", self.board.run_dir)
+        if now >= wake:
             actions += self.dispatch.handle(Tick(), now)
         self._follow(actions)
 
@@ -116,25 +122,40 @@ class Session:
         trial = self.dispatch.ledger.get(event.number)
         if trial is not None:
             place = self._places.get(event.number, "")
-            self.board.trial_began(
-                Running(event.number, self._id_of(event.number), dict(trial.config), place, time.time())
-            )
+            name = self.names.of(event.number)
+            self.board.trial_began(Running(event.number, name, dict(trial.config), place, time.time()))
 
     # ------------------------------------------------------------------------------------------ what follows
 
     def _follow(self, actions: list[Action]) -> None:
-        """The journal first."""
-        facts = self.dispatch.take_facts()
-        ticket = self.scribe.put(journal.lines_of(facts)) if facts else self.scribe.put(())
+        """The journal first: nobody is told, and nothing begins, before it can be known after a crash."""
         for action in actions:
-            self._carry_out(action, ticket)
-        self._snapshot(len(facts))
+            if isinstance(action, Assign | Form):
+                self.names.of(action.number)
+        facts = self.dispatch.take_facts()
+        lines = [*journal.lines_of(facts), *self.names.new_lines()]
+        self._facts += len(facts)
+        if journal.snapshot_due(self._facts, self._facts_at_last):
+            self._facts, self._facts_at_last = 0, self._facts_at_last + self._facts
+            lines.append(journal.snapshot(self.dispatch))
+        self.scribe.journal(lines, self._may_wait)
+        settled = False
+        for action in actions:
+            settled = settled or isinstance(action, Settled)
+            self._carry_out(action)
+        if settled:
+            for url, content in self._files.items():
+                self.scribe.keep(url, content)
         now = time.monotonic()
         if now - self._counted_at > COUNT_EVERY_S or self.conclusion is not None:
             self._counted_at = now
             self._count()
 
-    def _carry_out(self, action: Action, ticket: int) -> None:
+    def _may_wait(self) -> bool:
+        """Whether the store may still come back: while nobody has cancelled the search."""
+        return time.monotonic() < self._give_up_at and not self.hands.run.done()
+
+    def _carry_out(self, action: Action) -> None:
         match action:
             case Assign() | Form():
                 self._places[action.number] = self.hands.begin(action)
@@ -145,53 +166,30 @@ class Session:
             case WantLanes():
                 self.hands.want(action.count)
             case Settled():
-                self._settle(action, ticket)
+                self._settle(action)
             case Conclude():
                 self.conclusion = action
 
-    def _settle(self, action: Settled, ticket: int) -> None:
+    def _settle(self, action: Settled) -> None:
         trial = self.dispatch.ledger.get(action.number)
         assert trial is not None
-        row = {**self.dispatch.row(action.number), "trial_id": self._id_of(action.number), "outputs": action.outputs}
-        best = self.dispatch.best()
-        if best is not None:
-            best = {**best, "trial_id": self._id_of(best["number"])}
-        with self._lock:
-            self._told.append((ticket, row, best))
+        self.board.trial_left(action.number)
+        self.board.settled(self.row(trial), self.best())
         self._places.pop(action.number, None)
-        if self.scribe.durable >= ticket:
-            self.durable(ticket)
 
-    def durable(self, ticket: int) -> None:
-        """Lines up to this ticket are in the journal: what they say may be told. On the scribe's thread."""
-        while True:
-            with self._lock:
-                if not self._told or self._told[0][0] > ticket:
-                    break
-                _, row, best = self._told.popleft()
-                self.board.settled(row, best)
-        for url, content in self._files.items():
-            self.scribe.keep(url, content)
+    def row(self, trial: Trial) -> dict[str, Any]:
+        """A trial as people see it."""
+        return {**row(trial), "trial_id": self.names.given(trial.number), "outputs": trial.outputs}
 
-    def _snapshot(self, facts: int) -> None:
-        self._facts += facts
-        if journal.snapshot_due(self._facts, self._at_last()):
-            self._facts = 0
-            self.scribe.put([journal.snapshot(self.dispatch)])
+    def rows(self) -> list[dict[str, Any]]:
+        """All trials; for any thread."""
+        return [self.row(trial) for trial in list(self.dispatch.ledger.trials)]
 
-    def _at_last(self) -> int:
-        return len(self.dispatch.ledger)
+    def best(self) -> dict[str, Any] | None:
+        """The best trial so far."""
+        best = self.dispatch.ledger.best
+        return None if best is None else self.row(best)
 
     def _count(self) -> None:
-        places = self.dispatch.places
-        self.board.counted(self.dispatch.ledger.counts(), self.dispatch.teller.limit, places.held)
-
-    # ------------------------------------------------------------------------------------------ from other threads
-
-    def post(self, event: Event) -> None:
-        """Something that the user wants."""
-        self.hands.post(event)
-
-    def cancel(self, reason: str) -> None:
-        """End the search; what has been found so far stands."""
-        self.post(CancelAsked(reason))
+        dispatch = self.dispatch
+        self.board.counted(dispatch.ledger.counts(), dispatch.teller.limit, dispatch.places.held)
