@@ -15,6 +15,7 @@ _MODULES = ("devices", "elastic", "errors", "experiment", "hdfs", "tensorboard",
 
 __all__ = [
     "__version__",
+    "cached",
     "devices",
     "elastic",
     "errors",
@@ -26,6 +27,7 @@ __all__ = [
     "tensorboard",
     "tensorflow",
     "tracking",
+    "trial",
     "util",
 ]
 
@@ -39,13 +41,17 @@ if TYPE_CHECKING:
     import hopsml.tensorflow as tensorflow
     import hopsml.tracking as tracking
     import hopsml.util as util
+    from hopsml.training.cached import cached
     from hopsml.training.messages import receive, send
     from hopsml.training.report import report
+    from hopsml.training.trial import trial
 
 _FUNCTIONS = {
+    "cached": "hopsml.training.cached",
     "receive": "hopsml.training.messages",
     "report": "hopsml.training.report",
     "send": "hopsml.training.messages",
+    "trial": "hopsml.training.trial",
 }
 
 

@@ -241,14 +241,13 @@ class IndependentGang(Gang):
             return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
         self.phase, self.outcome = Phase.STOPPING, Conclude(Phase.FINISHED, reason=event.reason)
         self.deadline = now + self.spec.grace_s
-        actions: list[Action] = [self._give_back_resting()] if self.resting else []
+        actions = self._take_no_more()
         actions += [ParkWorkers(lane.rank, (agent_id,), "") for agent_id, lane in self.members.items()]
         return actions + self._conclude_if_over()
 
     def _end(self, outcome: Conclude, now: float) -> list[Action]:
         self.phase, self.outcome = Phase.STOPPING, outcome
-        actions: list[Action] = [self._give_back_resting()] if self.resting else []
-        return actions + self._stop_all(self.spec.failed_flush_s, now) + self._conclude_if_over()
+        return self._take_no_more() + self._stop_all(self.spec.failed_flush_s, now) + self._conclude_if_over()
 
     def _stop_late(self, now: float) -> list[Action]:
         if self.deadline is None or now < self.deadline:
@@ -270,9 +269,10 @@ class IndependentGang(Gang):
             actions.append(StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, flush_s))
         return actions
 
-    def _give_back_resting(self) -> ReturnAgents:
+    def _take_no_more(self) -> list[Action]:
+        """First of all: agents that are returned would be granted to this run again."""
         resting, self.resting = tuple(self.resting), []
-        return ReturnAgents(resting)
+        return [AskAgents(0, 0), *([ReturnAgents(resting)] if resting else [])]
 
     def _conclude_if_over(self) -> list[Action]:
         if self.phase is not Phase.STOPPING or self.outcome is None or self.members:

@@ -37,7 +37,7 @@ from hopsml.storage.mirror_plan import (
 from hopsml.storage.run_dir import step_of
 from hopsml.storage.tree import has_temporary_part
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, TRIALS = "checkpoints", "trials"
 _COPIES_AT_ONCE = 4
 _MOST_NAMED = 50  # paths in one message
 
@@ -181,10 +181,11 @@ class Loop:
         return None
 
     def _commit(self, path: str) -> None:
-        directory = urls.join(self._wanted.url, CHECKPOINTS)
-        step = step_of(path.rpartition("/")[2])
+        folder, _, name = path.rpartition("/")
+        directory = urls.join(self._wanted.url, folder)
+        step = step_of(name)
         checkpoints.commit(self._wanted.root / path, directory, step or 0, self._wanted.timeout_s)
-        keep = self._wanted.keep_checkpoints or checkpoints.read_keep(self._wanted.root / CHECKPOINTS)
+        keep = self._wanted.keep_checkpoints or checkpoints.read_keep(self._wanted.root / folder)
         if keep:  # after the newer one is there, so that the store is never without
             checkpoints.prune(directory, keep, self._wanted.timeout_s)
 
@@ -211,8 +212,8 @@ def look(root: Path) -> Listing:
     complete: list[str] = []
     for folder, folders, names in os.walk(root):
         below = Path(folder).relative_to(root).as_posix()
-        if below == CHECKPOINTS:
-            complete += sorted(f"{CHECKPOINTS}/{name}" for name in folders if step_of(name) is not None)
+        if holds_checkpoints(below):
+            complete += sorted(f"{below}/{name}" for name in folders if step_of(name) is not None)
             folders[:] = [name for name in folders if step_of(name) is None]
         folders[:] = [name for name in folders if not has_temporary_part(name)]
         for name in names:
@@ -220,6 +221,12 @@ def look(root: Path) -> Listing:
             if seen:
                 files.append(seen)
     return Listing(tuple(files), tuple(complete))
+
+
+def holds_checkpoints(below: str) -> bool:
+    """Whether a folder, relative to the run directory, is the run's or a trial's for checkpoints."""
+    parts = below.split("/")
+    return parts == [CHECKPOINTS] or (len(parts) > 2 and parts[0] == TRIALS and parts[-1] == CHECKPOINTS)
 
 
 def look_at(root: Path, path: Path) -> LocalFile | None:

@@ -58,6 +58,8 @@ class Lane:
 
     def serve(self) -> None:
         """Until the queue is at its end."""
+        import cloudpickle  # noqa: F401 what every runner needs is imported once, before they are forked
+
         processes.become_subreaper()
         gc.freeze()  # a runner's collector need not look at what is here already
         self._poll.register(self.inbox.fileno(), select.POLLIN)

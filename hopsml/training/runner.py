@@ -184,9 +184,10 @@ class Runner:
 
     def _restore(self) -> None:
         """What the next trial would inherit of this one: variables and the working directory."""
-        if dict(os.environ) != self._environment:
-            os.environ.clear()
-            os.environ.update(self._environment)
+        usual, found = self._environment, dict(os.environ)
+        for name in found.keys() - usual.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in usual.items() if found.get(name) != value})
         os.chdir(self.context.work_dir)
 
     def _function(self) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -43,7 +43,7 @@ class Thinner:
         self.allowance = min(AT_ONCE, self.allowance + (now - self.at) * PER_SECOND)
         self.at = now
         passed: list[TrialReported] = []
-        while self.waiting and self.allowance >= 1.0:
+        while self.waiting and self.allowance >= 1.0 - 1e-6:  # times are rounded
             self.allowance -= 1.0
             passed.append(self.waiting.pop(next(iter(self.waiting))))
         return passed

@@ -1,0 +1,299 @@
+"""Groups of lanes: the rules one by one, then the invariants over random sequences of events, with the real pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster import gang, pool
+from hopsml.cluster.gang import GangSpec, Phase
+from hopsml.cluster.independent_gang import FRUITLESS_LIMIT, IndependentGang
+from hopsml.cluster.pool import Pool
+
+pytestmark = pytest.mark.fast
+
+
+def spec(**other: Any) -> GangSpec:
+    return GangSpec("run", **{"size": 3, "start_timeout_s": 10, "cooldown_s": 5, "independent": True, **other})
+
+
+def grant(machine: IndependentGang, *names: str, host: str = "", now: float = 0.0) -> list[gang.Action]:
+    return machine.handle(gang.Granted(names, tuple(host or f"host-{n}" for n in names)), now)
+
+
+def running(*names: str, host: str = "", **other: Any) -> IndependentGang:
+    machine = IndependentGang(spec(**other))
+    machine.begin(0.0)
+    grant(machine, *names, host=host)
+    for number, name in enumerate(names):
+        machine.handle(gang.Started(name, number), 1.0)
+    assert machine.phase is Phase.RUNNING
+    return machine
+
+
+def of_kind(actions: list[gang.Action], kind: type) -> list[Any]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def die(machine: IndependentGang, name: str, now: float) -> list[gang.Action]:
+    lane = machine.members[name].rank
+    return machine.handle(gang.Failed(name, lane, "signal 9"), now) + machine.handle(gang.Closed(name, lane), now)
+
+
+def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
+    machine = IndependentGang(spec())
+    assert machine.begin(0.0) == [gang.AskAgents(1, 3)]
+    assert grant(machine, "a") == [gang.StartGeneration(0, ("a",))]
+    assert machine.handle(gang.Started("a", 0), 1.0) == [gang.Announce("joined", 0, "host-a")]
+    assert grant(machine, "b", "c") == [gang.StartGeneration(1, ("b",)), gang.StartGeneration(2, ("c",))]
+    assert machine.phase is Phase.RUNNING
+
+
+def test_a_worker_that_dies_is_another_lane_on_its_agent_and_takes_nobody_along():
+    machine = running("a", "b")
+    assert machine.handle(gang.Failed("a", 0, "signal 9"), 2.0) == [gang.Announce("left", 0, "signal 9")]
+    assert machine.handle(gang.Closed("a", 0), 2.1) == [gang.StartGeneration(2, ("a",))]
+    assert machine.handle(gang.Started("a", 0), 2.2) == []  # a word of the dead one
+    assert machine.handle(gang.Started("a", 2), 2.2) == [gang.Announce("joined", 2, "host-a")]
+
+
+def test_a_lost_agent_is_a_lost_lane_and_the_last_one_begins_a_wait_that_ends_with_its_reason():
+    machine = running("a", "b")
+    assert machine.handle(gang.MemberLost("b", "its executor died"), 2.0) == [
+        gang.Announce("left", 1, "its executor died")
+    ]
+    machine.handle(gang.MemberLost("a", "that one too"), 3.0)
+    assert machine.phase is Phase.WAITING
+    assert machine.handle(gang.Tick(), 12.9) == []
+    (outcome,) = of_kind(machine.handle(gang.Tick(), 13.0), gang.Conclude)
+    assert outcome.phase is Phase.FAILED and outcome.error == "start" and "that one too" in outcome.reason
+
+
+def test_the_wait_ends_with_the_next_agent():
+    machine = running("a")
+    machine.handle(gang.MemberLost("a", "gone"), 2.0)
+    assert grant(machine, "b", now=11.0) == [gang.StartGeneration(1, ("b",))]
+    assert machine.handle(gang.Tick(), 15.0) == [] and machine.phase is Phase.FORMING
+
+
+def test_a_host_on_which_workers_die_in_a_row_is_set_aside_and_tried_again_later():
+    machine = running("a", host="one")
+    for count in range(1, FRUITLESS_LIMIT):
+        assert of_kind(die(machine, "a", float(count)), gang.StartGeneration)
+    actions = die(machine, "a", 6.0)
+    (note,) = of_kind(actions, gang.Note)
+    assert "host one is set aside for 5 s" in note.text and not of_kind(actions, gang.StartGeneration)
+    assert grant(machine, "b", host="one", now=7.0) == []
+    assert grant(machine, "c", host="two", now=7.0) == [gang.StartGeneration(5, ("c",))]
+    assert machine.handle(gang.Tick(), 10.9) == []
+    starts = of_kind(machine.handle(gang.Tick(), 11.0), gang.StartGeneration)
+    assert [start.agent_ids for start in starts] == [("a",), ("b",)]
+
+
+def test_a_word_of_a_worker_makes_its_host_good_again():
+    machine = running("a", host="one")
+    for count in range(3 * FRUITLESS_LIMIT):
+        lane = machine.members["a"].rank
+        machine.handle(gang.Started("a", lane), float(count))
+        machine.handle(gang.Heard("a", lane), float(count))
+        assert of_kind(die(machine, "a", float(count)), gang.StartGeneration)
+
+
+def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
+    machine = running("a", "b")
+    assert machine.handle(gang.DrainAsked("a", "its node goes"), 2.0) == [gang.ParkWorkers(0, ("a",), "its node goes")]
+    assert machine.handle(gang.DrainAsked("a", "its node goes"), 2.0) == []
+    assert machine.handle(gang.ReleaseAsked(1), 2.0) == [gang.ParkWorkers(1, ("b",), "")]
+    machine.handle(gang.Finished("a", 0), 3.0)
+    assert machine.handle(gang.Closed("a", 0), 3.0) == [
+        gang.Announce("left", 0, "its node goes"),
+        gang.ReturnAgents(("a",), "its node goes"),
+    ]
+    assert machine.handle(gang.Closed("b", 1), 3.0) == [
+        gang.Announce("left", 1, "released"),
+        gang.ReturnAgents(("b",)),
+    ]
+
+
+def test_one_that_does_not_start_its_worker_is_cut_off():
+    machine = IndependentGang(spec())
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    machine.handle(gang.Started("a", 0), 1.0)
+    (drop,) = machine.handle(gang.Tick(), 10.5)
+    assert drop == gang.DropAgents(("b",), "did not start its worker within 10 s")
+    assert machine.handle(gang.MemberLost("b", drop.reason), 10.5) == []  # nobody has heard of it
+
+
+def test_a_complete_search_lets_lanes_leave_by_themselves_and_ends_late_ones():
+    machine = running("a", "b")
+    ask, *parks = machine.handle(gang.CancelAsked("all trials are done", complete=True), 2.0)
+    assert ask == gang.AskAgents(0, 0) and [park.generation for park in parks] == [0, 1]
+    assert machine.handle(gang.Closed("a", 0), 2.1)[-1] == gang.ReturnAgents(("a",))
+    (stop,) = machine.handle(gang.Tick(), 2.0 + machine.spec.grace_s)
+    assert stop == gang.StopWorkers(1, ("b",), machine.spec.grace_s, machine.spec.flush_s)
+    *_, outcome = machine.handle(gang.Closed("b", 1), 5.0)
+    assert outcome.phase is Phase.FINISHED
+
+
+def test_a_lane_that_answers_nothing_at_the_end_is_cut_off():
+    machine = running("a")
+    machine.handle(gang.CancelAsked("enough"), 2.0)
+    drop, outcome = machine.handle(gang.Tick(), 100.0)
+    assert drop.agent_ids == ("a",) and outcome.phase is Phase.CANCELLED
+
+
+# ---------------------------------------------------------------------------------------------- invariants
+
+
+class World:
+    """The real pool, agents that come when they are asked for, and workers that do what the gang says, in their time."""
+
+    def __init__(self, size: int) -> None:
+        self.now = 0.0
+        self.pool = Pool()
+        self.gang = IndependentGang(spec(size=size))
+        self.coming: list[tuple[int, int]] = []
+        self.agents: dict[str, int | None] = {}  # -> lane that its worker is, None: it has none
+        self.told: set[int] = set()  # lanes that will end
+        self.joined: set[int] = set()
+        self.left: set[int] = set()
+        self.lanes: list[int] = []
+        self.outcome: gang.Conclude | None = None
+        self.count = 0
+        self.carry_out(self.gang.begin(self.now))
+
+    def tell(self, event: gang.Event) -> None:
+        self.carry_out(self.gang.handle(event, self.now))
+
+    def carry_out(self, actions: list[gang.Action]) -> None:
+        for action in actions:
+            match action:
+                case gang.AskAgents():
+                    self.serve(self.pool.demand("run", action.count, self.now, action.most))
+                case gang.StartGeneration(number, (agent_id,)):
+                    assert self.agents[agent_id] is None, "two workers on one agent"
+                    assert not self.lanes or number > self.lanes[-1], "numbers only grow"
+                    self.lanes.append(number)
+                    self.agents[agent_id] = number
+                case gang.ParkWorkers(number, (agent_id,)) | gang.StopWorkers(number, (agent_id,)):
+                    assert self.agents[agent_id] == number
+                    self.told.add(number)
+                case gang.DropAgents():
+                    for agent_id in action.agent_ids:
+                        self.lose(agent_id)
+                case gang.ReturnAgents():
+                    for agent_id in action.agent_ids:
+                        assert self.agents[agent_id] is None, "returned at work"
+                    if action.leave:
+                        self.serve(self.pool.dismiss(action.agent_ids, action.leave))
+                    else:
+                        self.serve(self.pool.returned(action.agent_ids, self.now))
+                case gang.Announce("joined"):
+                    assert action.rank not in self.joined
+                    self.joined.add(action.rank)
+                case gang.Announce("left"):
+                    assert action.rank in self.joined and action.rank not in self.left
+                    self.left.add(action.rank)
+                case gang.Conclude():
+                    assert self.outcome is None
+                    self.outcome = action
+                    self.serve(self.pool.withdraw("run", self.now))
+
+    def serve(self, actions: list[pool.Action]) -> None:
+        for action in actions:
+            match action:
+                case pool.Submit():
+                    self.coming += [(action.ask, index) for index in range(action.count)]
+                case pool.Grant():
+                    hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
+                    self.tell(gang.Granted(action.agent_ids, hosts))
+                case pool.DismissAgents():
+                    for agent_id in action.agent_ids:
+                        del self.agents[agent_id]
+                case pool.CancelAsk():
+                    self.coming = [slot for slot in self.coming if slot[0] != action.ask]
+
+    # -------------------------------------------------------------------------------- what may happen
+
+    def come(self, which: int) -> None:
+        if self.coming:
+            slot = self.coming.pop(which % len(self.coming))
+            agent_id, self.count = f"a{self.count}", self.count + 1
+            self.agents[agent_id] = None
+            self.serve(self.pool.connected(agent_id, slot, agent_id, self.now))
+
+    def lose(self, agent_id: str) -> None:
+        if agent_id in self.agents:
+            del self.agents[agent_id]
+            self.tell(gang.MemberLost(agent_id, "its executor died"))
+            self.serve(self.pool.disconnected(agent_id, False, self.now))
+
+    def end_worker(self, agent_id: str, dies: bool) -> None:
+        lane = self.agents[agent_id]
+        assert lane is not None
+        self.tell(gang.Failed(agent_id, lane, "signal 9") if dies else gang.Finished(agent_id, lane))
+        self.agents[agent_id] = None
+        self.tell(gang.Closed(agent_id, lane))
+
+    def happen(self, what: str, which: int) -> None:
+        self.now += 0.5
+        at_work = [agent_id for agent_id, lane in self.agents.items() if lane is not None]
+        chosen = at_work[which % len(at_work)] if at_work else None
+        if what == "come":
+            self.come(which)
+        elif what == "tick":
+            self.now += which % 9
+            self.serve(self.pool.tick(self.now))
+            self.tell(gang.Tick())
+        elif what == "resize":
+            self.tell(gang.ResizeAsked(which % 5))
+        elif what == "lose" and self.agents:
+            self.lose(list(self.agents)[which % len(self.agents)])
+        elif what == "drain" and self.agents:
+            self.tell(gang.DrainAsked(list(self.agents)[which % len(self.agents)], "its node goes"))
+        elif chosen is not None:
+            lane = self.agents[chosen]
+            assert lane is not None
+            if what == "start":
+                self.tell(gang.Started(chosen, lane))
+            elif what == "say":
+                self.tell(gang.Heard(chosen, lane))
+            elif what == "release":
+                self.tell(gang.ReleaseAsked(lane))
+            elif what == "end":
+                self.end_worker(chosen, dies=lane not in self.told)
+
+    def check(self) -> None:
+        working = {agent_id for agent_id, lane in self.agents.items() if lane is not None}
+        assert set(self.gang.members) == working or self.gang.phase.is_final
+        if self.outcome is not None and self.outcome.phase is Phase.FAILED:
+            assert not working, "it failed although somebody was there"
+
+
+EVENTS = ("come", "come", "start", "start", "say", "end", "end", "lose", "drain", "release", "resize", "tick")
+SEQUENCES = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 100)), max_size=60)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 4), SEQUENCES, st.booleans())
+def test_whatever_happens_lanes_are_counted_once_and_every_group_ends(
+    size: int, events: list[tuple[str, int]], complete: bool
+) -> None:
+    world = World(size)
+    for what, which in events:
+        world.happen(what, which)
+        world.check()
+    world.tell(gang.CancelAsked("that is all", complete))
+    for _ in range(200):
+        if world.outcome is not None:
+            break
+        for agent_id in [a for a, lane in world.agents.items() if lane in world.told]:
+            world.end_worker(agent_id, dies=False)
+        world.happen("tick", 1)
+    assert world.gang.phase.is_final and world.outcome is not None
+    assert world.joined == world.left or any(world.agents.values())
+    assert not [a for a, holder in world.pool.agents.items() if holder.run_id == "run"], "an agent that nobody has back"

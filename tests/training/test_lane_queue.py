@@ -1,0 +1,227 @@
+"""What a lane does next, and which reports it passes on: the rules, then the invariants over random sequences."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.search.messages import EndTrial, RunTrial, TrialBegan, TrialEnded, TrialReported
+from hopsml.training import lane_queue
+from hopsml.training.lane_queue import (
+    LEAVE_S,
+    Give,
+    KillRunner,
+    LaneQueue,
+    Leave,
+    LetRunnerGo,
+    Runner,
+    Say,
+    StartRunner,
+    Worn,
+)
+from hopsml.training.thinning import AT_ONCE, MOST_WAITING, PER_SECOND, Thinner
+
+pytestmark = pytest.mark.fast
+
+
+def trial(number: int, isolated: bool = False) -> RunTrial:
+    return RunTrial(number, 0, trial_id=f"t{number}", config=b"", isolated=isolated)
+
+
+def ended(number: int, how: str = "finished") -> TrialEnded:
+    return TrialEnded(number, 0, how)
+
+
+def test_trials_follow_each_other_in_one_process():
+    queue = LaneQueue()
+    assert queue.told(trial(0), 0.0) == [StartRunner(), Give(trial(0))]
+    assert queue.told(trial(1), 0.1) == []
+    assert queue.heard(TrialBegan(0, 0, pid=5), 0.1) == [Say(TrialBegan(0, 0, pid=5))]
+    assert queue.heard(ended(0), 0.2) == [Say(ended(0)), Give(trial(1))]
+    assert queue.heard(ended(1), 0.3) == [Say(ended(1))]
+    assert queue.told(trial(2), 0.4) == [Give(trial(2))]
+
+
+@pytest.mark.parametrize("how", ["failed", "worn", "isolated"])
+def test_a_process_that_must_not_be_used_again_leaves_before_the_next_trial_begins(how: str):
+    queue = LaneQueue()
+    queue.told(trial(0, isolated=how == "isolated"), 0.0)
+    queue.told(trial(1), 0.0)
+    if how == "worn":
+        assert queue.heard(Worn("threads"), 0.1) == []
+    end = ended(0, "failed" if how == "failed" else "finished")
+    assert queue.heard(end, 0.1) == [Say(end)]
+    assert queue.gone("exit status 0", -1, 0.2) == [StartRunner(), Give(trial(1))]
+
+
+def test_a_process_that_does_not_leave_is_killed():
+    queue = LaneQueue()
+    queue.told(trial(0, isolated=True), 0.0)
+    queue.heard(ended(0), 0.1)
+    assert queue.tick(0.1 + LEAVE_S - 0.01) == []
+    assert queue.tick(0.1 + LEAVE_S) == [KillRunner()]
+    assert queue.gone("signal 9", -1, 6.0) == []
+
+
+def test_a_trial_with_a_process_of_its_own_gets_a_fresh_one():
+    queue = LaneQueue()
+    queue.told(trial(0), 0.0)
+    queue.heard(ended(0), 0.1)
+    assert queue.told(trial(1, isolated=True), 0.2) == [LetRunnerGo()]
+    assert queue.gone("exit status 0", -1, 0.3) == [StartRunner(), Give(trial(1, isolated=True))]
+
+
+def test_a_process_that_dies_is_the_end_of_its_trial_alone():
+    queue = LaneQueue()
+    queue.told(trial(0), 0.0)
+    queue.told(trial(1), 0.0)
+    end, *rest = queue.gone("killed by signal 11", 3, 0.5)
+    assert end == Say(TrialEnded(0, 0, "died", error="killed by signal 11", seconds=0.5, checkpoint_step=3))
+    assert rest == [StartRunner(), Give(trial(1))]
+
+
+@pytest.mark.parametrize(("how", "outcome"), [("stop", "stopped"), ("pause", "paused")])
+def test_a_deadline_is_kept_by_force_and_counts_as_what_was_asked(how: str, outcome: str):
+    queue, message = LaneQueue(), EndTrial(0, 0, how=how, deadline_s=2.0)
+    queue.told(trial(0), 0.0)
+    assert queue.told(message, 1.0) == [Give(message)]
+    assert queue.tick(2.9) == [] and queue.tick(3.0) == [KillRunner()]
+    (say,) = queue.gone("killed by signal 9", 7, 3.1)
+    assert isinstance(say, Say) and isinstance(say.message, TrialEnded)
+    assert say.message.how == outcome and "did not end within 2 s" in say.message.error
+    assert say.message.checkpoint_step == 7
+
+
+def test_a_process_that_dies_before_its_deadline_has_died():
+    queue = LaneQueue()
+    queue.told(trial(0), 0.0)
+    queue.told(EndTrial(0, 0, how="stop"), 1.0)
+    (say,) = queue.gone("killed by signal 11", -1, 1.1)
+    assert isinstance(say, Say) and isinstance(say.message, TrialEnded) and say.message.how == "died"
+
+
+def test_what_waits_is_withdrawn_and_what_has_begun_is_not():
+    queue = LaneQueue()
+    queue.told(trial(0), 0.0)
+    queue.told(trial(1), 0.0)
+    assert queue.told(EndTrial(1, 0, how="withdraw"), 0.1) == [Say(TrialEnded(1, 0, "withdrawn"))]
+    assert queue.told(EndTrial(0, 0, how="withdraw"), 0.1) == []
+    assert queue.told(EndTrial(9, 0, how="stop"), 0.1) == []
+    assert queue.heard(ended(0), 0.2) == [Say(ended(0))]
+
+
+def test_after_the_last_word_what_runs_is_finished_and_nothing_is_begun():
+    queue = LaneQueue()
+    queue.told(trial(0), 0.0)
+    queue.told(trial(1), 0.0)
+    assert queue.closed(0.1) == []
+    assert queue.heard(ended(0), 0.2) == [Say(ended(0)), LetRunnerGo()]
+    assert queue.gone("exit status 0", -1, 0.3) == [Leave()]
+    assert LaneQueue().closed(0.0) == [Leave()]
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["run", "run", "isolated", "stop", "pause", "withdraw", "end", "end", "fail", "worn", "die", "tick"]
+        ),
+        st.integers(0, 20),
+    ),
+    max_size=50,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(EVENTS)
+def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: list[tuple[str, int]]) -> None:
+    queue, now, count = LaneQueue(), 0.0, 0
+    told: list[int] = []  # trials that have ended, as the driver is told
+    runner: list[RunTrial] | None = None  # what the process has been given; None: there is none
+    spent = False
+
+    def carry_out(actions: list[lane_queue.Action]) -> None:
+        nonlocal runner, spent
+        for action in actions:
+            match action:
+                case StartRunner():
+                    assert runner is None
+                    runner, spent = [], False
+                case Give(RunTrial() as given):
+                    assert runner is not None and not spent and (not given.isolated or not runner)
+                    runner.append(given)
+                    spent = given.isolated
+                case Say(TrialEnded() as end):
+                    assert end.number not in told
+                    told.append(end.number)
+                case LetRunnerGo() | KillRunner():
+                    spent = True
+
+    def die() -> None:
+        nonlocal runner
+        runner = None
+        carry_out(queue.gone("signal 9", -1, now))
+
+    for what, which in events:
+        now += 0.5
+        if what in ("run", "isolated"):
+            carry_out(queue.told(trial(count, what == "isolated"), now))
+            count += 1
+        elif what in ("stop", "pause", "withdraw"):
+            carry_out(queue.told(EndTrial(which, 0, how=what, deadline_s=which % 3), now))
+        elif what == "tick":
+            carry_out(queue.tick(now))
+        elif what == "die" and runner is not None:
+            die()
+        elif what == "worn" and queue.current is not None:
+            spent = True
+            carry_out(queue.heard(Worn("threads"), now))
+        elif what in ("end", "fail") and queue.current is not None:
+            spent = spent or what == "fail"
+            carry_out(queue.heard(ended(queue.current.number, "failed" if what == "fail" else "finished"), now))
+    while queue.waiting or queue.current is not None or queue.runner is Runner.LEAVING:
+        now += 0.5
+        if queue.runner is Runner.LEAVING and queue.current is None:
+            die()
+        else:
+            assert queue.current is not None, "nobody works on what waits"
+            carry_out(queue.heard(ended(queue.current.number), now))
+    assert sorted(told) == list(range(count))
+
+
+def report(step: int, **metrics: float) -> TrialReported:
+    return TrialReported(0, 0, step, dict(metrics), 0.0)
+
+
+def test_a_moderate_number_of_reports_passes_as_it_comes():
+    thinner, now, passed = Thinner(), 100.0, []
+    for step in range(500):
+        now += 1 / PER_SECOND
+        passed += thinner.offer(report(step), now)
+    assert [one.step for one in passed] == list(range(500))
+
+
+def test_a_step_that_is_reported_again_in_a_flood_is_one_report_with_the_newest_values():
+    thinner = Thinner()
+    for step in range(int(AT_ONCE)):
+        assert thinner.offer(report(step), 100.0)
+    assert thinner.offer(report(99, loss=2.0, other=1.0), 100.0) == []
+    assert thinner.offer(report(99, loss=1.0), 100.0) == []
+    assert thinner.next_at() == pytest.approx(100.0 + 1 / PER_SECOND)
+    (late,) = thinner.due(100.0 + 1 / PER_SECOND)
+    assert late.metrics == {"loss": 1.0, "other": 1.0} and thinner.next_at() is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 0.1)), max_size=300))
+def test_whatever_the_pace_the_last_report_passes_and_the_limit_holds(moves: list[tuple[int, float]]) -> None:
+    thinner, now, step, passed = Thinner(), 10.0, 0, []
+    for stride, pause in moves:
+        now, step = now + pause, step + stride
+        passed += thinner.offer(report(step, loss=now), now)
+        assert len(thinner.waiting) <= MOST_WAITING + 1
+    assert len(passed) <= AT_ONCE + (now - 10.0) * PER_SECOND + 1
+    passed += thinner.rest()
+    steps = [one.step for one in passed]
+    assert steps == sorted(steps)
+    if moves:
+        assert passed[-1].step == step and passed[-1].metrics == {"loss": now}

@@ -1,0 +1,174 @@
+"""The parts of a trial: how arguments are bound, what counts as a result, what is loaded once, what seeds it gets."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsml
+from hopsml.errors import ArgumentError, ArgumentTypeError, TrialStopped
+from hopsml.training import between_trials
+from hopsml.training.trial_arguments import bind, refuse
+from hopsml.training.trial_result import score_of
+
+pytestmark = pytest.mark.fast
+
+
+def by_name(lr: float, layers: int = 2, *, reporter: Any = None) -> None: ...
+def whole(hparams: dict[str, Any], reporter: Any, data: str = "") -> None: ...
+def anything(**rest: Any) -> None: ...
+def with_budget(lr: float, budget: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "config", "expected"),
+    [
+        (by_name, {"lr": 0.1}, {"lr": 0.1, "reporter": "R"}),
+        (by_name, {"lr": 0.1, "layers": 3, "budget": 9}, {"lr": 0.1, "layers": 3, "reporter": "R"}),
+        (whole, {"lr": 0.1, "x": 1}, {"hparams": {"lr": 0.1, "x": 1}, "reporter": "R", "data": "fixed"}),
+        (anything, {"lr": 0.1}, {"lr": 0.1, "data": "fixed"}),
+        (with_budget, {"lr": 0.1, "budget": 4}, {"lr": 0.1, "budget": 4}),
+    ],
+)
+def test_arguments_go_in_by_the_names_of_the_signature(function: Any, config: Any, expected: Any) -> None:
+    assert bind(function, {"data": "fixed"}, config, "R") == expected
+
+
+def test_a_value_without_a_parameter_and_a_parameter_without_a_value_are_errors() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"by_name has no parameter rate; it has lr, layers, reporter"):
+        bind(by_name, {}, {"lr": 1, "rate": 2}, None)
+    with pytest.raises(ArgumentTypeError, match=r"with_budget needs budget, which the search space does not have"):
+        bind(with_budget, {}, {"lr": 1}, None)
+    refuse(whole, ["anything"])
+    refuse(anything, ["anything"])
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "expected"),
+    [
+        (3, "", 3.0),
+        (np.float32(0.5), "accuracy", 0.5),
+        ({"accuracy": np.array([0.25])}, "", 0.25),
+        ({"accuracy": 1, "loss": 2}, "loss", 2.0),
+        ({"metric": 1, "loss": 2}, "", 1.0),
+    ],
+)
+def test_a_result_is_a_number_or_a_dict_with_one(value: Any, metric: str, expected: float) -> None:
+    assert score_of(value, metric) == expected
+
+
+def test_nan_is_a_number_that_says_something() -> None:
+    assert math.isnan(score_of({"loss": float("nan")}, "loss"))
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "message"),
+    [
+        (None, "", "returned nothing; a search needs a number"),
+        ("0.5", "", "a value of type str: '0.5'"),
+        ({"loss": "low"}, "loss", "'loss' of type str"),
+        ({"loss": 1}, "accuracy", "returned loss, but the search is about 'accuracy'"),
+        ({"a": 1, "b": 2}, "", "returned a, b, but the search is about 'metric'"),
+        ({}, "", "an empty dict"),
+        (True, "", "a value of type bool"),
+        (np.ones(3), "", "type ndarray"),
+    ],
+)
+def test_what_is_no_result_says_what_would_be_one(value: Any, metric: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        score_of(value, metric)
+
+
+LOADS: list[str] = []
+
+
+def a_training_function(scale: int) -> list[str]:
+    def load(name: str) -> list[str]:
+        LOADS.append(name)
+        return [name, str(scale)]
+
+    return hopsml.cached(load, "images")
+
+
+def test_a_cached_value_is_loaded_once_for_the_same_code_captured_values_and_arguments() -> None:
+    LOADS.clear()
+    assert a_training_function(1) is a_training_function(1) and LOADS == ["images"]
+    assert a_training_function(2) == ["images", "2"] and LOADS == ["images", "images"]
+
+
+def test_a_cached_value_belongs_to_what_the_function_has_captured() -> None:
+    def load_with(number: int) -> Any:
+        return hopsml.cached(lambda: [number])
+
+    assert load_with(1) is load_with(1) and load_with(2) == [2]
+    with pytest.raises(ArgumentError, match="cannot be compared"):
+        hopsml.cached(len, threading.Lock())
+
+
+def test_threads_that_want_the_same_value_load_it_once_and_an_error_is_not_kept() -> None:
+    calls: list[int] = []
+    barrier = threading.Barrier(4)
+
+    def load() -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("the store is away")
+        return 7
+
+    def ask() -> None:
+        barrier.wait()
+        try:
+            values.append(hopsml.cached(_Loader(load)))
+        except OSError:
+            values.append(None)
+
+    values: list[Any] = []
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, values)) == ["7", "7", "7", "None"] and len(calls) == 2
+
+
+class _Loader:
+    """Calls what it holds; the same to all who ask, whatever that does."""
+
+    def __init__(self, load: Any) -> None:
+        self.load = load
+
+    def __call__(self) -> Any:
+        return self.load()
+
+    def __reduce__(self) -> Any:
+        return _Loader, (None,)
+
+
+def test_seeds_differ_by_trial_and_are_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_SEED", "1")
+    seeds = [between_trials.seed_of(5, number) for number in range(100)]
+    assert len(set(seeds)) == 100 and seeds == [between_trials.seed_of(5, number) for number in range(100)]
+    between_trials.sow(seeds[0])
+    first = random.random(), np.random.rand()
+    between_trials.sow(seeds[0])
+    assert (random.random(), np.random.rand()) == first
+
+
+def test_the_end_of_a_trial_passes_by_those_who_catch_every_exception() -> None:
+    def train() -> None:
+        try:
+            raise TrialStopped("pause", 4)
+        except Exception:  # noqa: BLE001 as people write it
+            print("swallowed")
+
+    with pytest.raises(TrialStopped, match=r"paused: it may go on later, from its newest checkpoint \(step 4\)"):
+        train()
+
+
+def test_outside_of_a_search_there_is_no_trial() -> None:
+    assert hopsml.trial() is None
