@@ -1,8 +1,8 @@
 """``search``: trials of a training function over a space of hyper-parameters, on all executors at once.
 
-    search(train, space, searcher="tpe", num_trials=64)      blocks; the best trial, all of them, plots
-    submit_search(...)                                       the same, but returns a handle at once
-    continue_search(run, num_trials=32)                      goes on with a search of this or an earlier session
+search(train, space, searcher="tpe", num_trials=64)      blocks; the best trial, all of them, plots
+submit_search(...)                                       the same, but returns a handle at once
+continue_search(run, num_trials=32)                      goes on with a search of this or an earlier session
 """
 
 from __future__ import annotations

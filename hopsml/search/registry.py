@@ -91,7 +91,7 @@ def _loaded(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _made(found: type, what: str, *positional: Any, **arguments: Any) -> Any:
+def _made(found: type, what: str, /, *positional: Any, **arguments: Any) -> Any:
     try:
         inspect.signature(found).bind(*positional, **arguments)
     except TypeError as error:

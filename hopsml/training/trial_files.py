@@ -1,4 +1,4 @@
-"""What a trial leaves in its folder, such as ``trials/<id>/``: its configuration, its outputs, its record; under the predecessor's names.
+"""What a trial leaves in its folder, such as ``trials/<id>/``, under the predecessor's names.
 
 .hparams.json   the configuration, written at the beginning
 output.log      what the function printed

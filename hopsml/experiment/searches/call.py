@@ -66,9 +66,9 @@ class Options:
 class SearchCall:
     """A checked call. Times are in seconds; ``searcher`` and ``stopper`` have not been asked anything yet.
 
-    ``name_of`` names the trials' folders, None: by Maggy's ids; they lie in ``folder`` of the run directory. ``with_summary``:
-    the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a search that is continued,
-    which has no ``function`` of this process.
+    ``name_of`` names the trials' folders, None: by Maggy's ids; they lie in ``folder`` of the run directory.
+    ``with_summary``: the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a search
+    that is continued, which has no ``function`` of this process.
     """
 
     verb: str
@@ -196,7 +196,9 @@ def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tupl
         arguments.refuse_surplus(verb, len(rest), len(known))
     arguments.refuse_unknown(verb, {name: named[name] for name in named if name not in known}, known)
     if "space" not in named:
-        raise ArgumentTypeError(f"{verb}() needs the search space behind the function: a Searchspace, or a dict of them")
+        raise ArgumentTypeError(
+            f"{verb}() needs the search space behind the function: a Searchspace, or a dict of them"
+        )
     space = named.pop("space")
     return function, space, Options(**named)
 
@@ -217,7 +219,7 @@ def searchspace(space: Any) -> Searchspace:
 
 
 def direction_of(direction: Any) -> str:
-    """"max" or "min", from any case."""
+    """ "max" or "min", from any case."""
     if not isinstance(direction, str) or direction.lower() not in DIRECTIONS:
         raise ArgumentError(f"direction={direction!r} is not known; it must be 'max' or 'min'")
     return direction.lower()
@@ -227,8 +229,8 @@ def isolated(isolation: Any) -> bool:
     """Whether every trial gets a process of its own."""
     if isolation not in ("reuse", "process"):
         raise ArgumentError(
-            f"isolation={isolation!r} is not known; 'reuse' runs trials one after another in a process, 'process' gives each "
-            "one of its own"
+            f"isolation={isolation!r} is not known; 'reuse' runs trials one after another in a process, 'process' gives "
+            "each one of its own"
         )
     return bool(isolation == "process")
 
@@ -241,7 +243,7 @@ def searcher_of(options: Options, space: Searchspace, seed: int) -> Searcher:
             raise ArgumentError("searcher_args goes with a searcher's name; give them to the searcher that you made")
         return options.searcher
     if isinstance(options.searcher, type) and issubclass(options.searcher, Searcher):
-        made: Searcher = options.searcher(space, seed=seed, **given)  # type: ignore[call-arg] # its own constructor
+        made: Searcher = options.searcher(space, seed=seed, **given)
         return made
     return registry.searcher(options.searcher, space, seed=seed, **given)
 
@@ -264,12 +266,16 @@ def duration(name: str, value: Any, unit_s: float = 1.0) -> float | None:
         found = _DURATION.fullmatch(value)
         unit = _UNITS.get(found.group(2).lower()) if found else None
         if found is None or unit is None:
-            raise ArgumentError(f"{name}={value!r} is no duration; write a number with s, min, h or d, such as '20 min'")
+            raise ArgumentError(
+                f"{name}={value!r} is no duration; write a number with s, min, h or d, such as '20 min'"
+            )
         seconds = float(found.group(1)) * unit
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         seconds = float(value) * unit_s
     else:
-        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number or text like '20 min'")
+        raise ArgumentTypeError(
+            f"{name}={value!r} is a {type(value).__name__}; it must be a number or text like '20 min'"
+        )
     if not (seconds > 0 and math.isfinite(seconds)):
         raise ArgumentError(f"{name}={value!r}: it must be more than nothing, and finite")
     return seconds
@@ -300,4 +306,6 @@ def promoted(workers: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
         return ()
     if not isinstance(workers, Mapping):
         raise ArgumentTypeError(f"promoted_workers={workers!r:.80} must be a dict: step -> workers from there on")
-    return tuple(sorted((int(step), arguments.whole_number("promoted_workers", size)) for step, size in workers.items()))
+    return tuple(
+        sorted((int(step), arguments.whole_number("promoted_workers", size)) for step, size in workers.items())
+    )

@@ -38,7 +38,13 @@ class SearchRun:
         finish: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     ) -> None:
         """``folder`` of the trials below the run directory; ``finish`` gets the rows and writes what the verb promises."""
-        self._session, self.directory, self._space, self._folder, self._finish = session, directory, space, folder, finish
+        self._session, self.directory, self._space, self._folder, self._finish = (
+            session,
+            directory,
+            space,
+            folder,
+            finish,
+        )
         self.board: Board = session.board
         self.run_id, self.run_dir = directory.run_id, directory.url
         self._future: concurrent.futures.Future[SearchResult] = concurrent.futures.Future()
@@ -50,7 +56,9 @@ class SearchRun:
         return self
 
     def __repr__(self) -> str:
-        return f"SearchRun({self.run_id!r}, {self.board.state!r}, best={self.board.best and self.board.best['value']!r})"
+        return (
+            f"SearchRun({self.run_id!r}, {self.board.state!r}, best={self.board.best and self.board.best['value']!r})"
+        )
 
     # ------------------------------------------------------------------------------------------ future
 
@@ -137,7 +145,9 @@ class SearchRun:
         trials = arguments.whole_number("num_trials", num_trials, at_least=0)
         seconds = duration("deadline", deadline)
         if self._future.done() or self._session.conclusion is not None:
-            raise ArgumentError(f"search {self.run_id} is over; experiment.continue_search({self.run_id!r}) goes on with it")
+            raise ArgumentError(
+                f"search {self.run_id} is over; experiment.continue_search({self.run_id!r}) goes on with it"
+            )
         self._session.post(Extend(trials, seconds))
 
     @property
@@ -213,7 +223,9 @@ class SearchRun:
         if best is None or conclusion.reason == "failed":
             errors = first_errors(self._session.rows())
             text = f"search {self.run_id} found nothing ({conclusion.reason}): {conclusion.text}"
-            return RunError("\n".join(part for part in (text, errors, f"run directory: {self.run_dir}") if part), self.run_dir)
+            return RunError(
+                "\n".join(part for part in (text, errors, f"run directory: {self.run_dir}") if part), self.run_dir
+            )
         return None
 
     def _result(self, conclusion: Conclude) -> SearchResult:

@@ -64,7 +64,9 @@ class SearchLines:
 def line(view: Snapshot) -> str:
     """How far the search is, in one line."""
     planned = f"/{view.planned}" if view.planned is not None else ""
-    counts = [f"{view.counts.get(name, 0)} {name}" for name in ("running", "stopped", "failed") if view.counts.get(name)]
+    counts = [
+        f"{view.counts.get(name, 0)} {name}" for name in ("running", "stopped", "failed") if view.counts.get(name)
+    ]
     parts = [f"trials {view.done}{planned}" + (f" ({', '.join(counts)})" if counts else "")]
     if view.best is not None:
         parts.append(f"best {view.metric or 'metric'} {view.best['value']:.6g}  {_short(view.best['config'])}")
@@ -79,7 +81,9 @@ def line(view: Snapshot) -> str:
 
 
 def _short(config: dict[str, Any]) -> str:
-    text = ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in config.items())
+    text = ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in config.items()
+    )
     return text if len(text) <= 100 else text[:99] + "…"
 
 

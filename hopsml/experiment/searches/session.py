@@ -15,9 +15,9 @@ from hopsml.errors import RunCancelled, RunError
 from hopsml.experiment.lanes import News, RunOver
 from hopsml.experiment.searches.board import Board, Running
 from hopsml.experiment.searches.hands import Hands
+from hopsml.experiment.searches.names import Names
 from hopsml.experiment.searches.scribe import Scribe
 from hopsml.search import journal
-from hopsml.experiment.searches.names import Names
 from hopsml.search.dispatch import Dispatch
 from hopsml.search.events import (
     Action,
@@ -27,6 +27,7 @@ from hopsml.search.events import (
     Conclude,
     Ended,
     EndTrial,
+    Event,
     Form,
     Reported,
     Resize,
@@ -54,7 +55,7 @@ class Session:
         board: Board,
         names: Names,
         *,
-        files: Mapping[str, Callable[[], bytes]],
+        files: dict[str, Callable[[], bytes]],
         on_report: Callable[[int, Mapping[str, Any], int, float], None] = lambda *_: None,
     ) -> None:
         """``files``: by URL, what shows how far the search is; made on the scribe's thread.
@@ -62,7 +63,7 @@ class Session:
         ``on_report`` gets number, values, step and time of what trials report.
         """
         self.dispatch, self.hands, self.scribe, self.board, self.names = dispatch, hands, scribe, board, names
-        self._files, self._on_report = files, on_report
+        self.files, self._on_report = files, on_report
         self._places: dict[int, str] = {}
         self._facts = self._facts_at_last = 0  # since the last snapshot of the journal, and before it
         self._counted_at = 0.0
@@ -144,7 +145,7 @@ class Session:
             settled = settled or isinstance(action, Settled)
             self._carry_out(action)
         if settled:
-            for url, content in self._files.items():
+            for url, content in self.files.items():
                 self.scribe.keep(url, content)
         now = time.monotonic()
         if now - self._counted_at > COUNT_EVERY_S or self.conclusion is not None:
@@ -174,6 +175,7 @@ class Session:
         trial = self.dispatch.ledger.get(action.number)
         assert trial is not None
         self.board.trial_left(action.number)
+        self._count()
         self.board.settled(self.row(trial), self.best())
         self._places.pop(action.number, None)
 
@@ -193,3 +195,13 @@ class Session:
     def _count(self) -> None:
         dispatch = self.dispatch
         self.board.counted(dispatch.ledger.counts(), dispatch.teller.limit, dispatch.places.held)
+
+    # ------------------------------------------------------------------------------------------ from other threads
+
+    def post(self, event: Event) -> None:
+        """Something that the user wants."""
+        self.hands.post(event)
+
+    def cancel(self, reason: str) -> None:
+        """End the search; what has been found so far stands."""
+        self.post(CancelAsked(reason))

@@ -36,7 +36,6 @@ from hopsml.tracking import seeds
 log = logging.getLogger("hopsml.search")
 
 
-
 @dataclass(frozen=True)
 class Earlier:
     """A search of an earlier session: where it lies, and what its journal says."""
@@ -52,7 +51,7 @@ def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: Earlier | No
 
     ``known``: trials of other searches, of which the searcher is told first.
     """
-    shipped = bytes(cloudpickle.dumps(replace(call, function=None, warm_start=None, captured=None)))  # type: ignore[arg-type]
+    shipped = bytes(cloudpickle.dumps(replace(call, function=None, warm_start=None, captured=None)))
     tell = progress.teller() if call.progress else None
     run, application = plans.start_on(_plan(call, shipped, earlier))
     try:
@@ -84,6 +83,8 @@ def _begin_on(
     dispatch, names = _dispatch(call, spec, known, earlier)
     first = [*recorded.opening(), *learned.lines_of(known, call.space)]
     writer, _ = segments.begin(urls.join(directory.url, recorded.JOURNAL), first)
+    if earlier is not None and earlier.extra_trials:
+        dispatch.teller.extend(earlier.extra_trials)
     hands = _hands(call, run, application, names)
     scribe = Scribe(writer, board.note)
     session = Session(dispatch, hands, scribe, board, names, files={})
@@ -94,12 +95,12 @@ def _begin_on(
         board.deadline_at = board.began + spec.deadline_s
     if tell is not None:
         tell(board)
-    if earlier is not None and earlier.extra_trials:
-        search.extend(earlier.extra_trials)
     return search.begin()
 
 
-def _dispatch(call: SearchCall, spec: SearchSpec, known: Sequence[Learned], earlier: Earlier | None) -> tuple[Dispatch, Names]:
+def _dispatch(
+    call: SearchCall, spec: SearchSpec, known: Sequence[Learned], earlier: Earlier | None
+) -> tuple[Dispatch, Names]:
     """The state of the search, with what its journal tells of earlier sessions."""
     if earlier is not None:
         return recorded.replayed(call, spec, list(earlier.lines))
@@ -197,4 +198,3 @@ def _on_change(board: Board, change: Change) -> None:
         board.phase(change.text)
     elif change.kind == "note":
         board.note(change.text)
-

@@ -47,7 +47,7 @@ def study_of(
     for row in rows:
         if row["state"] in ("completed", "stopped", "failed"):
             study.add_trial(_trial(optuna, row, curves.get(row["number"], ()), known, seen))
-    return study
+    return study  # type: ignore[no-any-return] # optuna is loaded where it is used
 
 
 def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
@@ -59,7 +59,9 @@ def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
         optuna.visualization.is_available()
         draw = getattr(optuna.visualization, PLOTS[kind])
         takes_name = kind not in ("intermediate_values", "timeline")
-        return draw(study, **({"target_name": metric or "metric"} if takes_name and "target" in options else {}), **options)
+        return draw(
+            study, **({"target_name": metric or "metric"} if takes_name and "target" in options else {}), **options
+        )
     except ImportError as error:
         raise ArgumentError(f"plots need plotly ({error}): pip install hopsml[search]") from error
 
