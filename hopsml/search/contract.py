@@ -93,10 +93,10 @@ class Searcher(Recalled):
     def tell(self, number: int, outcome: Outcome) -> None:
         """A trial has ended; once for each number."""
 
-    def learn(self, config: Config, outcome: Outcome) -> None:  # noqa: B027 most algorithms have no use for it
+    def learn(self, config: Config, outcome: Outcome) -> None:
         """A trial that was not asked for, such as one of an earlier search; before the first ``ask``."""
 
-    def report(self, number: int, step: int, score: float) -> None:  # noqa: B027 most algorithms have no use for it
+    def report(self, number: int, step: int, score: float) -> None:
         """A trial that is still running has reported; steps of one trial rise."""
 
 
@@ -121,7 +121,7 @@ class Stopper(Recalled):
 
     max_step: int | None = None  # at which a trial is complete, where the algorithm decides it
 
-    def begin(self, number: int, config: Config) -> None:  # noqa: B027
+    def begin(self, number: int, config: Config) -> None:
         """A trial begins; not called again when it is resumed."""
 
     @abstractmethod

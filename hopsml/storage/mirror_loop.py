@@ -39,6 +39,7 @@ from hopsml.storage.tree import has_temporary_part
 
 CHECKPOINTS, TRIALS = "checkpoints", "trials"
 _COPIES_AT_ONCE = 4
+LOOK_SHARE = 0.05  # of the time, at most, goes into looking at the disk: a search leaves thousands of files
 _MOST_NAMED = 50  # paths in one message
 
 
@@ -82,10 +83,12 @@ class Loop:
             self._wake.clear()
             if not self._resumed:
                 self._resume()
+            began_s = time.monotonic()
             self._look_and_plan()
+            rest_s = max(self._wanted.interval_s, (time.monotonic() - began_s) / LOOK_SHARE)
             with self.changed:
                 urgent, outage = self._urgent > 0, self._state.outage is not None
-            self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else self._wanted.interval_s)
+            self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else rest_s)
 
     def flush(self, deadline_s: float, cut_short: threading.Event) -> list[Behind]:
         """Wait until all that is on disk now is on the store, or cannot be; what is behind at the end."""
@@ -210,17 +213,32 @@ def look(root: Path) -> Listing:
     """What lies on disk below ``root``; temporary names are left out."""
     files: list[LocalFile] = []
     complete: list[str] = []
-    for folder, folders, names in os.walk(root):
-        below = Path(folder).relative_to(root).as_posix()
-        if holds_checkpoints(below):
-            complete += sorted(f"{below}/{name}" for name in folders if step_of(name) is not None)
-            folders[:] = [name for name in folders if step_of(name) is None]
-        folders[:] = [name for name in folders if not has_temporary_part(name)]
-        for name in names:
-            seen = None if has_temporary_part(name) else look_at(root, Path(folder, name))
-            if seen:
-                files.append(seen)
+    _look_into(str(root), "", files, complete)
     return Listing(tuple(files), tuple(complete))
+
+
+def _look_into(folder: str, below: str, files: list[LocalFile], complete: list[str]) -> None:
+    """One folder; ``below`` is its name relative to the root, with a slash behind it. A search has thousands of them."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # gone by now
+        return
+    has_checkpoints = holds_checkpoints(below.rstrip("/"))
+    for entry in found:
+        if has_temporary_part(entry.name):
+            continue
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if has_checkpoints and step_of(entry.name) is not None:
+                    complete.append(below + entry.name)
+                else:
+                    _look_into(entry.path, f"{below}{entry.name}/", files, complete)
+            elif entry.is_file():
+                facts = entry.stat()
+                files.append(LocalFile(below + entry.name, facts.st_size, facts.st_mtime_ns, facts.st_ino))
+        except OSError:
+            continue
 
 
 def holds_checkpoints(below: str) -> bool:

@@ -22,7 +22,7 @@ from hopsml.cluster.context import WorkerContext, current
 from hopsml.cluster.framing import Frames, framed
 from hopsml.errors import ArgumentError
 from hopsml.search import messages
-from hopsml.search.messages import RunTrial, TrialEnded, TrialReported
+from hopsml.search.messages import TrialEnded, TrialReported
 from hopsml.training import lane_queue, runner, trial_files
 from hopsml.training.lane_queue import FromRunner, LaneQueue
 from hopsml.training.thinning import Thinner
@@ -54,7 +54,6 @@ class Lane:
         self._connection: socket.socket | None = None
         self._frames = Frames()
         self._pid, self._pidfd = 0, -1
-        self._trial: RunTrial | None = None  # the last one that was given
 
     def serve(self) -> None:
         """Until the queue is at its end."""
@@ -114,8 +113,6 @@ class Lane:
         self.context.say(messages.encode(message))
 
     def _give(self, message: messages.ToLane) -> None:
-        if isinstance(message, RunTrial):
-            self._trial = message
         if self._connection is None:
             return  # it is gone, which is about to be seen
         try:
@@ -191,10 +188,11 @@ class Lane:
 
     def _record_death(self, how: str) -> int:
         """The files that a trial leaves which could not write them itself; the step of its newest checkpoint."""
-        if self.queue.current is None or self._trial is None:
+        trial = self.queue.current
+        if trial is None:
             return -1
-        folder = trial_files.folder_of(self.context, self._trial.trial_id)
-        trial_files.write_death(folder, self._trial, how)
+        folder = trial_files.folder_of(self.context, trial.trial_id)
+        trial_files.write_death(folder, trial, how)
         return trial_files.newest_checkpoint(folder / trial_files.CHECKPOINTS)
 
 

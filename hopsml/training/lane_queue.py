@@ -1,11 +1,11 @@
 """What a lane does next: its trials, and the one process at a time that carries them out; pure.
 
-    told RunTrial ──▶ waiting ──▶ current, given to the runner ──▶ its TrialEnded
-                                     │ told stop or pause: passed on; killed at its deadline
-                                     └ the runner is gone: "died"
+    told RunTrial ──▶ waiting ──▶ given ──▶ current ──▶ its TrialEnded
+                                              │ told stop or pause: passed on; killed at its deadline
+                                              └ the runner is gone: "died"
 
-The runner is used again and again. It is replaced after a trial that failed or left something running, and before and
-behind one that wants a process of its own.
+The runner is used again and again, and gets the next trial while it is at work on one. It is replaced after a trial that
+failed or left something running, and before and behind one that wants a process of its own.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class LaneQueue:
     runner: Runner = Runner.NONE
     waiting: deque[RunTrial] = field(default_factory=deque)
     current: RunTrial | None = None
+    ahead: RunTrial | None = None  # the runner has it, and takes it up behind the current one
+    ahead_ended: EndTrial | None = None  # what that one was told; the runner knows whether it was in time
     ended: EndTrial | None = None  # what the current trial was told
     began: float | None = None
     kill_at: float | None = None
@@ -100,6 +102,9 @@ class LaneQueue:
         current = self.current
         if current is not None and _same(current, message):
             return self._end_current(message, now)
+        if self.ahead is not None and _same(self.ahead, message):
+            self.ahead_ended = message
+            return [Give(message)]
         for trial in self.waiting:
             if _same(trial, message):
                 self.waiting.remove(trial)
@@ -109,17 +114,22 @@ class LaneQueue:
     def _end_current(self, message: EndTrial, now: float) -> list[Action]:
         if message.how == "withdraw":  # too late: its end will be told
             return []
+        self._mark_end(message, now)
+        return [Give(message)]
+
+    def _mark_end(self, message: EndTrial, now: float) -> None:
         self.ended = message
         if message.deadline_s > 0:
             self.kill_at = now + message.deadline_s
             self.killed = f"it did not end within {message.deadline_s:g} s after it was told to {message.how}"
-        return [Give(message)]
 
     def closed(self, now: float) -> list[Action]:
         """The driver will tell nothing more: what runs is finished, what waits is not begun."""
         self.closing = True
         self.waiting.clear()
-        return self._go_on(now)
+        ahead = self.ahead
+        actions: list[Action] = [Give(EndTrial(ahead.number, ahead.attempt, "withdraw"))] if ahead is not None else []
+        return actions + self._go_on(now)
 
     def heard(self, message: FromRunner, now: float) -> list[Action]:
         """A message of the runner."""
@@ -129,6 +139,8 @@ class LaneQueue:
             return []
         if current is None or not _same(current, message):
             return []  # of a trial whose end is told already
+        if isinstance(message, TrialBegan):
+            self.began = now
         if not isinstance(message, TrialEnded):
             return [Say(message)]
         if message.how == "failed" or current.isolated:
@@ -136,7 +148,22 @@ class LaneQueue:
         elif self.runner is not Runner.LEAVING:
             self.kill_at = None
         self.current = self.ended = None
-        return [Say(message), *self._go_on(now)]
+        return [Say(message), *self._take_up(now), *self._go_on(now)]
+
+    def _take_up(self, now: float) -> list[Action]:
+        """The runner goes on with what it was given ahead; one that leaves has not begun it."""
+        ahead, told, self.ahead, self.ahead_ended = self.ahead, self.ahead_ended, None, None
+        if ahead is None:
+            return []
+        if self.runner not in (Runner.LEAVING, Runner.NONE):
+            self.current, self.began = ahead, now
+            if told is not None and told.how != "withdraw":
+                self._mark_end(told, now)
+        elif told is not None:
+            return [Say(TrialEnded(ahead.number, ahead.attempt, "withdrawn"))]
+        else:
+            self.waiting.appendleft(ahead)
+        return []
 
     def _expect_to_leave(self, now: float) -> None:
         self.runner = Runner.LEAVING
@@ -144,10 +171,11 @@ class LaneQueue:
 
     def gone(self, how: str, checkpoint_step: int, now: float) -> list[Action]:
         """The runner is dead, in these words; ``checkpoint_step``: of the newest checkpoint that its trial has written."""
-        trial, ended, killed = self.current, self.ended, self.killed
+        trial, ended, killed = self.current, self.ended, self.killed if self.kill_at is None else ""
         self.runner, self.current, self.ended, self.kill_at, self.killed = Runner.NONE, None, None, None, ""
+        actions = self._take_up(now)
         if trial is None:
-            return self._go_on(now)
+            return actions + self._go_on(now)
         outcome, error = "died", how
         if ended is not None and killed:
             outcome, error = ("paused" if ended.how == "pause" else "stopped"), f"killed: {killed}"
@@ -155,7 +183,7 @@ class LaneQueue:
         end = TrialEnded(
             trial.number, trial.attempt, outcome, error=error, seconds=seconds, checkpoint_step=checkpoint_step
         )
-        return [Say(end), *self._go_on(now)]
+        return [Say(end), *actions, *self._go_on(now)]
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
@@ -165,8 +193,10 @@ class LaneQueue:
         return [KillRunner()]
 
     def _go_on(self, now: float) -> list[Action]:
-        if self.current is not None or self.runner is Runner.LEAVING:
+        if self.runner is Runner.LEAVING:
             return []
+        if self.current is not None:
+            return self._give_ahead()
         if self.closing:
             return [Leave()] if self.runner is Runner.NONE else self._replace(now)
         if not self.waiting:
@@ -176,7 +206,15 @@ class LaneQueue:
         actions: list[Action] = [StartRunner()] if self.runner is Runner.NONE else []
         self.current, self.runner, self.began = self.waiting.popleft(), Runner.USED, now
         self.kill_at, self.killed = None, ""
-        return [*actions, Give(self.current)]
+        return [*actions, Give(self.current), *self._give_ahead()]
+
+    def _give_ahead(self) -> list[Action]:
+        """One trial, so that the runner need not wait for this process between two."""
+        current, following = self.current, self.waiting[0] if self.waiting else None
+        if current is None or following is None or self.ahead is not None or current.isolated or following.isolated:
+            return []
+        self.ahead = self.waiting.popleft()
+        return [Give(self.ahead)]
 
     def _replace(self, now: float) -> list[Action]:
         self._expect_to_leave(now)

@@ -93,8 +93,11 @@ def live(context: WorkerContext, options: Options, connection: socket.socket) ->
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what a killed trial has printed is there
     runner = Runner(context, options, Channel(connection))
     while (message := runner.channel.get()) is not None:
-        if isinstance(message, RunTrial) and not runner.carry_out(message):
-            break
+        if isinstance(message, RunTrial):
+            if runner.channel.ended(message.number, message.attempt) is not None:
+                runner.channel.send(TrialEnded(message.number, message.attempt, "withdrawn"))
+            elif not runner.carry_out(message):
+                break
     return leave(0)
 
 
@@ -121,7 +124,7 @@ class Runner:
         """One trial; whether this process may carry out another."""
         began = time.time()
         folder = trial_files.folder_of(self.context, message.trial_id)
-        log = _Output(folder / trial_files.LOG, self.options.log_to_lane)
+        log = _Output(folder / trial_files.log_of(self.context, message), self.options.log_to_lane)
         end: TrialEnded
         with log:
             end = self._try(message, folder, began)
@@ -227,7 +230,8 @@ class Runner:
         )
 
     def _write_outputs(self, trial: _Trial, context: WorkerContext, value: Any, metric: float) -> None:
-        log = urls.join(context.run_url.rstrip("/"), context.trials, trial.message.trial_id, trial_files.LOG)
+        name = trial_files.log_of(context, trial.message)
+        log = urls.join(context.run_url.rstrip("/"), context.trials, trial.message.trial_id, name)
         trial_files.write_json(trial.folder / ".outputs.json", trial_result.recorded(value, log))
         trial_files.write(trial.folder / ".metric", str(metric))
 

@@ -34,12 +34,15 @@ class Channel:
                 return None
         return self._came.popleft()
 
-    def ended(self) -> EndTrial | None:
-        """What the lane has said to the trial that runs, since it was last asked; does not wait."""
+    def ended(self, number: int, attempt: int) -> EndTrial | None:
+        """What the lane has said to this trial since it was last asked; does not wait."""
         with self._lock:
             self._read(socket.MSG_DONTWAIT)
-            message = self._came.popleft() if self._came else None
-        return message if isinstance(message, EndTrial) else None
+            for message in self._came:
+                if isinstance(message, EndTrial) and (message.number, message.attempt) == (number, attempt):
+                    self._came.remove(message)
+                    return message
+        return None
 
     def report(self, message: TrialReported) -> None:
         """Send without waiting; a lane that is behind gets the newest value of each step later."""

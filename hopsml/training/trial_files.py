@@ -1,7 +1,7 @@
 """What a trial leaves in its folder, such as ``trials/<id>/``, under the predecessor's names.
 
 .hparams.json   the configuration, written at the beginning
-output.log      what the function printed
+output.log      what the function printed; see ``log_of``
 .outputs.json   what it returned, with the log's place
 .metric         the metric that was searched for, as text
 trial.json      configuration, end, metric and its history
@@ -29,6 +29,17 @@ EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.lo
 def folder_of(context: WorkerContext, trial_id: str) -> Path:
     """The trial's folder on this machine; it is brought to the run directory where that lies elsewhere."""
     return context.export_dir.parent / context.trials / trial_id
+
+
+def log_of(context: WorkerContext, trial: RunTrial) -> str:
+    """The name of the trial's log. On a store that files are brought to, a later part of a trial must not replace the log
+    that an earlier one has left there from another machine.
+    """
+    if urls.split(context.run_url)[0] in ("", "file"):
+        return LOG  # all parts append to it
+    attempt = f"-attempt-{trial.attempt}" if trial.attempt else ""
+    part = f"-after-step-{trial.done_step}" if trial.done_step >= 0 else ""
+    return f"output{attempt}{part}.log"
 
 
 def make(folder: Path) -> None:

@@ -60,8 +60,8 @@ class Reporter:
             if number > self._trial.done_step:  # else an earlier part of this trial has reported it
                 message = TrialReported(self._trial.number, self._trial.attempt, number, metrics, time.time())
                 self._channel.report(message)
-            end = None if self.told else self._channel.ended()
-            if end is not None and (end.number, end.attempt) == (self._trial.number, self._trial.attempt):
+            end = None if self.told else self._channel.ended(self._trial.number, self._trial.attempt)
+            if end is not None and end.how != "withdraw":  # for that it is too late
                 self.told = end.how
         if self.told:
             raise TrialStopped(self.told, number)

@@ -60,6 +60,26 @@ def test_what_counts_on_disk(root: Path) -> None:
     assert listing.checkpoints == ("checkpoints/step-000000001",)
 
 
+def test_the_checkpoints_of_trials_are_whole_as_well(root: Path, tmp_path: Path) -> None:
+    trial = root / "trials" / "a=1&b=5"
+    trial.mkdir(parents=True)
+    (trial / "checkpoints").mkdir()
+    for step in (1, 2, 3):
+        write_checkpoint(trial, step)
+    checkpoints.write_keep(trial / "checkpoints", 2)
+    write_checkpoint(trial, 4, rename=False)
+    (trial / "output.log").write_text("one\n")
+    assert [file.path for file in look(root).files] == [
+        "logs/a.log",
+        "trials/a=1&b=5/checkpoints/.keep",
+        "trials/a=1&b=5/output.log",
+    ]
+    with MirrorProcess(root, str(tmp_path / "remote")) as mirror:
+        assert mirror.flush(10).is_complete
+    remote = str(tmp_path / "remote/trials/a=1&b=5/checkpoints")
+    assert checkpoints.steps(remote) == [2, 3] and checkpoints.latest_complete(remote) == 3
+
+
 def test_by_itself_it_copies_what_appears_and_what_grows(root: Path, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     with MirrorProcess(root, str(remote), interval_s=0.1) as mirror:

@@ -36,9 +36,9 @@ def ended(number: int, how: str = "finished") -> TrialEnded:
 def test_trials_follow_each_other_in_one_process():
     queue = LaneQueue()
     assert queue.told(trial(0), 0.0) == [StartRunner(), Give(trial(0))]
-    assert queue.told(trial(1), 0.1) == []
+    assert queue.told(trial(1), 0.1) == [Give(trial(1))]  # ahead
     assert queue.heard(TrialBegan(0, 0, pid=5), 0.1) == [Say(TrialBegan(0, 0, pid=5))]
-    assert queue.heard(ended(0), 0.2) == [Say(ended(0)), Give(trial(1))]
+    assert queue.heard(ended(0), 0.2) == [Say(ended(0))]
     assert queue.heard(ended(1), 0.3) == [Say(ended(1))]
     assert queue.told(trial(2), 0.4) == [Give(trial(2))]
 
@@ -103,20 +103,46 @@ def test_a_process_that_dies_before_its_deadline_has_died():
 
 def test_what_waits_is_withdrawn_and_what_has_begun_is_not():
     queue = LaneQueue()
-    queue.told(trial(0), 0.0)
-    queue.told(trial(1), 0.0)
-    assert queue.told(EndTrial(1, 0, how="withdraw"), 0.1) == [Say(TrialEnded(1, 0, "withdrawn"))]
+    for number in range(3):
+        queue.told(trial(number), 0.0)
+    assert queue.told(EndTrial(2, 0, how="withdraw"), 0.1) == [Say(TrialEnded(2, 0, "withdrawn"))]
+    assert queue.told(EndTrial(1, 0, how="stop"), 0.1) == [Give(EndTrial(1, 0, how="stop"))]  # the runner knows
     assert queue.told(EndTrial(0, 0, how="withdraw"), 0.1) == []
     assert queue.told(EndTrial(9, 0, how="stop"), 0.1) == []
     assert queue.heard(ended(0), 0.2) == [Say(ended(0))]
+    assert queue.heard(ended(1, "withdrawn"), 0.2) == [Say(ended(1, "withdrawn"))]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_a_process_that_dies_had_been_given_ahead_has_not_begun(told: bool):
+    queue = LaneQueue()
+    queue.told(trial(0), 0.0)
+    queue.told(trial(1), 0.0)
+    if told:
+        queue.told(EndTrial(1, 0, how="withdraw"), 0.1)
+    died, *rest = queue.gone("killed by signal 11", -1, 0.5)
+    assert isinstance(died, Say)
+    assert rest == ([Say(ended(1, "withdrawn"))] if told else [StartRunner(), Give(trial(1))])
+
+
+def test_a_deadline_for_what_was_given_ahead_counts_from_its_beginning():
+    queue = LaneQueue()
+    queue.told(trial(0), 0.0)
+    queue.told(trial(1), 0.0)
+    queue.told(EndTrial(1, 0, how="stop", deadline_s=2.0), 0.1)
+    assert queue.tick(5.0) == []
+    queue.heard(ended(0), 6.0)
+    assert queue.tick(7.9) == [] and queue.tick(8.0) == [KillRunner()]
 
 
 def test_after_the_last_word_what_runs_is_finished_and_nothing_is_begun():
     queue = LaneQueue()
     queue.told(trial(0), 0.0)
     queue.told(trial(1), 0.0)
-    assert queue.closed(0.1) == []
-    assert queue.heard(ended(0), 0.2) == [Say(ended(0)), LetRunnerGo()]
+    withdraw = EndTrial(1, 0, how="withdraw")
+    assert queue.closed(0.1) == [Give(withdraw)]
+    assert queue.heard(ended(0), 0.2) == [Say(ended(0))]
+    assert queue.heard(ended(1, "withdrawn"), 0.2) == [Say(ended(1, "withdrawn")), LetRunnerGo()]
     assert queue.gone("exit status 0", -1, 0.3) == [Leave()]
     assert LaneQueue().closed(0.0) == [Leave()]
 
@@ -149,6 +175,7 @@ def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: lis
                     runner, spent = [], False
                 case Give(RunTrial() as given):
                     assert runner is not None and not spent and (not given.isolated or not runner)
+                    assert not [one for one in runner if one.number not in told][1:], "more than one ahead"
                     runner.append(given)
                     spent = given.isolated
                 case Say(TrialEnded() as end):

@@ -67,8 +67,8 @@ class SearchCall:
     """A checked call. Times are in seconds; ``searcher`` and ``stopper`` have not been asked anything yet.
 
     ``name_of`` names the trials' folders, None: by Maggy's ids; they lie in ``folder`` of the run directory.
-    ``with_summary``: the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a search
-    that is continued, which has no ``function`` of this process.
+    ``with_summary``: the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a
+    search that is continued, which has no ``function`` of this process.
     """
 
     verb: str

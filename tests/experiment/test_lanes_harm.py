@@ -1,0 +1,117 @@
+"""Harm done to lanes: processes, lanes and agents that are killed or hang, and searches that end while trials run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hopsml
+from hopsml.search.events import Began
+from tests.cluster.workloads import wait_for_files, wait_until
+from tests.experiment.conftest import store
+from tests.experiment.lanes_kit import bench
+
+pytestmark = pytest.mark.chaos
+__all__ = ["store"]
+
+
+def deaf(folder: str) -> float:
+    """Never reports."""
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    trial = hopsml.trial()
+    assert trial is not None
+    with trial.checkpoint(7) as place:
+        (place / "state").write_text("7")
+    wait_for_files(folder, "go")
+    return 1.0
+
+
+@pytest.mark.parametrize("how", ["stop", "pause"])
+def test_who_does_not_report_is_killed_at_the_deadline_and_nothing_of_it_is_left(
+    store: Path, tmp_path: Path, how: str
+) -> None:
+    with bench(deaf, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        trial = found.give(lane)
+        runner = psutil.Process(found.began(trial))
+        host = runner.parent()
+        assert host is not None
+        wait_until(lambda: runner.children() and (found.folder / "trials/t0/checkpoints/step-000000007").exists(), "it")
+        if how == "stop":
+            runner.suspend()
+        found.end(lane, trial, how, deadline_s=0.05)
+        end = found.ended(trial)
+        assert end.how == {"stop": "stopped", "pause": "paused"}[how] and "did not end within 0.05 s" in end.error
+        assert found.seen[-1].message.checkpoint_step == 7  # type: ignore[union-attr]
+        assert host.children(recursive=True) == []
+        (tmp_path / "go").touch()
+        assert found.ended(found.give(lane)).how == "finished"
+
+
+def wait_for_go(folder: str) -> float:
+    wait_for_files(folder, "go")
+    return 1.0
+
+
+@pytest.mark.parametrize("victim", ["host", "agent"])
+def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
+    store: Path, tmp_path: Path, victim: str
+) -> None:
+    with bench(wait_for_go, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        trial = found.give(lane)
+        runner = psutil.Process(found.began(trial))
+        chain = runner.parents()  # host, fork server, agent
+        chain[0 if victim == "host" else 2].kill()
+        assert ("SIGKILL" if victim == "host" else "is gone") in found.lost(lane)
+        wait_until(lambda: not runner.is_running() or runner.status() == psutil.STATUS_ZOMBIE, "the runner's end")
+        other = found.joined()
+        assert other > lane
+        (tmp_path / "go").touch()
+        assert found.ended(found.give(other, number=0, attempt=1, trial_id="t0")).how == "finished"
+
+
+def test_more_and_fewer_lanes_and_the_idle_ones_go_first(store: Path, tmp_path: Path) -> None:
+    with bench(wait_for_go, 2, folder=str(tmp_path)) as found:
+        lanes = [found.joined(), found.joined()]
+        trial = found.give(lanes[1])
+        found.began(trial)
+        found.lanes.want(1)
+        assert found.lost(lanes[0]) == "not needed any more"
+        found.give(lanes[0])  # goes nowhere
+        found.lanes.want(2)
+        third = found.joined()
+        assert third == 2
+        found.lanes.want(0)
+        found.lost(third)
+        (tmp_path / "go").touch()
+        assert found.ended(trial).how == "finished"
+        found.lost(lanes[1])
+        found.lanes.close()
+        assert found.over().error is None
+
+
+def test_a_search_that_is_cancelled_ends_what_runs(store: Path, tmp_path: Path) -> None:
+    with bench(deaf, folder=str(tmp_path)) as found:
+        trial = found.give(found.joined())
+        runner = psutil.Process(found.began(trial))
+        wait_until(runner.children, "its child")
+        below = [runner, *runner.children(recursive=True)]
+        found.lanes.run.cancel("enough")
+        assert "enough" in str(found.over().error)
+        assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_lane_that_is_drained_finishes_its_trial_and_begins_no_other(store: Path, tmp_path: Path) -> None:
+    with bench(wait_for_go, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        first, second = found.give(lane), found.give(lane)
+        found.began(first)
+        found.lanes._coordinator.release(found.lanes.run.run_id, lane)  # as a drain does, without a node that goes away
+        (tmp_path / "go").touch()
+        assert found.ended(first).how == "finished"
+        assert found.lost(lane)
+        assert not [news for news in found.seen if isinstance(news.event, Began) and news.event.number == second.number]

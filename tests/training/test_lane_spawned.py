@@ -1,0 +1,63 @@
+"""A lane whose process has threads cannot fork: its runners are fresh interpreters."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from hopsml.cluster.framing import Frames, framed
+from hopsml.search import messages
+from hopsml.search.messages import RunTrial, ToDriver, TrialEnded
+
+pytestmark = pytest.mark.fast
+
+LANE = textwrap.dedent(
+    """
+    import os, sys, threading
+    from pathlib import Path
+    from hopsml.cluster.context import WorkerContext
+    from hopsml.cluster.framing import framed
+    from hopsml.cluster.inbox import Inbox
+    from hopsml.training.lane import Lane
+    from hopsml.training.runner import Options
+
+    folder = Path(sys.argv[1])
+    if sys.argv[2] == "threads":
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    paths = {f"{name}_dir": folder / name for name in ("work", "events", "checkpoint", "export")}
+    context = WorkerContext(
+        run_id="app_1", generation=0, rank=0, world_size=1, local_rank=0, role="chief", run_url=str(folder), **paths,
+        logdir=f"{folder}/events", say=lambda data: os.write(1, framed(data)), inbox=Inbox(0),
+    )
+    Lane(context, Options((folder / "payload").read_bytes())).serve()
+    """
+)
+
+
+@pytest.mark.parametrize("how", ["threads", "none"])
+def test_trials_run_in_interpreters_of_their_own_where_a_fork_is_not_safe(tmp_path: Path, how: str) -> None:
+    def train(x: int) -> dict[str, int | bool]:
+        return {"metric": x, "spawned": "hopsml.training.runner" in sys.argv[0].replace("/", ".")}
+
+    (tmp_path / "work").mkdir()
+    (tmp_path / "payload").write_bytes(cloudpickle.dumps((train, {})))
+    command = [sys.executable, "-c", LANE, str(tmp_path), how]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as lane:
+        assert lane.stdin is not None and lane.stdout is not None
+        for number in range(3):
+            config = pickle.dumps({"x": number})
+            lane.stdin.write(framed(messages.encode(RunTrial(number, 0, trial_id=f"t{number}", config=config))))
+        frames, ends = Frames(), list[ToDriver]()
+        while len(ends) < 3:
+            said = [messages.decode_for_driver.decode(frame) for frame in frames.feed(lane.stdout.read(1 << 16))]
+            ends += [message for message in said if isinstance(message, TrialEnded)]
+        lane.stdin.close()
+        assert lane.wait(20) == 0
+    values = [pickle.loads(end.outputs) for end in ends if isinstance(end, TrialEnded)]
+    assert values == [{"metric": number, "spawned": how == "threads"} for number in range(3)]
