@@ -194,13 +194,17 @@ def number_of(value: Any) -> float | None:
 
 def why_no_value(metric: str, outputs: Any, value: Any) -> tuple[str, bool]:
     """Why a trial that returned has no score, and whether it is a fault of the code rather than of the numbers."""
-    key = metric or "metric"
-    found = value
+    key, found = metric or "metric", value
     if isinstance(outputs, dict):
-        if metric and metric not in outputs:
+        if not metric and len(outputs) == 1:
+            key = next(iter(outputs))
+        if key not in outputs:
             names = ", ".join(map(repr, outputs)) or "nothing"
-            return f"the metric {metric!r} is not in what the function returned ({names}): return or report it", True
-        found = outputs.get(key, value)
+            return (
+                f"the metric {key!r} is not in what the function returned ({names}): return it, or name one of those",
+                True,
+            )
+        found = outputs[key]
     elif outputs is not None and found is None:
         found = outputs
     if found is None:

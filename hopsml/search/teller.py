@@ -86,26 +86,26 @@ class Teller:
         answer = self.searcher.ask(number)
         if isinstance(answer, Suggestion):
             self._facts.append(("ask", number, answer.config, answer.parent))
-            return self.ledger.add(dict(answer.config), answer.parent)
+            return self._add(dict(answer.config), answer.parent)
         self.later = answer is Wait.LATER
         if answer is Wait.DONE:
             self.done = True
             self._facts.append(("done",))
         return None
 
+    def _add(self, config: Config, parent: int | None) -> Trial:
+        """To the stopper a trial begins here: it must count before the stopper is asked whether it wants another."""
+        trial = self.ledger.add(config, parent)
+        self.stopper.begin(trial.number, config)
+        return trial
+
     # ---------------------------------------------------------------------------------------- what trials do
 
     def begin(self, trial: Trial, attempt: int) -> None:
         """The function is being called."""
-        trial.attempt = attempt
-        self._introduce(trial)
+        trial.attempt, trial.begun = attempt, True
         self.ledger.move(trial, Phase.RUNNING)
         self._facts.append(("begin", trial.number, attempt))
-
-    def _introduce(self, trial: Trial) -> None:
-        if not trial.begun:
-            trial.begun = True
-            self.stopper.begin(trial.number, trial.config)
 
     def report(self, trial: Trial, step: int, value: float, checkpoint: bool) -> Verdict | Exploit:
         """A value of a later step than all before; the answer stands in the trial as well."""
@@ -156,6 +156,8 @@ class Teller:
         """The trial that shall go on now. One that has not paused yet stays where it is, and will not rest."""
         number = self.stopper.settle() if settle else self.stopper.resume()
         if number is None:
+            if settle:
+                self._facts.append(("settle",))
             return None
         trial = self.ledger.get(number)
         if trial is None:
@@ -181,7 +183,6 @@ class Teller:
         fault: bool = False,
     ) -> Settled:
         """The trial is over for good: both are told, once. ``fault``: its error may be that of all trials."""
-        self._introduce(trial)
         trial.seconds += seconds
         trial.value, trial.outputs, trial.error = value, outputs, error
         trial.asked, trial.exploit, trial.wanted = "", None, False
@@ -229,6 +230,8 @@ class Teller:
         elif kind == "done":
             self.searcher.ask(len(self.ledger))
             self.done = True
+        elif kind == "settle":
+            self.stopper.settle()
         elif kind == "extend":
             self.extra += rest[0]
         else:
@@ -242,7 +245,7 @@ class Teller:
             config = dict(answer.config)
         else:
             self.differing.append(number)
-        self.ledger.add(config, parent)
+        self._add(config, parent)
 
     def _repeat_of(self, trial: Trial, kind: str, rest: list[Any]) -> None:
         if kind == "begin":

@@ -383,6 +383,7 @@ def test_a_wrong_metric_name_ends_the_search_early_too():
         ("0.9", None, "'0.9', a str: it must be a number"),
         (None, {}, "not in what the function returned (nothing)"),
         (True, None, "True, a bool"),
+        (None, {"m": None, "loss": 1.0}, "neither returned nor reported the metric 'm'"),
     ],
 )
 def test_a_metric_that_is_no_number_is_recorded_with_the_trial(value, outputs, error):
@@ -391,6 +392,15 @@ def test_a_metric_that_is_no_number_is_recorded_with_the_trial(value, outputs, e
     settled = bench.end(0, value=value, outputs=outputs)[0]
     assert (settled.end, settled.value) == (End.COMPLETED, None) and error in settled.error
     assert bench.searcher.told[0].score is None
+
+
+def test_without_a_metrics_name_there_must_be_one_entry_or_one_called_metric():
+    bench = Bench(num_trials=3)
+    assert (
+        "'metric' is not in what the function returned ('a', 'b')"
+        in bench.end(0, value=None, outputs={"a": 1, "b": 2})[0].error
+    )
+    assert "the metric 'a' is 'x', a str" in bench.end(1, value=None, outputs={"a": "x"})[0].error
 
 
 def test_a_function_that_returns_nothing_but_reports_has_its_last_report():

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopsml.search import registry
 from hopsml.search.ledger import Phase
+from hopsml.search.space import Searchspace
 from hopsml.search.spec import SearchSpec
 from tests.search.searching import Counting, Exploiting, Halving, Recorded
 from tests.search.world import World
@@ -82,3 +84,30 @@ def test_exploits(seed):
     world.kill = lambda: None  # this stopper's chance is not part of its state
     play(world, 80)
     check_end(world)
+
+
+REAL = (
+    ("median", {"min_trials": 2}),
+    ("asha", {"max_step": 6, "reduction_factor": 2, "brackets": 2}),
+    ("asha", {"max_step": 6, "reduction_factor": 2, "mode": "stop"}),
+    ("hyperband", {"max_step": 6, "reduction_factor": 2}),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    searcher=st.sampled_from(["random", "grid", "differential_evolution"]),
+    stopper=st.sampled_from(REAL),
+    trials=st.sampled_from([3, 20]),
+)
+def test_real_searchers_with_real_stoppers(seed, searcher, stopper, trials):
+    def make():
+        space = Searchspace(k=("INTEGER", [1, 4]), act=("CATEGORICAL", ["a", "b"]))
+        made = registry.searcher(searcher, space, seed=5), registry.stopper(stopper[0], **stopper[1])
+        return SearchSpec(trials, retries=1), *made
+
+    world = World(make, seed)
+    play(world, 100)
+    if world.dispatch.conclusion.reason == "complete":
+        assert len(world.dispatch.settled) == len(world.dispatch.ledger)

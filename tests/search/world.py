@@ -181,7 +181,7 @@ class World:
         torn = ['["report",3'] if self.random.random() < 0.5 else []
         new = journal.replay([*self.lines, *torn], spec, searcher, stopper)
         assert not new.teller.differing
-        assert told_of(old.teller.searcher, old.teller.stopper) == told_of(searcher, stopper)
+        assert told_of(old.teller.searcher, old.teller.stopper) == told_of(new.teller.searcher, new.teller.stopper)
         self.dispatch = Checked.__new__(Checked)
         self.dispatch.__dict__.update(new.__dict__)
         self.dispatch.settled = old.settled
