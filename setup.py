@@ -28,7 +28,10 @@ EXTRAS = {
     "airflow": ["apache-airflow-core>=3.3,<4", "apache-airflow-task-sdk", "apache-airflow-providers-standard"],
     "notebook": ["ipykernel>=6", "tensorboard>=2.20"],
     "mlflow": ["mlflow-skinny>=3,<4"],
-    "search": ["optuna>=4", "cmaes>=0.11", "pandas>=2", "plotly>=6", "scikit-learn>=1.5"],
+    "search": [
+        *("optuna>=4", "cmaes>=0.11", "scipy>=1.15", "threadpoolctl>=3.5", "scikit-learn>=1.5"),
+        *("pandas>=2", "plotly>=6"),
+    ],
     "demo": ["scikit-learn>=1.5"],
 }
 

@@ -14,7 +14,10 @@ from benchmarks.launched import end_in_order
 from benchmarks.options import Options
 from benchmarks.peers import NAMES as PEERS
 
-BENCHMARKS = ("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale")
+BENCHMARKS = (
+    *("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale"),
+    *("search_quality",),
+)
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from hopsml.search.parameter import CATEGORICAL, Interval, LogIntegers, Paramete
 from hopsml.search.seeded import generator, number_of, seed_of
 from hopsml.search.space import Searchspace, check_filled
 
-FIRST_DEVIATION = 0.2  # of the unit interval
+FIRST_DEVIATION = 0.15  # of the unit interval
 
 
 class CmaEs(Searcher):
@@ -58,10 +58,12 @@ class CmaEs(Searcher):
             asked = self._optimizer.ask()
             seen, point = asked if self._has_margin else (asked, asked)
             values = {found.name: _value(found, place) for found, place in zip(self._moved, seen, strict=True)}
-        drawn = self.space.inverse_transform(generator(self.seed, 1, number).random(len(self.space)).tolist())
+        draw = generator(self.seed, 1, number)
+        units = dict(zip(self.space.keys(), draw.random(len(self.space)).tolist(), strict=True))
+        config = self.space.build(lambda found: values[found.name] if found.name in values else found.at(units[found.name]))
         self._points.append(point)
         self._generations.append(self._generation)
-        return Suggestion({**drawn, **values})
+        return Suggestion(config)
 
     def tell(self, number: int, outcome: Outcome) -> None:
         self._told.append((number, outcome.score))

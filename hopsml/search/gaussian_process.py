@@ -8,7 +8,6 @@ Bayesian optimization of machine learning algorithms", NIPS 25. The logarithm of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-LENGTHS, NOISES, VARIANCES = (0.02, 20.0), (1e-6, 0.3), (0.05, 20.0)  # bounds of what is fitted
+LENGTHS, NOISES, VARIANCES = (0.02, 20.0), (1e-6, 0.1), (0.05, 20.0)  # bounds of what is fitted
 JITTER = 1e-9
 SQRT5 = math.sqrt(5.0)
 
@@ -47,47 +46,53 @@ def fitted(rows: Array, values: Array) -> Kernel:
     optimization performs great in high dimensions", ICML), and little noise.
     """
     import numpy as np
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
-    features = rows.shape[1]
-    expected = np.array([0.0, *[math.log(0.4) + 0.5 * math.log(features)] * features, math.log(1e-4)])
-    width = np.array([1.0, *[1.0] * features, 2.0])
-    kernel = ConstantKernel(1.0, VARIANCES) * Matern(np.full(features, math.exp(expected[1])), LENGTHS, nu=2.5)
-    kernel += WhiteKernel(1e-4, NOISES)
-    model = GaussianProcessRegressor(kernel, alpha=JITTER, optimizer=_with_prior(expected, width), normalize_y=False)
-    model.fit(rows, values)
-    theta = np.exp(model.kernel_.theta)
-    return Kernel(float(theta[0]), tuple(float(length) for length in theta[1:-1]), float(theta[-1]))
-
-
-def _with_prior(expected: Array, width: Array) -> Callable[..., tuple[Array, float]]:
-    """An optimizer for scikit-learn that adds normal priors over the logarithms of what is fitted."""
-    import numpy as np
     from scipy.optimize import minimize
 
-    def optimize(objective: Callable[..., Any], first: Array, bounds: Array) -> tuple[Array, float]:
-        def penalised(theta: Array) -> tuple[float, Array]:
-            value, gradient = objective(theta, eval_gradient=True)
-            away = (theta - expected) / width
-            return float(value) + 0.5 * float(away @ away), gradient + away / width
+    features = rows.shape[1]
+    length = math.log(0.4) + 0.5 * math.log(features)
+    expected = np.array([0.0, *[length] * features, math.log(1e-5)])
+    width = np.array([1.0, *[1.0] * features, 2.0])
+    bounds = [tuple(map(math.log, pair)) for pair in (VARIANCES, *[LENGTHS] * features, NOISES)]
+    squares = (rows.T[:, :, None] - rows.T[:, None, :]) ** 2
 
-        starts = [first, expected + np.array([0.0, *[-1.2] * (len(first) - 2), 3.0])]
-        found = [
-            minimize(
-                penalised,
-                np.clip(start, *bounds.T),
-                jac=True,
-                bounds=bounds,
-                method="L-BFGS-B",
-                options={"maxiter": 60},
-            )
-            for start in starts
-        ]
-        best = min(found, key=lambda result: float(result.fun))
-        return best.x, float(best.fun)
+    def penalised(logarithms: Array) -> tuple[float, Array]:
+        value, gradient = log_likelihood(logarithms, squares, values)
+        away = (logarithms - expected) / width
+        return 0.5 * float(away @ away) - value, away / width - gradient
 
-    return optimize
+    starts = [expected, expected + np.array([0.0, *[-1.2] * features, 4.0])]
+    found = [
+        minimize(penalised, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": 60})
+        for start in starts
+    ]
+    variance, *lengths, noise = np.exp(min(found, key=lambda result: float(result.fun)).x).tolist()
+    return Kernel(variance, tuple(lengths), noise)
+
+
+def log_likelihood(logarithms: Array, squares: Array, values: Array) -> tuple[float, Array]:
+    """The log marginal likelihood and its gradient (Rasmussen and Williams 2006, equations 5.8 and 5.9).
+
+    ``logarithms``: of the variance, each length, the noise. ``squares``: the squared distance of each two rows, by feature.
+    """
+    import numpy as np
+    from scipy.linalg import cho_solve, cholesky
+
+    variance, noise = math.exp(logarithms[0]), math.exp(logarithms[-1])
+    scaled_squares = squares * np.exp(-2.0 * logarithms[1:-1])[:, None, None]
+    scaled = SQRT5 * np.sqrt(scaled_squares.sum(axis=0))
+    decay = np.exp(-scaled)
+    covariance = variance * (1.0 + scaled + scaled**2 / 3.0) * decay
+    factor = cholesky(covariance + (noise + JITTER) * np.eye(len(values)), lower=True, check_finite=False)
+    weights = cho_solve((factor, True), values, check_finite=False)
+    likelihood = -0.5 * values @ weights - np.log(np.diag(factor)).sum() - 0.5 * len(values) * math.log(2.0 * math.pi)
+    inner = np.outer(weights, weights) - cho_solve((factor, True), np.eye(len(values)), check_finite=False)
+    by_length = inner * (variance * 5.0 / 3.0 * (1.0 + scaled) * decay)
+    gradient = [
+        (inner * covariance).sum(),
+        *np.einsum("ij,kij->k", by_length, scaled_squares),
+        noise * np.trace(inner),
+    ]
+    return float(likelihood), 0.5 * np.array(gradient)
 
 
 class Posterior:
@@ -99,8 +104,8 @@ class Posterior:
 
         self.kernel, self.rows = kernel, rows
         covariance = kernel.between(rows, rows) + (kernel.noise + JITTER) * np.eye(len(rows))
-        self._factor = cho_factor(covariance, lower=True)
-        self._weights: Array = cho_solve(self._factor, values)
+        self._factor = cho_factor(covariance, lower=True, check_finite=False)
+        self._weights: Array = cho_solve(self._factor, values, check_finite=False)
 
     def at(self, rows: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of the function, noise left out, at each row."""
@@ -108,7 +113,7 @@ class Posterior:
         from scipy.linalg import solve_triangular
 
         covariance = self.kernel.between(self.rows, rows)
-        explained = solve_triangular(self._factor[0], covariance, lower=True)
+        explained = solve_triangular(self._factor[0], covariance, lower=True, check_finite=False)
         variance = self.kernel.variance - np.einsum("ij,ij->j", explained, explained)
         return covariance.T @ self._weights, np.sqrt(np.maximum(variance, 1e-12))
 
@@ -123,7 +128,7 @@ class Posterior:
         covariance = self.kernel.variance * (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
         inner = -self.kernel.variance * 5.0 / 3.0 * (1.0 + scaled) * np.exp(-scaled)
         gradients = inner[:, None] * away / lengths  # of the covariance with each observation
-        solved = cho_solve(self._factor, covariance)
+        solved = cho_solve(self._factor, covariance, check_finite=False)
         deviation = math.sqrt(max(self.kernel.variance - float(covariance @ solved), 1e-12))
         return (
             float(covariance @ self._weights),

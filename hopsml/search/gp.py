@@ -7,18 +7,19 @@ of them (the kriging believer of Ginsbourger et al. 2010), so that agents that a
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.features import Features
 from hopsml.search.gaussian_process import Kernel, Posterior, fitted, log_improvement, log_improvement_slope
 from hopsml.search.history import History
-from hopsml.search.random import RandomSearch
 from hopsml.search.seeded import generator, seed_of
 from hopsml.search.space import Searchspace, check_filled
-from hopsml.search.tpe import check_warmup
+from hopsml.search.warmup import Warmup
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 CANDIDATES = 1024  # places looked at, before the best of them are moved uphill
 CLIMBED = 5
 MODELLED_AT_MOST = 300  # trials: half of them the best, half the newest
+POWERS = (-2.0, 4.0, 61)  # first, last, how many
 ALWAYS_FITTED = 50  # with more trials the kernel is fitted anew after every tenth more
 
 
@@ -40,28 +42,19 @@ class Gp(Searcher):
         self, space: Searchspace, seed: int | None = None, num_warmup_trials: int = 10, random_fraction: float = 0.0
     ) -> None:
         check_filled(space)
-        check_warmup(num_warmup_trials, random_fraction)
         self.space, self.seed = space, seed_of(seed)
-        self.warmup, self.random_fraction = num_warmup_trials, random_fraction
+        self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
         self._features = Features(space)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._history = History(self.space)
-        self._first = RandomSearch(self.space, self.seed, sobol=True)
+        self._history = History(space)
         self._kernel: Kernel | None = None
         self._fitted_with = 0  # trials
 
     def ask(self, number: int) -> Suggestion | Wait:
         scored = self._history.scored()
-        drawn = self.random_fraction and generator(self.seed, 0, number).random() < self.random_fraction
-        config = None
-        if len(scored) >= self.warmup and not drawn:
-            config = self._best(number, scored)
-        elif isinstance(first := self._first.ask(number), Suggestion):
-            config = first.config
-        if config is None:  # everything was tried before
-            config = self.space.inverse_transform(generator(self.seed, 1, number).random(len(self.space)).tolist())
+        config = self._warmup.config(number, len(scored))
+        if config is None:
+            with one_thread():
+                config = self._best(number, scored)
         self._history.ask(config)
         return Suggestion(config)
 
@@ -145,7 +138,7 @@ class Gp(Searcher):
         written = None if kernel is None else [kernel.variance, list(kernel.lengths), kernel.noise]
         return {
             "seed": self.seed,
-            "first": self._first.state(),
+            "warmup": self._warmup.state(),
             "kernel": written,
             "fitted_with": self._fitted_with,
             **self._history.state(),
@@ -153,13 +146,25 @@ class Gp(Searcher):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.seed = state["seed"]
-        self._begin()
         self._history.restore(state)
-        self._first.restore(state["first"])
-        if state["kernel"] is not None:
-            variance, lengths, noise = state["kernel"]
-            self._kernel = Kernel(variance, tuple(lengths), noise)
+        self._warmup.restore(state["warmup"])
+        kernel = state["kernel"]
+        self._kernel = None if kernel is None else Kernel(kernel[0], tuple(kernel[1]), kernel[2])
         self._fitted_with = state["fitted_with"]
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Linear algebra by one thread: with matrices this small, more of them mostly wait for each other."""
+    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
+    return limited
+
+
+@functools.cache
+def _controller() -> Any:
+    import scipy.linalg  # noqa: F401 whose libraries must have been loaded to be found
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _kept(scored: list[tuple[Config, float]]) -> list[tuple[Config, float]]:
@@ -175,17 +180,26 @@ def _kept(scored: list[tuple[Config, float]]) -> list[tuple[Config, float]]:
 def _normal(scores: Array) -> Array:
     """The scores, transformed to mean 0 and variance 1 and as near to a normal distribution as a monotone power can."""
     import numpy as np
-    from scipy import stats
 
     largest = float(np.abs(scores).max())
     scaled = scores / largest if largest else scores  # the squares of very large numbers would not be finite
     spread = float(scaled.std())
     if spread <= 1e-12:
         return np.zeros_like(scores)
-    centred = (scaled - scaled.mean()) / spread
-    with np.errstate(all="ignore"):
-        transformed, _ = stats.yeojohnson(centred)
-    usable = bool(np.isfinite(transformed).all()) and transformed.std() > 1e-6
-    values: Array = transformed if usable else centred
+    values = yeo_johnson((scaled - scaled.mean()) / spread)
     normal: Array = (values - values.mean()) / values.std()
     return normal
+
+
+def yeo_johnson(values: Array) -> Array:
+    """The values after the power transformation of the greatest likelihood, among POWERS (Yeo and Johnson 2000)."""
+    import numpy as np
+
+    size, sign = np.log1p(np.abs(values)), np.sign(values)
+    powers = np.linspace(*POWERS)[:, None]
+    exponent = np.where(sign >= 0, powers, 2.0 - powers)
+    small = np.abs(exponent) < 1e-9
+    moved = sign * np.where(small, size, np.expm1(exponent * size) / np.where(small, 1.0, exponent))
+    likelihood = -0.5 * len(values) * np.log(moved.var(axis=1)) + (powers[:, 0] - 1.0) * (sign * size).sum()
+    best: Array = moved[int(np.argmax(likelihood))]
+    return best

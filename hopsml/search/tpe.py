@@ -8,12 +8,12 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.history import History, Trial
 from hopsml.search.parameter import Choice, Integers, Interval, LogIntegers, Parameter
-from hopsml.search.seeded import generator, number_of, seed_of
+from hopsml.search.seeded import number_of, seed_of
 from hopsml.search.space import Searchspace, check_filled
+from hopsml.search.warmup import Warmup
 
 if TYPE_CHECKING:
     import optuna
@@ -28,27 +28,39 @@ class Tpe(Searcher):
         self, space: Searchspace, seed: int | None = None, num_warmup_trials: int = 10, random_fraction: float = 0.0
     ) -> None:
         check_filled(space)
-        check_warmup(num_warmup_trials, random_fraction)
         self.space, self.seed = space, seed_of(seed)
-        self.warmup, self.random_fraction = num_warmup_trials, random_fraction
+        self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
+        self._scored = 0
         self._history = History(space)
         self._study = _study()
         self._running: dict[int, optuna.Trial] = {}
 
     def ask(self, number: int) -> Suggestion | Wait:
-        drawn = self.random_fraction and generator(self.seed, number).random() < self.random_fraction
-        # A sampler of this trial's own, so that nothing is carried over from one trial to the next but what is told.
-        warmup = len(self._study.get_trials(deepcopy=False)) + 1 if drawn else self.warmup
-        self._study.sampler = _sampler_class()(self.space, number_of(self.seed, number), warmup)
-        trial = self._running[number] = self._study.ask()
-        config = self.space.build(functools.partial(_suggest, trial))
+        config = self._warmup.config(number, self._scored)
+        if config is not None:
+            self._run(number, config)
+        else:
+            # A sampler of this trial's own, so that nothing is carried over from one trial to the next but what is told.
+            self._study.sampler = _sampler_class()(self.space, number_of(self.seed, number))
+            trial = self._running[number] = self._study.ask()
+            config = self.space.build(functools.partial(_suggest, trial))
         self._history.ask(config)
         return Suggestion(config)
+
+    def _run(self, number: int, config: Config) -> None:
+        """Let optuna know of a trial whose configuration is settled."""
+        import optuna
+
+        self._study.sampler = optuna.samplers.RandomSampler(seed=0)  # which has nothing left to draw
+        self._study.enqueue_trial(self.space.encode(config))
+        trial = self._running[number] = self._study.ask()
+        self.space.build(functools.partial(_suggest, trial))
 
     def tell(self, number: int, outcome: Outcome) -> None:
         import optuna
 
         self._history.tell(number, outcome)
+        self._scored += outcome.score is not None
         trial = self._running.pop(number)
         if outcome.score is None:
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -60,27 +72,25 @@ class Tpe(Searcher):
 
     def learn(self, config: Config, outcome: Outcome) -> None:
         if self._history.learn(config, outcome):
+            self._scored += outcome.score is not None
             self._add(Trial(config, outcome))
 
     def state(self) -> dict[str, Any]:
-        return {"seed": self.seed, **self._history.state()}
+        return {"seed": self.seed, "warmup": self._warmup.state(), **self._history.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        import optuna
-
         self.seed = state["seed"]
+        self._warmup.restore(state["warmup"])
         self._history.restore(state)
+        self._scored = len(self._history.scored())
         self._study, self._running = _study(), {}
-        self._study.sampler = optuna.samplers.RandomSampler(seed=0)  # the values of what is running are known
         for trial in self._history.learned:
             self._add(trial)
         for number, trial in enumerate(self._history.asked):
-            if trial.outcome is not None:
+            if trial.outcome is None:
+                self._run(number, trial.config)
+            else:
                 self._add(trial)
-                continue
-            self._study.enqueue_trial(self._values(trial.config))
-            running = self._running[number] = self._study.ask()
-            self.space.build(functools.partial(_suggest, running))
 
     def _add(self, trial: Trial) -> None:
         """A trial that has ended, as optuna would have it after ``tell``."""
@@ -97,23 +107,11 @@ class Tpe(Searcher):
             optuna.trial.create_trial(
                 state=ended,
                 value=outcome.score,
-                params=self._values(trial.config),
+                params=self.space.encode(trial.config),
                 distributions={name: _distribution(self.space.parameters[name]) for name in trial.config},
                 intermediate_values=reports,
             )
         )
-
-    def _values(self, config: Config) -> dict[str, Any]:
-        """As optuna has them: by the place in the list, where there is one."""
-        return self.space.encode(config)
-
-
-def check_warmup(num_warmup_trials: int, random_fraction: float) -> None:
-    """Raise ArgumentError unless these are a count and a fraction."""
-    if isinstance(num_warmup_trials, bool) or not isinstance(num_warmup_trials, int) or num_warmup_trials < 1:
-        raise ArgumentError(f"num_warmup_trials={num_warmup_trials!r}: 1 or more was expected")
-    if not 0 <= random_fraction <= 1:
-        raise ArgumentError(f"random_fraction={random_fraction!r}: a fraction from 0 to 1 was expected")
 
 
 def _study() -> optuna.Study:
@@ -134,8 +132,8 @@ def _sampler_class() -> Any:
     class Sampler(optuna.samplers.TPESampler):
         """Samples together what is always there, and one by one what a condition may leave out."""
 
-        def __init__(self, space: Searchspace, seed: int, warmup: int) -> None:
-            super().__init__(seed=seed, n_startup_trials=warmup, multivariate=True, constant_liar=True)
+        def __init__(self, space: Searchspace, seed: int) -> None:
+            super().__init__(seed=seed, n_startup_trials=0, multivariate=True, constant_liar=True)
             self._always = {
                 name: distribution
                 for name, found in space.parameters.items()
