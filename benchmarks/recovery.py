@@ -40,7 +40,7 @@ def run(options: Options) -> Report:
     candidates: dict[str, Callable[[], float]] = {
         "bare": partial(launch.from_nothing, "bare", options),
         "hopsml": partial(_ours, WORKERS, extra),
-        **{name: partial(_of_peer, name, options) for name in recovering},
+        **{name: once_only(partial(_of_peer, name, options)) for name in recovering},
     }
     times = alternate(options.rounds_of(5, 1), candidates, options.say)
     four = alternate(options.rounds_of(3, 1), {"hopsml, 4 workers": partial(_ours, 4, None)}, options.say)
@@ -112,6 +112,18 @@ def _of_peer(name: str, options: Options) -> float:
                     options.say(f"{name}: {str(error).splitlines()[0]}")
                     return math.inf
             return spread_of(seconds).median
+
+
+def once_only(measure: Callable[[], float]) -> Callable[[], float]:
+    """A peer that did not recover is not waited for again."""
+    found: list[float] = []
+
+    def measured_or_lost() -> float:
+        if not any(map(math.isinf, found)):
+            found.append(measure())
+        return found[-1]
+
+    return measured_or_lost
 
 
 # ------------------------------------------------------------------------------------------ what is done
