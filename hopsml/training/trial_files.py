@@ -37,7 +37,7 @@ def log_of(context: WorkerContext, trial: RunTrial) -> str:
     """
     if urls.split(context.run_url)[0] in ("", "file"):
         return LOG  # all parts append to it
-    attempt = f"-attempt-{trial.attempt}" if trial.attempt else ""
+    attempt = f"-attempt-{trial.attempt}" if trial.attempt > 1 else ""
     part = f"-after-step-{trial.done_step}" if trial.done_step >= 0 else ""
     return f"output{attempt}{part}.log"
 

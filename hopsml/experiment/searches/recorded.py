@@ -9,13 +9,14 @@ from typing import Any
 import cloudpickle
 
 from hopsml.cluster.capture import Captured
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.experiment.searches import learned
 from hopsml.experiment.searches.call import VERSION, SearchCall
 from hopsml.experiment.searches.names import Names, by_id
 from hopsml.search import journal
+from hopsml.search.contract import End
 from hopsml.search.dispatch import Dispatch
-from hopsml.search.ledger import row
+from hopsml.search.ledger import Phase, Trial, number_of, row
 from hopsml.search.spec import SearchSpec
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.run_dir import RunDir
@@ -93,6 +94,40 @@ def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Disp
     names = Names(lambda number: found[0].ledger.trials[number].config, call.name_of or by_id)
     found.append(journal.replay(names.take_over(facts), spec, call.searcher, call.stopper))
     return found[0], names
+
+
+def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
+    """Trials whose function had returned although the driver died before it knew: their records tell. How many there were."""
+    count = 0
+    for trial in dispatch.ledger.trials:
+        name = names.given(trial.number)
+        if trial.phase is not Phase.OVER and name and (found := _finished(urls.join(trials_url, name), trial)):
+            attempt, value, outputs, seconds = found
+            if trial.phase is not Phase.RUNNING:
+                dispatch.teller.begin(trial, attempt)
+            dispatch.teller.end(trial, End.COMPLETED, value, outputs, "", seconds)
+            count += 1
+    return count
+
+
+def _finished(folder: str, trial: Trial) -> tuple[int, float | None, Any, float] | None:
+    """Attempt, value, outputs and seconds of a trial that has returned, by its ``trial.json``; None for any other."""
+    record = _read(urls.join(folder, "trial.json"))
+    if record.get("status") != "FINALIZED" or record.get("number") != trial.number:
+        return None
+    outputs = _read(urls.join(folder, ".outputs.json"))
+    outputs.pop("log", None)
+    seconds = float(record.get("duration") or 0.0) / 1000
+    return int(record["attempt"]), number_of(record.get("final_metric")), outputs, seconds
+
+
+def _read(url: str) -> dict[str, Any]:
+    """A JSON object; empty where there is none that can be read."""
+    try:
+        found = json.loads(filesystem.for_url(url).read_bytes(url))
+    except (PathNotFound, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def rows_of(directory: RunDir) -> list[dict[str, Any]]:

@@ -83,12 +83,15 @@ def _begin_on(
     dispatch, names = _dispatch(call, spec, known, earlier)
     first = [*recorded.opening(), *learned.lines_of(known, call.space)]
     writer, _ = segments.begin(urls.join(directory.url, recorded.JOURNAL), first)
-    if earlier is not None and earlier.extra_trials:
-        dispatch.teller.extend(earlier.extra_trials)
+    if earlier is not None:
+        recorded.take_in_finished(dispatch, names, urls.join(directory.url, call.folder))
+        if earlier.extra_trials:
+            dispatch.teller.extend(earlier.extra_trials)
     hands = _hands(call, run, application, names)
     scribe = Scribe(writer, board.note)
     session = Session(dispatch, hands, scribe, board, names, files={})
     session.files |= _files(session, directory, call)
+    board.best = session.best()
     search = SearchRun(session, directory, call.space, folder=call.folder)
     application.runs.add(search)
     if spec.deadline_s is not None:
