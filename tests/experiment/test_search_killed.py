@@ -44,7 +44,9 @@ def ended(notes: Path) -> list[str]:
 def test_the_driver_is_killed_and_the_search_goes_on(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(textwrap.dedent(DRIVER))
-    driver = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": os.getcwd()})
+    driver = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
     try:
         wait_until(lambda: len(ended(tmp_path)) >= 4, "four trials to end")
     finally:
@@ -64,7 +66,9 @@ def journal_ends(root: Path) -> list[dict[str, Any]]:
     """What the driver had been told, by its journal."""
     lines = [line for path in sorted((root / "journal").iterdir()) for line in path.read_text().splitlines()]
     entries = [json.loads(line) for line in lines]
-    return [{"number": entry[1], "value": entry[3]} for entry in entries if isinstance(entry, list) and entry[0] == "end"]
+    return [
+        {"number": entry[1], "value": entry[3]} for entry in entries if isinstance(entry, list) and entry[0] == "end"
+    ]
 
 
 def test_agents_and_runners_are_killed_in_the_middle(store: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Disp
 
 
 def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
-    """Trials whose function had returned although the driver died before it knew: their records tell. How many there were."""
+    """Take in the trials that had returned when the driver died before it knew, by their records; how many there were."""
     count = 0
     for trial in dispatch.ledger.trials:
         name = names.given(trial.number)
