@@ -38,7 +38,7 @@ class AlikeFailures:
 
     def hopeless(self, lanes: int) -> bool:
         """Whether so many have failed that more of them would say nothing new."""
-        return self.count >= max(3, 2 * lanes)
+        return self.count >= 3 and self.count >= 2 * lanes
 
     def state(self) -> dict[str, Any]:
         """For ``restore``, as JSON values."""

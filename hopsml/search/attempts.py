@@ -39,12 +39,17 @@ class Attempts:
         self.teller.begin(trial, trial.attempt)
         return self.ask_to_end(trial, now) if self.closing is not None and trial.asked != "stop" else []
 
+    def _must_have_begun(self, trial: Trial, now: float) -> list[Action]:
+        """It speaks, so it runs, although the news of its begin did not come; when it began is not known."""
+        trial.gap = False
+        return self._has_begun(trial, now) if trial.phase is Phase.PLACED else []
+
     def reported(self, event: Reported, now: float) -> list[Action]:
         """Values of a running trial; nothing counts but numbers of steps that are new, until it is told to end."""
         trial = self._trial_of(event)
         if trial is None:
             return []
-        actions = self._has_begun(trial, now) if trial.phase is Phase.PLACED else []
+        actions = self._must_have_begun(trial, now)
         value = number_of(event.value)
         if trial.asked or value is None or event.step <= trial.step:
             return actions
@@ -63,7 +68,7 @@ class Attempts:
         if trial is None:
             return []
         told = event.how in ("finished", "stopped", "paused")
-        actions = self._has_begun(trial, now) if trial.phase is Phase.PLACED and told else []
+        actions = self._must_have_begun(trial, now) if told else []
         ran = trial.phase is Phase.RUNNING
         seconds = event.seconds if event.seconds > 0 else max(0.0, now - trial.since) if ran else 0.0
         self.places.over(trial, seconds if told and ran else None)
@@ -73,6 +78,8 @@ class Attempts:
             actions.append(self._finished(trial, event, seconds))
         elif event.how in ("failed", "died"):
             actions += self._failed(trial, event, seconds)
+        elif event.how == "lost":
+            actions += self.lost(trial, event.error or "a slot of its group is gone", seconds)
         elif trial.asked == "pause":
             self.teller.rest(trial, seconds)
             self._line_up(trial)

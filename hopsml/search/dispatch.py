@@ -90,9 +90,9 @@ class Dispatch:
             actions.extend(self.attempts.lost(trial, "the driver of the search was gone", 0.0))
         self.supply.ready.drain()
         waiting = [trial for trial in self.ledger.trials if trial.phase is Phase.READY]
-        for trial in sorted(waiting, key=lambda trial: not trial.begun):
+        for trial in sorted(waiting, key=lambda trial: trial.begun == 0):
             self.supply.ready.put(trial)
-        return actions + self._follow(now)
+        return actions + self._follow(now, fresh=True)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What follows from an event. What concerns an earlier attempt of a trial changes nothing."""
@@ -115,7 +115,7 @@ class Dispatch:
                 actions += self._close(Closing("cancelled", event.reason, now + self.spec.patience_s + NEWS_S), now)
             case Tick():
                 actions += self._tick(now)
-        return actions + self._follow(now)
+        return actions + self._follow(now, fresh=not isinstance(event, Reported | Began))
 
     def wake_at(self) -> float | None:
         """When the next ``Tick`` is needed although nothing happens; None: never."""
@@ -223,8 +223,8 @@ class Dispatch:
             actions += self.attempts.ask_to_end(trial, now)
         return actions
 
-    def _follow(self, now: float) -> list[Action]:
-        """Fill what is free, and see whether the search is over."""
+    def _follow(self, now: float, fresh: bool) -> list[Action]:
+        """Fill what is free, and see whether the search is over. ``fresh``: trials or places have come or gone."""
         actions: list[Action] = []
         if self.closing is None and self.teller.alike.hopeless(self.places.width):
             actions += self._close(self._hopeless(now), now)
@@ -234,7 +234,7 @@ class Dispatch:
                 actions += self._settle(now)
         if self.closing is not None and not self.ledger.placed:
             actions += self._wind_up()
-        if self.conclusion is None and self.closing is None:
+        if (fresh or actions) and self.conclusion is None and self.closing is None:
             wanted = self.places.wanted()
             if wanted != self._wanted:
                 self._wanted = wanted

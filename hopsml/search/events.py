@@ -58,7 +58,10 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """how: finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``."""
+    """how: finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``.
+
+    Of groups also ``lost``: a slot went away under it, which is no failure of the trial's.
+    """
 
     number: int
     attempt: int

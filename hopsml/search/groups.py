@@ -3,8 +3,8 @@
 First come, first served, with back-filling (EASY: Mu'alem & Feitelson 2001, IEEE TPDS 12(6), section 2): the head of the
 line has a reservation at the time at which enough slots will be free if every running trial takes as long as trials of its
 size took on average. One behind it may go before it where that does not move the reservation: it ends before it,
-or it takes slots that the head will leave over. As averages are no promises, a head is overtaken a limited
-number of times.
+or it takes slots that the head will leave over. Averages may be wrong: once the time that was first reserved has
+passed, nobody goes before the head any more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from hopsml.search.spec import SearchSpec
 from hopsml.search.supply import Supply
 
 AHEAD = 8  # trials that are asked for to find one that fits
-OVERTAKEN = 16  # times at most
 STEADY_S = 5.0  # the slots must not have changed for so long before an elastic trial begins with fewer than it wants
 
 
@@ -33,7 +32,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Reservation:
-    """When the head of the line can begin, and how many slots it will leave over then."""
+    """When the head of the line can begin, and how many slots it will leave over then; ``at`` never moves back."""
 
     at: float
     extra: int
@@ -51,7 +50,7 @@ class Groups:
         self.groups: dict[int, Held] = {}
         self._line: list[tuple[Trial, int, int]] = []  # trial, size, minimum
         self._means: dict[int, tuple[int, float]] = {}  # size -> how many, seconds of all
-        self._overtaken = 0
+        self._promised: tuple[int, float] | None = None  # the head of the line, and its first reservation
         self._changed_at = float("-inf")
         self._size_seen = 0
         self._wake_at = float("inf")
@@ -113,7 +112,6 @@ class Groups:
         """Nobody waits in the line any more; who did, in order."""
         trials = [trial for trial, _, _ in self._line]
         self._line.clear()
-        self._overtaken = 0
         return trials
 
     @property
@@ -141,7 +139,7 @@ class Groups:
         while self.free > 0:
             self._gather(actions)
             reservation = self._reservation(now)
-            action = self._form_one(reservation, now) or self._grow_one(reservation)
+            action = self._form_one(reservation, now) or self._grow_one(reservation, now)
             if action is not None:
                 actions.append(action)
             elif not self._look_ahead(reservation, actions):
@@ -206,7 +204,10 @@ class Groups:
             if free >= target:
                 break
             at, free = end, free + size
-        return Reservation(at, free - target)
+        head = self._line[0][0].number
+        if self._promised is None or self._promised[0] != head:
+            self._promised = head, at
+        return Reservation(min(at, self._promised[1]), free - target)
 
     def _mean(self, size: int) -> float | None:
         count, total = self._means.get(size, (0, 0.0))
@@ -217,19 +218,17 @@ class Groups:
             return None
         target = self._target(*self._line[0][1:], now)
         if target is not None and target <= self.free:
-            self._overtaken = 0
             return self._form(0, target, now)
         for index in range(1, len(self._line)):
             size = self._line[index][1]
             if reservation and size <= self.free and self._fits_before(size, reservation, now):
-                self._overtaken += reservation.at < float("inf")
                 return self._form(index, size, now)
         return None
 
     def _fits_before(self, size: int, reservation: Reservation, now: float) -> bool:
         if reservation.at == float("inf"):
             return True
-        if self._overtaken >= OVERTAKEN:
+        if now > reservation.at:
             return False
         mean = self._mean(size)
         return size <= reservation.extra or (mean is not None and now + mean <= reservation.at)
@@ -245,9 +244,12 @@ class Groups:
         self._teller.ledger.move(trial, Phase.PLACED)
         return Form(trial.number, trial.attempt, trial.config, size, min(minimum, size), trial.resume_from, trial.step)
 
-    def _grow_one(self, reservation: Reservation | None) -> Resize | None:
+    def _grow_one(self, reservation: Reservation | None, now: float) -> Resize | None:
         """Free slots go to trials that have earned them, the best first; never at the cost of the head of the line."""
-        spare = self.free if not self._line else min(self.free, reservation.extra if reservation else 0)
+        if self._line:
+            spare = min(self.free, reservation.extra) if reservation and now <= reservation.at else 0
+        else:
+            spare = self.free
         if spare <= 0:
             return None
         wishing = [g for g in self.groups.values() if g.wish > g.size and g.trial.phase is Phase.RUNNING]

@@ -30,7 +30,7 @@ class Trial:
     parent: int | None = None
     phase: Phase = Phase.READY
     attempt: int = 0  # counts placements from 1; what another attempt says is not heard
-    begun: bool = False  # its function has been called, in whatever attempt
+    begun: int = 0  # how often its function has been called
     tries: int = 0  # how often it has failed
     lost: int = 0  # how often its slot went away under it
     lane: int | None = None  # where it is, or was last
@@ -176,7 +176,7 @@ def row(trial: Trial) -> dict[str, Any]:
         "value": trial.value,
         "step": trial.step if trial.step >= 0 else None,
         "seconds": trial.seconds,
-        "attempts": trial.attempt,
+        "attempts": trial.begun,
         "failures": trial.tries,
         "lost": trial.lost,
         "parent": trial.parent,

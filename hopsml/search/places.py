@@ -148,7 +148,15 @@ class Lanes:
             return None
         if trial.lane in free and (trial.lane != trial.avoid or len(free) == 1):
             return free[trial.lane], trial
-        return next(lane for number, lane in free.items() if number != trial.avoid or len(free) == 1), trial
+        return self._lane_for(trial, free), trial
+
+    def _lane_for(self, trial: Trial, free: dict[int, Lane]) -> Lane:
+        """Any; for a trial that has failed not where it did, and on another host where there is one."""
+        failed_on = self.lanes.get(-1 if trial.avoid is None else trial.avoid)
+        if failed_on is None or len(free) == 1:
+            return next(iter(free.values()))
+        others = [lane for lane in free.values() if lane is not failed_on]
+        return next((lane for lane in others if lane.host != failed_on.host), others[0])
 
     def _assign(self, lane: Lane, trial: Trial, now: float) -> Assign:
         trial.attempt += 1

@@ -4,8 +4,9 @@ Sending ahead saves the time between a lane's end of one trial and its begin of 
 and what the searcher needs for an answer. It costs knowledge: the configuration was chosen without the result that the
 lane is working on, without those that come in meanwhile, and before a paused trial that may have become promotable.
 So it pays where that gap is a noticeable share of a trial, and nowhere else: with trials of a second and a gap of 3 ms it
-would buy 0.3 % of the time, with trials of 50 ms 6 %. Both are measured here: the gap by the time between sending
-a trial to an idle lane and its begin (the searcher's own time lies in it), the duration by what trials took.
+would buy 0.3 % of the time, with trials of 50 ms 6 %. Both are measured here: the duration by what trials took, the gap by
+the time between sending a trial to an idle lane and its begin. In the gap lie the searcher's own time, the journal's,
+and with many lanes the time that the driver is busy with the others: so their number needs no rule of its own.
 
 The end of a search is not lost by it: what waits behind a busy lane while another has nothing to do is withdrawn
 (places.py), and nothing is sent ahead once there are fewer trials left than lanes.

@@ -51,6 +51,8 @@ class Teller:
         self.later = False  # it wants to be told something first
         self.differing: list[int] = []  # trials for which a searcher restored from facts gave another answer than then
         self._facts: list[Fact] = []
+        known = [count for count in (spec.num_trials, searcher.total) if count is not None]
+        self._planned = min(known) if known else None
 
     def take_facts(self) -> list[Fact]:
         """What has become known since the last call; to be kept before it is acted upon."""
@@ -60,16 +62,14 @@ class Teller:
     @property
     def limit(self) -> int | None:
         """How many trials there are to be; None: until the searcher has no more."""
-        known = [count for count in (self.spec.num_trials, self.searcher.total) if count is not None]
-        return min(known) + self.extra if known else None
+        return None if self._planned is None else self._planned + self.extra
 
     @property
     def left(self) -> int | None:
         """How many trials may still be asked for; None: nobody knows."""
         if self.done:
             return 0
-        limit = self.limit
-        return None if limit is None else max(0, limit - len(self.ledger))
+        return None if self._planned is None else max(0, self._planned + self.extra - len(self.ledger.trials))
 
     def extend(self, trials: int) -> None:
         """The user wants more."""
@@ -103,7 +103,8 @@ class Teller:
 
     def begin(self, trial: Trial, attempt: int) -> None:
         """The function is being called."""
-        trial.attempt, trial.begun = attempt, True
+        trial.attempt = attempt
+        trial.begun += 1
         self.ledger.move(trial, Phase.RUNNING)
         self._facts.append(("begin", trial.number, attempt))
 

@@ -297,6 +297,17 @@ def test_a_failed_trial_is_tried_elsewhere_in_a_process_of_its_own():
     assert bench.searcher.told[0].score is None and bench.trial(0).tries == 1
 
 
+def test_elsewhere_is_another_host_where_there_is_one():
+    bench = Bench(lanes=0, num_trials=3)
+    for lane, host in enumerate(("a", "a", "b")):
+        bench.do(LaneJoined(lane, host))
+    for number in (0, 1, 2):
+        bench.begin(number)
+    bench.end(1), bench.end(2)
+    (again,) = assigned(bench.end(0, "failed", None, error="no GPU"))
+    assert (again.number, again.lane) == (0, 2)
+
+
 def test_with_a_single_lane_elsewhere_is_there():
     bench = Bench(lanes=1, num_trials=1)
     bench.begin(0)

@@ -38,7 +38,7 @@ def check_end(world: World) -> None:
     assert told.keys() == dispatch.settled.keys()
     for trial in dispatch.ledger.trials:
         assert (trial.number in told) == (trial.phase is Phase.OVER)
-        assert trial.begun == (trial.phase is Phase.OVER) or trial.phase is Phase.READY
+        assert (trial.begun > 0) == (trial.phase is Phase.OVER) or trial.phase is Phase.READY
     if dispatch.conclusion.reason == "complete":
         assert len(told) == len(dispatch.ledger.trials)
 

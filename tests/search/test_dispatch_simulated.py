@@ -135,6 +135,57 @@ def test_a_small_one_goes_first_only_where_the_head_does_not_wait_for_it():
     assert began[4] <= simulator.ended_at[3] + 0.1, "the head of size 4 began when its slots were free"
 
 
+class Reserving(Checked):
+    """Knows the first reservation of every head of the line, and how late it was kept."""
+
+    def begin(self, now):
+        self.promised: dict[int, float] = {}
+        self.late: list[float] = []
+        return super().begin(now)
+
+    def handle(self, event, now):
+        actions = super().handle(event, now)
+        for action in actions:
+            if isinstance(action, Form) and action.number in self.promised:
+                self.late.append(now - self.promised.pop(action.number))
+        if self.places.in_line and (reservation := self.places._reservation(now)) is not None:
+            self.promised.setdefault(self.places._line[0][0].number, reservation.at)
+        return actions
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reservation_is_kept_whatever_goes_before(seed):
+    """Trials of one size all take the same time, so that the averages are right: then EASY never delays a head."""
+    chance = random.Random(seed)
+    sizes = [chance.choice([1, 1, 2, 3, 5, 8]) for _ in range(60)]
+    lasts = {size: chance.uniform(0.5, 6.0) for size in set(sizes)}
+    spec = SearchSpec(60, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Reserving(spec, Counting(sizes=sizes), Recorded())
+    simulator = Simulator(dispatch, lambda config: Work(lasts[config["size"]], [1.0]), way_s=1e-6, begin_s=0.0)
+    simulator.slots(8).run()
+    assert len(dispatch.late) >= 10 and max(dispatch.late) <= 0.001
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wrong_average_delays_a_head_by_what_was_running_and_no_more(seed):
+    chance = random.Random(seed)
+    sizes = [chance.choice([1, 1, 1, 1, 8]) for _ in range(80)]
+    lasts = [chance.choice([0.1, 0.1, 9.0]) for _ in sizes]
+    spec = SearchSpec(80, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Reserving(spec, Counting(sizes=sizes), Recorded())
+    Simulator(dispatch, lambda config: Work(lasts[config["x"]], [1.0]), way_s=1e-6, begin_s=0.0).slots(8).run()
+    assert dispatch.late and max(dispatch.late) <= 9.01
+
+
+def test_going_before_makes_use_of_slots_that_would_be_idle(monkeypatch):
+    def taken(ahead):
+        monkeypatch.setattr("hopsml.search.groups.AHEAD", ahead)
+        lasts = {1: 1.0, 6: 4.0, 3: 3.0}
+        return grouped([6, 3, 1, 1, 1, 3], lambda config: lasts[config["size"]], 8, 60).run().now
+
+    assert taken(8) < 0.9 * taken(1)
+
+
 def test_a_trial_that_is_larger_than_the_cluster_waits_and_the_others_go_on():
     simulator = grouped([9, 1, 1, 1], lambda config: 1.0, 4, 4)
     simulator.at(5.0, simulator.slots, 9)

@@ -85,7 +85,7 @@ class World:
             if how in carried.told and self.random.random() < 0.7:
                 return [Ended(number, attempt, {"stop": "stopped", "pause": "paused"}[how])]
         report = Reported(number, attempt, carried.step + self.random.choice([1, 1, 2]), value)
-        odd = self.random.choice(["failed", "died", "finished", "finished"])
+        odd = self.random.choice(["failed", "lost" if self.groups else "died", "finished", "finished"])
         end = Ended(number, attempt, odd, None if odd != "finished" or self.random.random() < 0.1 else value)
         return [report, report, report, end] if carried.step < 6 else [end]
 
