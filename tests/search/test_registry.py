@@ -1,0 +1,123 @@
+"""Searchers and stoppers by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hopsml.errors import ArgumentError, UnknownName
+from hopsml.search import registry
+from hopsml.search.contract import Suggestion
+from hopsml.search.differential_evolution import DifferentialEvolution
+from hopsml.search.grid import GridSearch
+from hopsml.search.random import RandomSearch
+from hopsml.search.single import SingleRun
+from hopsml.search.space import Searchspace
+from hopsml.search.tpe import Tpe
+
+pytestmark = pytest.mark.fast
+
+SPACE = Searchspace(a=("INTEGER", [1, 4]))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("random", RandomSearch), ("randomsearch", RandomSearch), ("RandomSearch", RandomSearch),
+        ("random_search", RandomSearch),
+        ("gridsearch", GridSearch), ("GRID", GridSearch), ("TPE", Tpe), ("Differential Evolution", DifferentialEvolution),
+        ("differential_evolution", DifferentialEvolution), ("differential-evolution", DifferentialEvolution),
+        ("none", SingleRun), ("None", SingleRun), (None, SingleRun), ("SingleRun", SingleRun),
+    ],
+)  # fmt: skip
+def test_names_in_any_spelling(name: str | None, found: type) -> None:
+    assert registry.searcher_class(name) is found
+    assert isinstance(registry.searcher(name, Searchspace() if found is SingleRun else SPACE), found)
+
+
+@pytest.mark.parametrize("name", ["bayes", "", 3])
+def test_unknown_names(name: object) -> None:
+    """A KeyError, as callers of Maggy expect; its text is not quoted as a KeyError's would be."""
+    with pytest.raises(KeyError) as caught:
+        registry.searcher(name, SPACE)  # type: ignore[arg-type]
+    assert isinstance(caught.value, ArgumentError)
+    there = "bohb, cmaes, differential_evolution, gp, grid, none, random, tpe"
+    assert str(caught.value) == f"there is no searcher {name!r}; there are {there}"
+    with pytest.raises(
+        UnknownName, match="there is no stopper 'random'; there are asha, hyperband, median, none, pb2, pbt"
+    ):
+        registry.stopper("random")
+
+
+def test_no_stopper() -> None:
+    assert (
+        registry.stopper("none") is None and registry.stopper(None) is None and registry.stopper_class("NONE") is None
+    )
+    with pytest.raises(ArgumentError, match="without a stopper there is no use for es_min"):
+        registry.stopper(None, es_min=3)
+
+
+def test_arguments_that_it_does_not_take() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"the searcher 'TPE': got an unexpected keyword argument 'gamma'; it takes num_war"
+    ):
+        registry.searcher("TPE", SPACE, gamma=0.2)
+    with pytest.raises(ArgumentError, match="num_warmup_trials=0: 1 or more"):
+        registry.searcher("tpe", SPACE, num_warmup_trials=0)
+    with pytest.raises(ArgumentError, match="random_fraction=2: a fraction"):
+        registry.searcher("gp", SPACE, random_fraction=2)
+
+
+def test_maggys_arguments() -> None:
+    for name in ("tpe", "gp"):
+        searcher = registry.searcher(name, SPACE, num_warmup_trials=15, random_fraction=0.33)
+        assert isinstance(searcher.ask(0), Suggestion)
+
+
+def test_without_a_search() -> None:
+    searcher = registry.searcher(None, Searchspace())
+    assert [searcher.ask(number) for number in range(3)] == [Suggestion({})] * 3
+    with pytest.raises(ArgumentError, match="the space has a; name a searcher"):
+        registry.searcher("none", SPACE)
+
+
+def test_categories_are_nothing_for_cmaes() -> None:
+    with pytest.raises(ArgumentError, match="CMA-ES moves numbers, but act are categories or have a condition; 'tpe'"):
+        registry.searcher("cmaes", Searchspace(act=("CATEGORICAL", ["relu", "gelu"])))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"population": 3}, "population=3: 4 or more"),
+        ({"generations": 0}, "generations=0: 1 or more"),
+        ({"mutation": 0}, "mutation=0: a factor above 0"),
+        ({"crossover": 1.5}, "crossover=1.5: a probability"),
+    ],
+)
+def test_arguments_of_differential_evolution(arguments: dict[str, float], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        registry.searcher("differential_evolution", SPACE, **arguments)
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    code = (
+        "import sys; from hopsml.search import registry, space\n"
+        "s = registry.searcher('random', space.Searchspace(a=('DOUBLE', [0, 1])))\n"
+        "print([name for name in ('optuna', 'scipy', 'sklearn', 'cmaes', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_library_that_is_missing_is_named() -> None:
+    code = (
+        "import sys; sys.modules['optuna'] = None\n"
+        "from hopsml.search import registry, space\n"
+        "try: registry.searcher('tpe', space.Searchspace(a=('DOUBLE', [0, 1])))\n"
+        "except ValueError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "the searcher 'tpe' needs optuna: pip install hopsml[search]\n"

@@ -1,0 +1,42 @@
+"""Trials' ids: Maggy's, and others for what is tried again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from hopsml.search.trial import TrialIds, trial_id
+
+pytestmark = pytest.mark.fast
+
+
+class Activation:
+    """A value that JSON does not know."""
+
+
+def test_as_maggy_has_it() -> None:
+    params = {"pool": 3, "kernel": 5, "dropout": 0.25, "act": "relu"}
+    text = json.dumps(params, sort_keys=True)
+    assert trial_id(params) == hashlib.md5(text.encode()).hexdigest()[:16]
+    assert trial_id(dict(reversed(params.items()))) == trial_id(params)
+    assert trial_id({}) == "99914b932bd37a50"  # of '{}'
+
+
+def test_values_that_json_does_not_know() -> None:
+    assert trial_id({"n": np.int64(3), "x": np.float64(0.5)}) == trial_id({"n": 3, "x": 0.5})
+    assert trial_id({"a": np.array([1, 2])}) == trial_id({"a": [1, 2]})
+    assert trial_id({"f": Activation}) == trial_id({"f": f"{__name__}.Activation"})  # no address of this process
+    assert trial_id({"f": json.dumps}) == trial_id({"f": "json.dumps"})
+    assert trial_id({"s": frozenset({1})}) == trial_id({"s": "frozenset({1})"})
+
+
+def test_what_is_repeated_gets_an_id_of_its_own() -> None:
+    ids = TrialIds()
+    given = [ids.of(config) for config in ({"a": 1}, {"a": 2}, {"a": 1}, {"a": 1})]
+    assert given[0] == trial_id({"a": 1}) and given[1] == trial_id({"a": 2})
+    assert given[2:] == [trial_id({"a": 1}, repeat=1), trial_id({"a": 1}, repeat=2)]
+    assert len(set(given)) == 4
+    assert all(len(one) == 16 and int(one, 16) >= 0 for one in given)
