@@ -4,12 +4,12 @@ First come, first served, with back-filling (EASY: Mu'alem & Feitelson 2001, IEE
 line has a reservation at the time at which enough slots will be free if every running trial takes as long as trials of its
 size took on average. One behind it may go before it where that does not move the reservation: it ends before it,
 or it takes slots that the head will leave over. Averages may be wrong: once the time that was first reserved has
-passed, nobody goes before the head any more.
+passed, those that go before the head get no slots but those that it does not need.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hopsml.search.contract import End
 from hopsml.search.events import Action, Form, Resize
@@ -139,7 +139,7 @@ class Groups:
         while self.free > 0:
             self._gather(actions)
             reservation = self._reservation(now)
-            action = self._form_one(reservation, now) or self._grow_one(reservation, now)
+            action = self._form_one(reservation, now) or self._grow_one(reservation)
             if action is not None:
                 actions.append(action)
             elif not self._look_ahead(reservation, actions):
@@ -207,7 +207,14 @@ class Groups:
         head = self._line[0][0].number
         if self._promised is None or self._promised[0] != head:
             self._promised = head, at
-        return Reservation(min(at, self._promised[1]), free - target)
+        return self._kept(Reservation(at, free - target), self._promised[1], target, now)
+
+    def _kept(self, reservation: Reservation, promised: float, target: int, now: float) -> Reservation:
+        """It does not move back; once it has passed, those that begin must leave the head its slots for good."""
+        if now <= promised:
+            return replace(reservation, at=min(reservation.at, promised))
+        begun_since = sum(group.size for group in self.groups.values() if group.trial.since > promised)
+        return Reservation(promised, min(reservation.extra, self.count - target - begun_since))
 
     def _mean(self, size: int) -> float | None:
         count, total = self._means.get(size, (0, 0.0))
@@ -228,8 +235,6 @@ class Groups:
     def _fits_before(self, size: int, reservation: Reservation, now: float) -> bool:
         if reservation.at == float("inf"):
             return True
-        if now > reservation.at:
-            return False
         mean = self._mean(size)
         return size <= reservation.extra or (mean is not None and now + mean <= reservation.at)
 
@@ -244,10 +249,10 @@ class Groups:
         self._teller.ledger.move(trial, Phase.PLACED)
         return Form(trial.number, trial.attempt, trial.config, size, min(minimum, size), trial.resume_from, trial.step)
 
-    def _grow_one(self, reservation: Reservation | None, now: float) -> Resize | None:
+    def _grow_one(self, reservation: Reservation | None) -> Resize | None:
         """Free slots go to trials that have earned them, the best first; never at the cost of the head of the line."""
         if self._line:
-            spare = min(self.free, reservation.extra) if reservation and now <= reservation.at else 0
+            spare = min(self.free, reservation.extra) if reservation else 0
         else:
             spare = self.free
         if spare <= 0:

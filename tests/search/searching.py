@@ -249,6 +249,7 @@ class Checked(Dispatch):
         assert calling >= len(idle) or not free, "a trial waits behind a busy lane while another is idle"
         teller = self.teller
         assert teller.done or teller.later or teller.left == 0 or not teller.stopper.wants(), "idle, and more to try"
+        assert teller.stopper.resume() is None, "idle, and a paused trial may go on"
 
     def _check_groups(self, places: Groups) -> None:
         assert places.used == sum(group.size for group in places.groups.values())

@@ -104,6 +104,9 @@ def test_among_equals_the_first_that_was_asked_for_is_the_best():
     bench.begin(0), bench.begin(1)
     bench.end(1, value=2.0), bench.end(0, value=2.0)
     assert bench.dispatch.best()["number"] == 0
+    bench = Bench(num_trials=2)
+    bench.end(0, value=2.0), bench.end(1, value=2.0)
+    assert bench.dispatch.best()["number"] == 0
 
 
 # ---------------------------------------------------------------------------------------- sending ahead
@@ -135,6 +138,15 @@ def test_a_slow_searcher_makes_sending_ahead_pay_for_longer_trials():
     assert bench.dispatch.places.lanes[0].waiting is not None
 
 
+def test_what_a_lane_needs_for_its_first_trial_is_no_measure_of_the_gap():
+    bench = Bench(lanes=1, num_trials=100)
+    bench.begin(0, after=20.0)  # everything is imported
+    bench.end(0, after=10.0), bench.begin(1, after=0.001), bench.end(1, after=10.0)
+    assert bench.dispatch.places.lanes[0].waiting is None
+    bench.begin(2)
+    assert bench.dispatch.places.lanes[0].waiting is None
+
+
 def waiting_behind() -> Bench:
     """Trials 0 and 2 run on lanes 0 and 1; 1 waits behind 0, 3 behind 2; there are no more."""
     bench = Bench(lanes=2, num_trials=6, prefetch=True)
@@ -151,6 +163,15 @@ def test_what_waits_behind_a_busy_lane_is_called_back_for_an_idle_one():
     assert ends(bench.end(3)) == [EndTrial(1, 1, "withdraw")]
     (moved,) = assigned(bench.end(1, "withdrawn", None))
     assert (moved.lane, moved.number, moved.attempt) == (1, 1, 2)
+
+
+def test_as_many_are_called_back_as_lanes_are_idle():
+    bench = waiting_behind()
+    assert [a.number for a in ends(bench.do(LaneJoined(2)))] == [1]
+    assert bench.do(LaneLost(2, "gone")) == [], "another one will come"
+    assert ends(bench.do(LaneJoined(3))) == [], "it is on its way already"
+    assert [a.number for a in ends(bench.do(LaneJoined(4)))] == [3]
+    assert ends(bench.do(LaneJoined(5))) == []
 
 
 def test_a_trial_that_began_before_it_could_be_called_back_stays():
@@ -216,6 +237,18 @@ def test_a_paused_trial_goes_on_before_new_ones_where_its_checkpoint_is():
     bench.begin(0)
     bench.report(0, 1, 0.4), bench.report(0, 2, 0.6)
     assert bench.searcher.reports == [(0, 1, 0.5), (0, 2, 0.6)], "steps that were told are not told again"
+
+
+def test_of_several_idle_lanes_a_paused_trial_takes_the_one_it_knows():
+    stopper = Scripted({(2, 1): Verdict.PAUSE})
+    bench = Bench(lanes=3, stopper=stopper, num_trials=3)
+    for number in range(3):
+        bench.begin(number)
+    bench.end(0), bench.report(2, 1, 0.5)
+    stopper.open = False
+    stopper.to_resume.append(2)
+    (resumed,) = assigned(bench.end(2, "paused", None))
+    assert (resumed.number, resumed.lane) == (2, 2)
 
 
 def test_a_trial_resumed_before_it_had_paused_goes_on_at_once():
@@ -473,6 +506,25 @@ def test_a_deadline_can_be_moved_and_trials_added_until_the_end():
     assert assigned(bench.end(0))[0].number == 1
     bench.begin(1), bench.end(1)
     assert bench.conclusion.reason == "complete"
+
+
+def test_a_deadline_that_is_moved_to_what_has_passed_as_well_changes_nothing():
+    bench = Bench(lanes=1, num_trials=9, deadline_s=10.0)
+    bench.begin(0)
+    bench.do(Tick(), 9.5)
+    bench.do(Extend(deadline_s=5.0))
+    bench.end(0, after=0.0)
+    assert bench.conclusion.reason == "deadline"
+
+
+def test_cancelling_does_not_put_a_deadline_off():
+    bench = Bench(lanes=1, num_trials=9, deadline_s=10.0)
+    bench.begin(0)
+    bench.do(Tick(), 9.5)
+    bench.do(CancelAsked("interrupt"))
+    assert bench.dispatch.wake_at() == 10.0
+    bench.do(Tick(), 0.5)
+    assert bench.conclusion.reason == "cancelled"
 
 
 def test_a_budget_counts_the_slots_that_are_held():

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from hopsml.search.contract import End
+from hopsml.search.asha import Asha
+from hopsml.search.contract import End, Verdict
 from hopsml.search.dispatch import Dispatch
-from hopsml.search.events import Form, LaneJoined, Resize
+from hopsml.search.events import Began, Ended, Form, LaneJoined, Reported, Resize, SlotsChanged, Tick
 from hopsml.search.spec import SearchSpec
-from tests.search.searching import Checked, Counting, Halving, Recorded
+from tests.search.searching import Checked, Counting, Halving, Recorded, Scripted
 from tests.search.simulator import Simulator, Work, list_schedule
 
 pytestmark = pytest.mark.fast
@@ -55,6 +56,15 @@ def test_lanes_that_come_later_take_what_waits():
 
     simulator.at(1.5, more)
     assert simulator.run().now < 1.5 + 3.1
+
+
+def test_asha_keeps_all_lanes_busy():
+    chance = random.Random(3)
+    durations = [chance.uniform(0.5, 3.0) for _ in range(64)]
+    simulator = search(durations, 4, steps=9, stopper=Asha(max_step=8, reduction_factor=2)).run()
+    assert simulator.busy_s / (4 * simulator.now) >= 0.97
+    steps = [trial.step for trial in simulator.dispatch.ledger.trials]
+    assert len(steps) == 64 and sum(step >= 8 for step in steps) >= 4 and min(steps) == 1
 
 
 def test_asynchronous_halving_keeps_all_lanes_busy():
@@ -175,6 +185,62 @@ def test_a_wrong_average_delays_a_head_by_what_was_running_and_no_more(seed):
     dispatch = Reserving(spec, Counting(sizes=sizes), Recorded())
     Simulator(dispatch, lambda config: Work(lasts[config["x"]], [1.0]), way_s=1e-6, begin_s=0.0).slots(8).run()
     assert dispatch.late and max(dispatch.late) <= 9.01
+
+
+def waiting_head(now: float, mean: float) -> list[int]:
+    """Of 8 slots 5 are taken by a trial that averages ``mean``, since 0; the head wants 6. Who begins at ``now``?"""
+    config_sizes = [5, 6, 3, 2, 1]
+    spec = SearchSpec(5, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Checked(spec, Counting(sizes=config_sizes), Recorded())
+    dispatch.handle(SlotsChanged(8), 0.0)
+    dispatch.handle(Began(0, 1), 0.0)
+    places = dispatch.places
+    places._means |= {5: (1, 10.0), 6: (1, 10.0), 3: (1, 99.0), 2: (1, 99.0), 1: (1, 3.0)}
+    places._reservation(1.0)  # 10.0 is promised
+    places._means[5] = (1, mean)
+    return [action.number for action in dispatch.handle(Tick(), now) if isinstance(action, Form)]
+
+
+def test_nobody_gets_more_than_the_head_does_not_need():
+    assert waiting_head(2.0, mean=10.0) == [3, 4], "2 slots are left over in any case, and a short one ends before"
+    assert waiting_head(9.0, mean=10.0) == [3], "the short one would not end before"
+
+
+def test_a_promise_does_not_move_when_averages_do():
+    assert waiting_head(9.0, mean=50.0) == [3]
+    assert waiting_head(40.0, mean=50.0) == [3]
+
+
+def test_those_that_begin_after_the_promised_time_leave_the_head_its_slots():
+    spec = SearchSpec(9, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Checked(spec, Counting(sizes=[5, 6, 1, 1, 1, 1, 1, 1, 1]), Recorded())
+    dispatch.handle(SlotsChanged(8), 0.0)
+    dispatch.handle(Began(0, 1), 0.0)
+    dispatch.places._means |= {5: (1, 10.0), 6: (1, 10.0), 1: (1, 3.0)}
+    dispatch.places._reservation(1.0)
+    formed = [action.number for action in dispatch.handle(Tick(), 20.0) if isinstance(action, Form)]
+    assert formed == [2, 3]
+    assert [a for a in dispatch.handle(Tick(), 30.0) if isinstance(a, Form)] == [], "they take longer than 3 s, too"
+    begun = [
+        action.number for action in dispatch.handle(Ended(0, 1, "finished", 1.0), 40.0) if isinstance(action, Form)
+    ]
+    assert begun[0] == 1
+
+
+def test_what_comes_back_goes_before_what_is_new_but_not_before_the_head():
+    stopper = Scripted({(0, 1): Verdict.PAUSE})
+    spec = SearchSpec(9, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Checked(spec, Counting(sizes=[1, 3, 4, 1, 1, 1, 1, 1, 1]), stopper)
+    dispatch.handle(SlotsChanged(4), 0.0)
+    for number in (0, 1):
+        dispatch.handle(Began(number, 1), 0.0)
+    dispatch.places._means |= {1: (1, 50.0), 3: (1, 10.0), 4: (1, 10.0)}
+    dispatch.handle(Reported(0, 1, 1, 0.5), 1.0)
+    dispatch.handle(Ended(0, 1, "paused"), 2.0)
+    assert dispatch.places._line[0][0].number == 2 and dispatch.places.in_line > 2
+    stopper.to_resume.append(0)
+    dispatch.handle(Tick(), 3.0)
+    assert [trial.number for trial, _, _ in dispatch.places._line][:3] == [2, 0, 3]
 
 
 def test_going_before_makes_use_of_slots_that_would_be_idle(monkeypatch):

@@ -100,6 +100,27 @@ def test_added_trials_and_the_cost_so_far_are_remembered():
     assert 0 <= spent - again.dispatch.bounds.spent_s < NOTED_S < spent
 
 
+def test_a_stopper_that_was_asked_to_settle_is_asked_again():
+    class Settling(Scripted):
+        settled = 0
+
+        def settle(self):
+            self.settled += 1
+            return super().settle()
+
+    def sessions(settles):
+        stopper = Settling({(0, 3): Verdict.PAUSE}, settles=settles)
+        session = Session(Dispatch(SearchSpec(1), Counting(), stopper))
+        session.do(LaneJoined(0), Began(0, 1), Reported(0, 1, 3, 0.5), Ended(0, 1, "paused"))
+        again = Settling({(0, 3): Verdict.PAUSE}, settles=settles)
+        journal.replay(session.lines, SearchSpec(1), Counting(), again)
+        return stopper, again
+
+    for settles, asked in ((False, 2), (True, 1)):
+        stopper, again = sessions(settles)
+        assert stopper.settled == again.settled == asked and stopper.pausing == again.pausing
+
+
 def test_a_snapshot_stands_for_all_before_it():
     simulator = Simulator(Dispatch(SearchSpec(60), Counting(), Halving()), work_of).join(3)
     lines = [journal.opening()]

@@ -1,0 +1,42 @@
+"""The queue of trials that wait for a place."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hopsml.search.ledger import Trial
+from hopsml.search.ready import ReadyQueue
+
+pytestmark = pytest.mark.fast
+
+
+def test_first_in_first_out_but_for_those_that_are_put_first():
+    queue = ReadyQueue()
+    for number in (0, 1):
+        queue.put(Trial(number, {}))
+    for number in (2, 3):
+        queue.put(Trial(number, {}), first=True)
+    assert len(queue) == 4
+    assert [queue.take().number for _ in range(4)] == [3, 2, 0, 1]
+    assert queue.take() is None and len(queue) == 0
+
+
+def test_against_a_list_that_is_searched():
+    chance = random.Random(0)
+    queue, naive = ReadyQueue(), []
+    for number in range(3000):
+        if chance.random() < 0.5:
+            trial = Trial(number, {}, avoid=chance.choice([None, 0, 1, 2]))
+            first = chance.random() < 0.3
+            queue.put(trial, first)
+            naive.insert(0 if first else len(naive), trial)
+        else:
+            lane = chance.choice([None, 0, 1])
+            fitting = [trial for trial in naive if lane is None or trial.avoid != lane]
+            taken = queue.take(lane)
+            assert taken is (fitting[0] if fitting else None)
+            if taken is not None:
+                naive.remove(taken)
+    assert queue.drain() == naive and len(queue) == 0
