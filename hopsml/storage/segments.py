@@ -2,8 +2,9 @@
 
     journal/0001-000001.jsonl  0001-000002.jsonl  ...  0002-000001.jsonl
 
-The newest segment is written anew, aside and renamed, with every batch of lines until it is long; a store that cannot append
-does it as well as any other, and a reader never sees half a line. Each writer has a number, larger than those before it.
+The newest segment is written anew, aside and renamed, with every batch of lines until it is long: a store that cannot append
+does as well as any other. On a local disk lines are appended, as a rename over a file waits for the disk there. A line that
+its writer did not live to end is none. Each writer has a number, larger than those before it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hopsml.errors import PathExists, PathNotFound
+from hopsml.errors import PathExists, PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 
@@ -36,12 +37,20 @@ class SegmentWriter:
         """``first``: what the first segment holds already."""
         self._folder, self._writer, self._timeout_s = folder, writer, timeout_s
         self._number, self._kept = 1, first
+        self._appends = urls.split(folder)[0] in ("", "file")
 
     def add(self, lines: Sequence[str]) -> None:
         """Keep these lines, in their order. Raises StorageError; then none of them counts, and they may be added again."""
         text = self._kept + _bytes(lines)
         url = urls.join(self._folder, _name(self._writer, self._number))
-        for_url(url, self._timeout_s).write_bytes(url, text)
+        if self._appends:
+            try:
+                for_url(url).append_bytes(url, text[len(self._kept) :])
+            except StorageError:
+                self._number, self._kept = self._number + 1, b""  # what there is of them is no end of a line
+                raise
+        else:
+            for_url(url, self._timeout_s).write_bytes(url, text)
         self._kept = text
         if len(text) >= LONG_BYTES:
             self._number, self._kept = self._number + 1, b""
