@@ -262,8 +262,10 @@ class Agent:
         while time.monotonic() - self.last_word < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
             self.outbox.put_nowait(Heartbeat())
-            if self.work is not None and (stepped := self.work.stepped()) is not None:
-                self.outbox.put_nowait(stepped)
+            if self.work is not None:
+                if (stepped := self.work.stepped()) is not None:
+                    self.outbox.put_nowait(stepped)
+                self.work.look_after_it()
         self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
 
     async def _end(self) -> None:

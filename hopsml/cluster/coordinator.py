@@ -17,6 +17,7 @@ import msgspec
 from hopsml.cluster import endings, gang, pool, protocol
 from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.asking import submit
 from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.forming import Former, is_ready
@@ -376,7 +377,7 @@ class Coordinator:
                     if not self._former.grant(self.runs[action.run_id], action.agent_ids):
                         self.pool.returned(action.agent_ids, time.monotonic())
                 case pool.Submit():
-                    self._loop.run_in_executor(None, self._submit, self._bootstrap(action.ask), action.count)
+                    self._submit(action)
                 case pool.CancelAsk():
                     self._cancelled.add(action.ask)
                     self._loop.run_in_executor(None, self.backend.cancel, action.ask)
@@ -385,9 +386,9 @@ class Coordinator:
                         if session := self.door.agents.get(agent_id):
                             session.post(protocol.Dismiss(action.reason))
 
-    def _bootstrap(self, ask: int) -> Bootstrap:
-        return Bootstrap(
-            ask=ask,
+    def _submit(self, action: pool.Submit) -> None:
+        bootstrap = Bootstrap(
+            ask=action.ask,
             addresses=self.addresses,
             token=self.door.token,
             certificate=self.door.identity.certificate,
@@ -398,20 +399,7 @@ class Coordinator:
             gpus=self.backend.gpus_per_agent,
             zygote=self.zygote.name if self.zygote is not None else "",
         )
-
-    def _submit(self, bootstrap: Bootstrap, count: int) -> None:
-        """On a thread that may block."""
-
-        def ended(ask: int, problem: str) -> None:
-            try:
-                self._loop.call_soon_threadsafe(self._ask_ended, ask, problem)
-            except RuntimeError:
-                pass  # the coordinator is closed: nobody asks any more
-
-        try:
-            self.backend.submit(bootstrap, count, ended)
-        except Exception as error:  # noqa: BLE001 whatever Spark throws is the waiting runs' to know
-            ended(bootstrap.ask, f"{type(error).__name__}: {error}")
+        self._loop.run_in_executor(None, submit, self.backend, bootstrap, action.count, self._loop, self._ask_ended)
 
     def _ask_ended(self, ask: int, problem: str) -> None:
         failed = bool(problem) and ask not in self._cancelled

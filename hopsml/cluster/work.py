@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.cluster import processes
+from hopsml.cluster import assigning, processes
 from hopsml.cluster.fork_client import ForkClient
 from hopsml.cluster.fork_server import Exited
 from hopsml.cluster.held_commits import HeldCommits
@@ -39,15 +39,15 @@ from hopsml.cluster.protocol import (
     WorkerUsage,
 )
 from hopsml.cluster.usage import Sampler
-from hopsml.cluster.worker import DUMP_SIGNAL, Assignment, Event
+from hopsml.cluster.worker import DUMP_SIGNAL, Event
 from hopsml.storage.run_dir import SYSTEM_METRICS
 
 DUMP_S = 0.3  # for writing a few stacks
 EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function returned
 TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
 LOG_POLL_S = 0.2
+HELD_LIMIT = 3  # heartbeats
 LOG_CHUNK = 64_000
-_USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _event = msgspec.msgpack.Decoder(Event)
 
 
@@ -79,6 +79,7 @@ class Work:
         self._server: ForkClient | None = None
         self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
         self._mail = Mail(self._undeliverable)
+        self._held = 0  # heartbeats for which its process has been stopped
 
     @property
     def stopping(self) -> bool:
@@ -112,8 +113,16 @@ class Work:
         await self.tree.open()
         if self.commits is not None and not self.launch.has_commit:
             await self.commits.obtain(self.formation)
-        resume = await self._fetch_checkpoint()
-        assignment = await asyncio.to_thread(self._write_assignment, resume)
+        assignment = await asyncio.to_thread(
+            assigning.write,
+            self.formation,
+            self.launch,
+            self.folder,
+            self.tree,
+            self.environment,
+            self.sys_path,
+            self.commits,
+        )
         log_path = self.tree.base / "logs" / self._log_name
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -168,70 +177,6 @@ class Work:
             self._signal(signal.SIGKILL)
         return read_end
 
-    async def _fetch_checkpoint(self) -> str:
-        if not self.formation.resume_url or self.formation.commit_step >= 0:
-            return ""
-        return await asyncio.to_thread(self._fetch_latest)
-
-    def _fetch_latest(self) -> str:
-        """Folder with a copy of the newest complete checkpoint of the run to continue; empty when it has none."""
-        from hopsml.storage import checkpoints
-        from hopsml.storage.run_dir import RunDir, step_name
-
-        source = RunDir(self.formation.resume_url).checkpoints
-        step = checkpoints.latest_complete(source)
-        if step is None:
-            return ""
-        target = self.folder / "resume" / step_name(step)
-        if target.exists():  # an earlier generation has fetched it
-            return str(target)
-        checkpoints.fetch(source, step, target)
-        return str(target)
-
-    def _write_assignment(self, resume: str) -> Path:
-        formation, launch = self.formation, self.launch
-        (self.folder / "cwd").mkdir(parents=True, exist_ok=True)
-        payload = self.folder / "function.pickle"
-        payload.write_bytes(formation.payload)
-        environment = {**formation.environment, **self.environment, **launch.environment}
-        honoured = formation.environment.get("HOPSML_HONOUR_ENVIRONMENT") == "1"
-        if honoured:
-            environment = {
-                name: value for name, value in environment.items() if name not in _USERS or name not in os.environ
-            }
-        if formation.cluster_json and not (honoured and "TF_CONFIG" in os.environ):
-            task = f'{{"type": "{launch.role}", "index": {launch.task_index}}}'
-            environment["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
-        events = f"{self.tree.base_text.rstrip('/')}/events"
-        assignment = Assignment(
-            run_id=formation.run_id,
-            generation=formation.generation,
-            rank=launch.rank,
-            world_size=formation.world_size,
-            local_rank=launch.local_rank,
-            role=launch.role,
-            run_url=formation.run_url,
-            work_dir=str(self.folder / "cwd"),
-            events_dir=events,
-            checkpoint_dir=str(self.tree.base / "checkpoints"),
-            export_dir=str(self.tree.base / "export"),
-            payload=str(payload),
-            leader=formation.leader,
-            gpu_indices=launch.gpu_indices,
-            ring_order=launch.ring_order,
-            merge_scope=formation.merge_scope,
-            scoped_allocator=formation.scoped_allocator,
-            resume_checkpoint=resume,
-            environment=environment,
-            hooks=formation.hooks,
-            sys_path=self.sys_path,
-            commit_slot=self.commits.slot if self.commits is not None else -1,
-            commit_folder=str(self.commits.folder / "commits") if self.commits is not None else "",
-        )
-        path = self.folder / "assignment"
-        path.write_bytes(msgspec.msgpack.encode(assignment))
-        return path
-
     # ------------------------------------------------------------------------------------------------ what it says
 
     async def _read_events(self, descriptor: int) -> None:
@@ -283,6 +228,15 @@ class Work:
             return None
         stopped = processes.is_stopped(self._pid)
         return WorkerStepped(*self.key, step=self.commits.slots.progress, stopped=stopped)
+
+    def look_after_it(self) -> None:
+        """With each heartbeat: a worker that others do not wait for is ended when the system holds it, and replaced."""
+        if not self.formation.independent or not self._pid:
+            return
+        self._held = self._held + 1 if processes.is_stopped(self._pid) else 0
+        if self._held >= HELD_LIMIT:
+            self._fail(f"its process was stopped (SIGSTOP) for {HELD_LIMIT} heartbeats")
+            self._signal(signal.SIGKILL)
 
     def _record(self, event: Event) -> None:
         """The chief's reports, one JSON line each, beside its events."""

@@ -183,12 +183,16 @@ def _finite(value: float | None) -> float | None:
 
 
 def _ended(trial: RunTrial, message: TrialEnded) -> Ended:
-    value = pickle.loads(message.outputs) if message.outputs else None
-    try:
-        score = _finite(score_of(value, trial.metric)) if message.outputs else None
-    except ArgumentError:
-        score = None
-    return Ended(message.number, message.attempt, message.how, score, as_json(value), message.error, message.seconds)
+    how, error, value = message.how, message.error, None
+    score: float | None = None
+    if message.outputs:
+        try:
+            value = pickle.loads(message.outputs)
+            score = _finite(score_of(value, trial.metric))
+        except Exception as problem:  # noqa: BLE001 whatever its class does here: the trial has no result
+            how, value = "failed", None
+            error = f"what it returned cannot be read on the driver ({type(problem).__name__}: {problem})"
+    return Ended(message.number, message.attempt, how, score, as_json(value), error, message.seconds)
 
 
 def _with_step(trial: RunTrial, step: int) -> RunTrial:

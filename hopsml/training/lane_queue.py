@@ -19,6 +19,7 @@ import msgspec
 from hopsml.search.messages import EndTrial, RunTrial, ToLane, TrialBegan, TrialEnded, TrialReported
 
 LEAVE_S = 5.0  # for the exit functions of a runner that shall go
+MOST_AHEAD = 1 << 16  # bytes: a runner that is at work takes no more from its socket than that has room for
 
 
 class Worn(msgspec.Struct, frozen=True, tag_field="kind", tag="worn"):
@@ -210,8 +211,10 @@ class LaneQueue:
 
     def _give_ahead(self) -> list[Action]:
         """One trial, so that the runner need not wait for this process between two."""
-        current, following = self.current, self.waiting[0] if self.waiting else None
-        if current is None or following is None or self.ahead is not None or current.isolated or following.isolated:
+        if self.current is None or self.ahead is not None or not self.waiting:
+            return []
+        following = self.waiting[0]
+        if self.current.isolated or following.isolated or len(following.config) > MOST_AHEAD:
             return []
         self.ahead = self.waiting.popleft()
         return [Give(self.ahead)]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster import mail
 from hopsml.cluster.framing import Frames, framed
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
 from tests.cluster.workloads import WAIT_S, wait_until
@@ -112,44 +111,6 @@ def test_what_cannot_travel_is_refused_where_it_is_sent(store: Path) -> None:
     wait_until(lambda: 0 in run.state.members, "its worker")
     run.send("go")
     assert run.result(WAIT_S).value == "go"
-
-
-def test_a_worker_that_reads_nothing_is_ended_and_holds_nobody_up(store: Path) -> None:
-    """64 MiB may lie unread; its agent goes on all the while: it tells of the end."""
-
-    def deaf() -> None:
-        hopsml.send("ready")
-        time.sleep(600)
-
-    run = submit(deaf, workers=1)
-    ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    run.on_message(lambda rank, value: ready.put(value))
-    ready.get(timeout=WAIT_S)
-    for _ in range(1 + mail.MOST_WAITING // (31 << 20)):
-        run.send(bytes(31 << 20), rank=0)
-    with pytest.raises(WorkerFailed, match="of messages unread"):
-        run.result(WAIT_S)
-
-
-def test_a_worker_asks_for_another_size(store: Path) -> None:
-    def train() -> int:
-        state = hopsml.elastic.State(step=0)
-        data = hopsml.elastic.Sampler(1_000_000, 1, epochs=1)
-        from hopsml.cluster.context import current
-
-        context = current()
-        assert context is not None
-        hopsml.elastic.resize(2)
-        for _ in state.resume(data):
-            state.commit()
-            if context.world_size == 2:
-                return 2
-            time.sleep(0.002)
-        return context.world_size
-
-    run = experiment.submit(train, min_workers=1, max_workers=2, progress=False)
-    run.resize(1)
-    assert run.result(WAIT_S).value == 2
 
 
 def test_a_size_that_cannot_be_is_a_note(store: Path) -> None:

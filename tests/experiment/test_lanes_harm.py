@@ -56,7 +56,7 @@ def wait_for_go(folder: str) -> float:
     return 1.0
 
 
-@pytest.mark.parametrize("victim", ["host", "agent"])
+@pytest.mark.parametrize("victim", ["host", "host that hangs", "agent", "fork server"])
 def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
     store: Path, tmp_path: Path, victim: str
 ) -> None:
@@ -65,8 +65,10 @@ def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
         trial = found.give(lane)
         runner = psutil.Process(found.began(trial))
         chain = runner.parents()  # host, fork server, agent
-        chain[0 if victim == "host" else 2].kill()
-        assert ("SIGKILL" if victim == "host" else "is gone") in found.lost(lane)
+        place = {"host": 0, "host that hangs": 0, "fork server": 1, "agent": 2}[victim]
+        (chain[place].suspend if victim == "host that hangs" else chain[place].kill)()
+        words = {"host": "SIGKILL", "host that hangs": "SIGSTOP", "fork server": "was killed", "agent": "is gone"}
+        assert words[victim] in found.lost(lane)
         wait_until(lambda: not runner.is_running() or runner.status() == psutil.STATUS_ZOMBIE, "the runner's end")
         other = found.joined()
         assert other > lane

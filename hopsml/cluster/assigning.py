@@ -1,0 +1,90 @@
+"""What a worker finds when it begins: the file that says who it is, its function, its variables, a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from hopsml.cluster.held_commits import HeldCommits
+from hopsml.cluster.local_tree import LocalTree
+from hopsml.cluster.protocol import Formation, Launch
+from hopsml.cluster.worker import Assignment
+
+_USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+
+def write(
+    formation: Formation,
+    launch: Launch,
+    folder: Path,
+    tree: LocalTree,
+    environment: Mapping[str, str],
+    sys_path: tuple[str, ...],
+    commits: HeldCommits | None,
+) -> Path:
+    """Write it all into ``folder``; returns the path of the assignment. ``environment``: of the agent's slot."""
+    (folder / "cwd").mkdir(parents=True, exist_ok=True)
+    payload = folder / "function.pickle"
+    payload.write_bytes(formation.payload)
+    assignment = Assignment(
+        run_id=formation.run_id,
+        generation=formation.generation,
+        rank=launch.rank,
+        world_size=formation.world_size,
+        local_rank=launch.local_rank,
+        role=launch.role,
+        run_url=formation.run_url,
+        work_dir=str(folder / "cwd"),
+        events_dir=f"{tree.base_text.rstrip('/')}/events",
+        checkpoint_dir=str(tree.base / "checkpoints"),
+        export_dir=str(tree.base / "export"),
+        payload=str(payload),
+        leader=formation.leader,
+        gpu_indices=launch.gpu_indices,
+        ring_order=launch.ring_order,
+        merge_scope=formation.merge_scope,
+        scoped_allocator=formation.scoped_allocator,
+        resume_checkpoint=_checkpoint(formation, folder),
+        environment=_environment(formation, launch, environment),
+        hooks=formation.hooks,
+        sys_path=sys_path,
+        commit_slot=commits.slot if commits is not None else -1,
+        commit_folder=str(commits.folder / "commits") if commits is not None else "",
+    )
+    path = folder / "assignment"
+    path.write_bytes(msgspec.msgpack.encode(assignment))
+    return path
+
+
+def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str]) -> dict[str, str]:
+    environment = {**formation.environment, **of_slot, **launch.environment}
+    honoured = formation.environment.get("HOPSML_HONOUR_ENVIRONMENT") == "1"
+    if honoured:
+        environment = {
+            name: value for name, value in environment.items() if name not in _USERS or name not in os.environ
+        }
+    if formation.cluster_json and not (honoured and "TF_CONFIG" in os.environ):
+        task = f'{{"type": "{launch.role}", "index": {launch.task_index}}}'
+        environment["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
+    return environment
+
+
+def _checkpoint(formation: Formation, folder: Path) -> str:
+    """Folder with a copy of the newest complete checkpoint of the run to continue; empty when it has none."""
+    if not formation.resume_url or formation.commit_step >= 0:
+        return ""
+    from hopsml.storage import checkpoints
+    from hopsml.storage.run_dir import RunDir, step_name
+
+    source = RunDir(formation.resume_url).checkpoints
+    step = checkpoints.latest_complete(source)
+    if step is None:
+        return ""
+    target = folder / "resume" / step_name(step)
+    if target.exists():  # an earlier generation has fetched it
+        return str(target)
+    checkpoints.fetch(source, step, target)
+    return str(target)
