@@ -4,7 +4,10 @@
     trial.py        what a trial is called
     contract.py     Searcher (what to try next) and Stopper (who goes on), by number of the trial
     events.py       what can happen to a search, and what follows from it
-    dispatch.py     the state machine between searcher, stopper and whoever carries trials out
+    dispatch.py     the state machine between searcher, stopper and whoever carries trials out; its parts: attempts.py, one
+                    trial at a time; teller.py, who speaks to searcher and stopper; supply.py, where the next trial comes
+                    from; places.py and prefetch.py, lanes; groups.py, distributed trainings; bounds.py, deadline and budget
+    ledger.py       what is known of each trial; journal.py, the same as lines from which a search goes on
     registry.py     searchers and stoppers by name
     messages.py     what the driver and the processes that carry trials out say to each other
 

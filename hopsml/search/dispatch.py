@@ -12,6 +12,7 @@ Who is told what is ``teller``'s, where the next trial comes from ``supply``'s, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -134,7 +135,10 @@ class Dispatch:
         return facts
 
     def state(self) -> dict[str, Any]:
-        """All that outlives a session, as JSON values: trials, searcher, stopper, cost."""
+        """All that outlives a session: trials, searcher, stopper, cost; JSON values, but for those of configurations.
+
+        ``journal.snapshot`` makes a line of it, whatever those are.
+        """
         return {"version": VERSION, "spent_s": self.bounds.spent_s, **self.teller.state()}
 
     @classmethod
@@ -225,13 +229,12 @@ class Dispatch:
 
     def _follow(self, now: float, fresh: bool) -> list[Action]:
         """Fill what is free, and see whether the search is over. ``fresh``: trials or places have come or gone."""
-        actions: list[Action] = []
-        if self.closing is None and self.teller.alike.hopeless(self.places.width):
-            actions += self._close(self._hopeless(now), now)
+        actions = self._give_up_if_hopeless(now)
         if self.closing is None:
             actions += self.places.fill(now)
-            if not self.ledger.placed:
-                actions += self._settle(now)
+            actions += self._give_up_if_hopeless(now)
+        if self.closing is None and not self.ledger.placed:
+            actions += self._settle(now)
         if self.closing is not None and not self.ledger.placed:
             actions += self._wind_up()
         if (fresh or actions) and self.conclusion is None and self.closing is None:
@@ -241,13 +244,15 @@ class Dispatch:
                 actions.append(WantLanes(wanted))
         return actions
 
-    def _hopeless(self, now: float) -> Closing:
+    def _give_up_if_hopeless(self, now: float) -> list[Action]:
         alike = self.teller.alike
+        if self.closing is not None or not alike.hopeless(self.places.width):
+            return []
         text = (
             f"the first {alike.count} trials failed with the same error, and none succeeded: {alike.error}. "
             "Correct the function, or the metric's name, and search again"
         )
-        return Closing("failed", text, now + self.spec.patience_s + NEWS_S)
+        return self._close(Closing("failed", text, now + self.spec.patience_s + NEWS_S), now)
 
     def _settle(self, now: float) -> list[Action]:
         """Nothing runs: resume what the stopper wants to have resumed, give up what has paused, end."""
@@ -294,11 +299,10 @@ class Dispatch:
         return [*actions, self.conclusion]
 
     def _nothing_found(self) -> str:
-        errors = [trial.error for trial in self.ledger.trials if trial.error]
+        errors = Counter(trial.error for trial in self.ledger.trials if trial.error)
         if not errors:
             return "no trial gave a value of the metric"
-        worst = max(set(errors), key=errors.count)
-        return f"no trial gave a value of the metric; most often: {worst}"
+        return f"no trial gave a value of the metric; most often: {errors.most_common(1)[0][0]}"
 
     def _summary(self) -> str:
         counts = self.ledger.counts()

@@ -136,7 +136,7 @@ class Groups:
         self._wake_at = float("inf")
         if not self._size_seen:
             self._append(self._supply.next(), actions)  # how many slots are of use depends on it
-        while self.free > 0:
+        while self.free > 0 and not self._teller.alike.hopeless(self.width):
             self._gather(actions)
             reservation = self._reservation(now)
             action = self._form_one(reservation, now) or self._grow_one(reservation)

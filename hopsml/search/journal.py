@@ -10,8 +10,7 @@ never lost, and none is told twice. The last line may be torn.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hopsml.errors import ArgumentError
@@ -19,24 +18,24 @@ from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.dispatch import VERSION, Dispatch, check_version
 from hopsml.search.spec import SearchSpec
 from hopsml.search.teller import Fact
+from hopsml.search.writing import reader, to_line
 
 _KEY = "hopsml search"
-_TUPLE = "hopsml tuple"
 
 
 def opening() -> str:
     """The first line of a session."""
-    return _dumps({_KEY: VERSION})
+    return to_line({_KEY: VERSION})
 
 
 def lines_of(facts: Iterable[Fact]) -> list[str]:
     """``Dispatch.take_facts()`` as lines, without the ends of lines."""
-    return [_dumps(list(fact)) for fact in facts]
+    return [to_line(list(fact)) for fact in facts]
 
 
 def snapshot(dispatch: Dispatch) -> str:
     """The line that makes all before it needless; for searchers whose answers take long to repeat."""
-    return _dumps({_KEY: VERSION, "state": dispatch.state()})
+    return to_line({_KEY: VERSION, "state": dispatch.state()})
 
 
 def snapshot_due(since: int, at_last: int) -> bool:
@@ -50,10 +49,11 @@ def snapshot_due(since: int, at_last: int) -> bool:
 def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> Dispatch:
     """The search as its journal tells it; nothing runs. ``begin`` of what is returned goes on with it.
 
-    Searcher and stopper must be new, and made as at first. Trials that had begun and not ended are begun again, and count as
-    having lost their slot. Raises ArgumentError for a newer version, or a line in the middle that cannot be read.
+    Searcher and stopper must be new, and made as at first. Trials that had begun and not ended are begun again, and count
+    as having lost their slot. Values that JSON does not know are found by their names in ``searcher.space``. Raises
+    ArgumentError for a newer version, or a line in the middle that cannot be read.
     """
-    entries = _entries(lines)
+    entries = _entries(lines, reader(_values_of(searcher)))
     last = max(
         (index for index, entry in enumerate(entries) if isinstance(entry, dict) and "state" in entry), default=None
     )
@@ -70,11 +70,17 @@ def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: 
     return dispatch
 
 
-def _entries(lines: Sequence[str]) -> list[Any]:
+def _values_of(searcher: Searcher) -> list[Any]:
+    """All that the listed parameters of the searcher's space can be, where it has one."""
+    parameters = getattr(getattr(searcher, "space", None), "parameters", {})
+    return [value for parameter in parameters.values() for value in getattr(parameter, "values", ())]
+
+
+def _entries(lines: Sequence[str], read: Callable[[str], Any]) -> list[Any]:
     entries = []
     for number, line in enumerate(lines, 1):
         try:
-            entries.append(json.loads(line, object_hook=_tuples_back))
+            entries.append(read(line))
         except ValueError as error:
             if number < len(lines):
                 raise ArgumentError(
@@ -82,20 +88,3 @@ def _entries(lines: Sequence[str]) -> list[Any]:
                     "start a new search from its finished trials"
                 ) from None
     return entries
-
-
-def _dumps(entry: Any) -> str:
-    return json.dumps(_tuples_marked(entry), separators=(",", ":"), default=repr)
-
-
-def _tuples_marked(value: Any) -> Any:
-    """JSON has no tuples, and a function may well insist on one."""
-    if isinstance(value, dict):
-        return {key: _tuples_marked(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_tuples_marked(item) for item in value]
-    return {_TUPLE: [_tuples_marked(item) for item in value]} if isinstance(value, tuple) else value
-
-
-def _tuples_back(value: dict[str, Any]) -> Any:
-    return tuple(value[_TUPLE]) if set(value) == {_TUPLE} else value

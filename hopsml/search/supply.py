@@ -24,8 +24,8 @@ class Supply:
             if trial.phase is not Phase.READY:
                 trial = None  # still on its way into the pause: it goes on when it has come there
             elif lane is not None and trial.avoid == lane:
-                self.ready.put(trial)
-                return None
+                self.ready.put(trial)  # for another lane
+                trial = None
         return trial
 
     def next(self, lane: int | None = None) -> Trial | None:

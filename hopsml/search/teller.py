@@ -6,7 +6,6 @@ stopper answered. Facts hold no decision of the dispatch (which lane, when): a j
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Stop
 from hopsml.search.events import Settled
 from hopsml.search.ledger import Ledger, Phase, Trial, as_json
 from hopsml.search.spec import SearchSpec
+from hopsml.search.writing import marked
 
 Fact = tuple[Any, ...]
 
@@ -202,7 +202,7 @@ class Teller:
     # ---------------------------------------------------------------------------------------- all at once
 
     def state(self) -> dict[str, Any]:
-        """Searcher, stopper and ledger as JSON values, for ``restore``."""
+        """Searcher, stopper and ledger for ``restore``; as JSON values, but for those of configurations."""
         return {
             "trials": [as_json(trial) for trial in self.ledger.trials],
             "extra": self.extra,
@@ -253,9 +253,10 @@ class Teller:
             self.begin(trial, *rest)
         elif kind == "report":
             step, value, verdict, checkpoint = rest
-            self.report(trial, step, value, checkpoint)
-            trial.asked, trial.exploit = "", None
-            self._heed(trial, _verdict(verdict))
+            again, before = self.report(trial, step, value, checkpoint), _verdict(verdict)
+            if marked(_as_json(again)) != marked(verdict):  # what was said counts, not what would be said today
+                trial.asked, trial.exploit = "", None
+                self._heed(trial, before)
         elif kind == "rest":
             self.rest(trial, *rest)
         elif kind == "again":
@@ -280,4 +281,4 @@ def _verdict(written: Any) -> Verdict | Exploit:
 
 def _same(suggested: Config, written: Config) -> bool:
     """Whether both are one configuration; what was written has been through JSON."""
-    return bool(json.loads(json.dumps(suggested, default=repr)) == json.loads(json.dumps(written, default=repr)))
+    return bool(marked(suggested) == marked(written))

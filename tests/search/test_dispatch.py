@@ -251,6 +251,19 @@ def test_of_several_idle_lanes_a_paused_trial_takes_the_one_it_knows():
     assert (resumed.number, resumed.lane) == (2, 2)
 
 
+def test_a_lane_that_one_paused_trial_avoids_takes_the_next_one():
+    stopper = Scripted({(0, 1): Verdict.PAUSE, (1, 1): Verdict.PAUSE})
+    bench = Bench(lanes=2, stopper=stopper, num_trials=4)
+    bench.begin(0), bench.begin(1)
+    bench.report(0, 1, 0.5), bench.end(0, "failed", None, error="its checkpoint could not be written")
+    bench.report(1, 1, 0.5), bench.end(1, "paused", None)
+    bench.begin(2), bench.begin(3)
+    assert bench.dispatch.ledger.counts()["paused"] == 2
+    stopper.to_resume += [0, 1]
+    assert [(a.lane, a.number) for a in assigned(bench.end(2))] == [(0, 1)]
+    assert [(a.lane, a.number, a.isolated) for a in assigned(bench.end(3))] == [(1, 0, True)]
+
+
 def test_a_trial_resumed_before_it_had_paused_goes_on_at_once():
     stopper = Scripted({(0, 1): Verdict.PAUSE})
     bench = Bench(stopper=stopper, num_trials=2)

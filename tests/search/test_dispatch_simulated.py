@@ -286,3 +286,13 @@ def test_a_size_function_that_fails_costs_its_trial_alone():
     errors = {row["number"]: row["error"] for row in dispatch.rows()}
     assert errors[0] == "" and "KeyError: 2" in errors[2]
     assert "1 <= minimum <= size" in errors[1] and "('2', 1)" in errors[3]
+
+
+def test_a_size_function_that_always_fails_ends_the_search_at_once():
+    def size_of(config):
+        raise NameError("name 'bach_size' is not defined")
+
+    dispatch = Checked(SearchSpec(1000, size_of=size_of), Counting(), None)
+    simulator = Simulator(dispatch, lambda config: Work(1.0, [1.0])).slots(8).run()
+    assert simulator.conclusion.reason == "failed" and "'bach_size'" in simulator.conclusion.text
+    assert len(dispatch.ledger) <= 16

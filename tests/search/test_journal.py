@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
+import numpy
 import pytest
 
 from hopsml.errors import ArgumentError
@@ -160,6 +162,55 @@ def test_values_keep_their_types():
         config = continued(lines, searcher=Shapes()).dispatch.ledger.trials[0].config
         assert config == {"kernel": (3, 3), "units": 8, "rate": 0.1 + 0.2, "on": True, "act": None}
         assert isinstance(config["kernel"], tuple)
+
+
+def relu(x):
+    return max(x, 0)
+
+
+class Bias:
+    def __repr__(self):
+        return f"Bias at {id(self)}"
+
+
+class Listed:
+    """A parameter of a space, as far as the journal looks at it."""
+
+    values = (relu, Bias, (3, 3))
+
+
+def test_functions_and_classes_are_found_again_by_their_names():
+    class Functions(Counting):
+        def __init__(self):
+            super().__init__()
+            self.space = SimpleNamespace(parameters={"act": Listed()})
+
+        def ask(self, number):
+            super().ask(number)
+            return Suggestion({"act": relu, "kind": Bias, "kernel": (3, 3), "none": None})
+
+    exploit = {(1, 3): Exploit(0, {"act": Bias, "kind": relu})}
+    session = begun(exploit, searcher=Functions())
+    assert all("0x" not in line for line in session.lines)
+    for lines in (session.lines, [journal.snapshot(session.dispatch)]):
+        again = continued(lines, exploit, searcher=Functions())
+        assert again.dispatch.teller.differing == []
+        first, second = assigned(again.do(LaneJoined(0), LaneJoined(1)))
+        assert first.config == {"act": relu, "kind": Bias, "kernel": (3, 3), "none": None}
+        assert second.config == {"act": Bias, "kind": relu}
+
+
+def test_a_value_that_nobody_knows_any_more_keeps_its_name():
+    class Objects(Counting):
+        def ask(self, number):
+            super().ask(number)
+            return Suggestion({"bias": Bias, "array": numpy.array([1, 2]), "size": numpy.int64(3)})
+
+    session = begun(searcher=Objects())
+    again = continued([journal.snapshot(session.dispatch)], searcher=Objects())
+    config = again.dispatch.ledger.trials[0].config
+    assert config == {"bias": f"{__name__}.Bias", "array": [1, 2], "size": 3}
+    assert journal.snapshot(again.dispatch) == journal.snapshot(continued([journal.snapshot(again.dispatch)]).dispatch)
 
 
 def test_what_ran_counts_when_a_searcher_would_suggest_something_else_today():

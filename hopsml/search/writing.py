@@ -1,0 +1,62 @@
+"""Configurations as JSON and back: tuples stay tuples, and what JSON does not know is found again by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_TUPLE = "hopsml tuple"
+_VALUE = "hopsml value"
+
+
+class Named(str):
+    """The name of a value that is not among those that are known here."""
+
+
+def name_of(value: Any) -> str:
+    """``module.qualname`` of functions and classes, whose ``repr`` differs from process to process; else the ``repr``."""
+    name = getattr(value, "__qualname__", None)
+    return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
+
+
+def marked(value: Any) -> Any:
+    """The value with nothing in it but what JSON knows."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, dict):
+        return {key: marked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [marked(item) for item in value]
+    if isinstance(value, tuple):
+        return {_TUPLE: [marked(item) for item in value]}
+    if isinstance(value, Named):
+        return {_VALUE: str(value)}
+    if isinstance(value, bool | int | float | str):  # of a class of its own
+        return value
+    tolist = getattr(value, "tolist", None)  # numpy's
+    if callable(tolist) and not isinstance(value, type):
+        return marked(tolist())
+    return {_VALUE: name_of(value)}
+
+
+def to_line(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(marked(value), separators=(",", ":"))
+
+
+def reader(values: Iterable[Any]) -> Callable[[str], Any]:
+    """Reads lines of ``to_line``; ``values`` are those that can be found by their names."""
+    by_name = {name_of(value): value for value in values}
+
+    def back(written: dict[str, Any]) -> Any:
+        if len(written) != 1:
+            return written
+        if _TUPLE in written:
+            return tuple(written[_TUPLE])
+        if _VALUE in written:
+            name = written[_VALUE]
+            return by_name.get(name, Named(name))
+        return written
+
+    return lambda line: json.loads(line, object_hook=back)
