@@ -7,27 +7,31 @@ and later ones of the same generation are not used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.libraries import require
 from hopsml.search.parameter import CATEGORICAL, Interval, LogIntegers, Parameter
 from hopsml.search.seeded import generator, number_of, seed_of
 from hopsml.search.space import Searchspace, check_filled
 
-FIRST_DEVIATION = 0.15  # of the unit interval
+FIRST_DEVIATION = 0.11  # of the unit interval
 
 
 class CmaEs(Searcher):
     """Moves a normal distribution over the numbers of a space, each on its own scale.
 
     CATEGORICAL parameters and those with a condition are drawn at random; a space without any other is refused by
-    ArgumentError. ``population``: trials in a generation; by default 4 + 3 ln(number of parameters).
+    ArgumentError. ``population``: trials in a generation; by default 4 + 2 ln(number of parameters
+    moved), fewer than for the long runs that the tutorial has in mind.
     """
 
     def __init__(self, space: Searchspace, seed: int | None = None, population: int | None = None) -> None:
         check_filled(space)
+        require("CMA-ES", "cmaes")
         if population is not None and (not isinstance(population, int) or population < 2):
             raise ArgumentError(f"population={population!r}: 2 or more was expected")
         numbers = [found for found in space.parameters.values() if found.kind != CATEGORICAL and not found.when]
@@ -36,8 +40,9 @@ class CmaEs(Searcher):
             raise ArgumentError(
                 f"CMA-ES moves numbers, but {names} are categories or have a condition; 'tpe' takes them"
             )
-        self.space, self.seed, self.population = space, seed_of(seed), population
+        self.space, self.seed = space, seed_of(seed)
         self._moved = [found for found in numbers if found.count != 1]
+        self._population = population or 4 + int(2 * math.log(max(len(self._moved), 1)))
         self._begin()
 
     def _begin(self) -> None:
@@ -53,7 +58,7 @@ class CmaEs(Searcher):
         values: dict[str, Any] = {}
         point = None
         if self._moved:
-            self._optimizer = self._optimizer or self._made(self.population, self._middle())
+            self._optimizer = self._optimizer or self._made(self._population, self._middle())
             self._optimizer.reseed_rng(number_of(self.seed, 0, number))
             asked = self._optimizer.ask()
             seen, point = asked if self._has_margin else (asked, asked)
@@ -95,7 +100,7 @@ class CmaEs(Searcher):
         best = self.space.decode(max(self._learned, key=lambda pair: pair[1])[0])
         return [_place(found, best[found.name]) for found in self._moved]
 
-    def _made(self, population: int | None, mean: list[float]) -> Any:
+    def _made(self, population: int, mean: list[float]) -> Any:
         import cmaes
         import numpy as np
 

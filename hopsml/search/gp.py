@@ -17,6 +17,7 @@ from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.features import Features
 from hopsml.search.gaussian_process import Kernel, Posterior, fitted, log_improvement, log_improvement_slope
 from hopsml.search.history import History
+from hopsml.search.libraries import require
 from hopsml.search.seeded import generator, seed_of
 from hopsml.search.space import Searchspace, check_filled
 from hopsml.search.warmup import Warmup
@@ -42,6 +43,7 @@ class Gp(Searcher):
         self, space: Searchspace, seed: int | None = None, num_warmup_trials: int = 10, random_fraction: float = 0.0
     ) -> None:
         check_filled(space)
+        require("the Gaussian process", "scipy", "threadpoolctl")
         self.space, self.seed = space, seed_of(seed)
         self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
         self._features = Features(space)
@@ -66,7 +68,7 @@ class Gp(Searcher):
         points = np.array([self.space.transform(config) for config, _ in kept])
         values = _normal(np.array([score for _, score in kept]))
         rows = self._features.of(points)
-        if self._kernel is None or len(scored) < ALWAYS_FITTED or len(scored) >= 1.1 * self._fitted_with:
+        if self._kernel is None or self._is_stale(len(scored)):
             self._kernel, self._fitted_with = fitted(rows, values), len(scored)
         posterior = Posterior(self._kernel, rows, values)
         best = float(values.max())
@@ -77,6 +79,10 @@ class Gp(Searcher):
             best = max(best, float(believed.max()))
         tops = points[np.argsort(-values, kind="stable")[:CLIMBED]]
         return self.space.inverse_transform(self._climbed(posterior, best, self._candidates(number, tops)).tolist())
+
+    def _is_stale(self, scored: int) -> bool:
+        """Whether the kernel was fitted with too few of the trials that have a score now."""
+        return scored >= (self._fitted_with + 1 if scored < ALWAYS_FITTED else 1.1 * self._fitted_with)
 
     def _candidates(self, number: int, tops: Array) -> Array:
         """Places spread over the space, and places near the best ones of which a few coordinates differ."""
@@ -154,7 +160,10 @@ class Gp(Searcher):
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Linear algebra by one thread: with matrices this small, more of them mostly wait for each other."""
+    """Linear algebra by one thread, in the whole process while the block lasts.
+
+    With matrices this small, more of them mostly wait for each other.
+    """
     limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return limited
 

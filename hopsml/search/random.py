@@ -12,6 +12,7 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.libraries import require
 from hopsml.search.seeded import generator, number_of, seed_of
 from hopsml.search.space import Searchspace, check_filled
 
@@ -28,6 +29,8 @@ class RandomSearch(Searcher):
 
     def __init__(self, space: Searchspace, seed: int | None = None, sobol: bool = False) -> None:
         check_filled(space)
+        if sobol:
+            require("Sobol's sequence", "scipy")
         self.space, self.seed, self.sobol = space, seed_of(seed), sobol
         self._begin()
 

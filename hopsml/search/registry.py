@@ -18,6 +18,9 @@ SEARCHERS = {
     "gp": "hopsml.search.gp:Gp",
     "cmaes": "hopsml.search.cmaes:CmaEs",
     "bohb": "hopsml.search.bohb:Bohb",
+    # For functions that report nothing while they run: the same configuration again, with a greater parameter 'budget'.
+    "asha": "hopsml.search.asha:AshaSearcher",
+    "hyperband": "hopsml.search.hyperband:HyperbandSearcher",
     "none": "hopsml.search.single:SingleRun",
 }
 STOPPERS = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.history import History, Trial
+from hopsml.search.libraries import require
 from hopsml.search.parameter import Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.seeded import number_of, seed_of
 from hopsml.search.space import Searchspace, check_filled
@@ -28,6 +29,7 @@ class Tpe(Searcher):
         self, space: Searchspace, seed: int | None = None, num_warmup_trials: int = 10, random_fraction: float = 0.0
     ) -> None:
         check_filled(space)
+        require("TPE", "optuna", "scipy")
         self.space, self.seed = space, seed_of(seed)
         self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
         self._scored = 0

@@ -43,7 +43,7 @@ def test_unknown_names(name: object) -> None:
     with pytest.raises(KeyError) as caught:
         registry.searcher(name, SPACE)  # type: ignore[arg-type]
     assert isinstance(caught.value, ArgumentError)
-    there = "bohb, cmaes, differential_evolution, gp, grid, none, random, tpe"
+    there = "asha, bohb, cmaes, differential_evolution, gp, grid, hyperband, none, random, tpe"
     assert str(caught.value) == f"there is no searcher {name!r}; there are {there}"
     with pytest.raises(
         UnknownName, match="there is no stopper 'random'; there are asha, hyperband, median, none, pb2, pbt"
@@ -112,12 +112,19 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_library_that_is_missing_is_named() -> None:
+def test_a_library_that_is_missing_is_named_at_the_call() -> None:
     code = (
-        "import sys; sys.modules['optuna'] = None\n"
+        "import sys; sys.modules.update(dict.fromkeys(('optuna', 'scipy', 'cmaes')))\n"
         "from hopsml.search import registry, space\n"
-        "try: registry.searcher('tpe', space.Searchspace(a=('DOUBLE', [0, 1])))\n"
-        "except ValueError as error: print(error)"
+        "for name, more in (('tpe', {}), ('gp', {}), ('cmaes', {}), ('random', {'sobol': True}), ('random', {})):\n"
+        "    try: registry.searcher(name, space.Searchspace(a=('DOUBLE', [0, 1])), seed=1, **more).ask(0)\n"
+        "    except ValueError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "the searcher 'tpe' needs optuna: pip install hopsml[search]\n"
+    how = "pip install hopsml[search]"
+    assert done.stdout.splitlines() == [
+        f"TPE needs optuna, scipy: {how}",
+        f"the Gaussian process needs scipy: {how}",
+        f"CMA-ES needs cmaes: {how}",
+        f"Sobol's sequence needs scipy: {how}",
+    ]

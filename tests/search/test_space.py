@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import pickle
@@ -252,6 +253,54 @@ def test_counting_and_listing_agree() -> None:
     assert conditional().size() is None
     huge = Searchspace(a=("INTEGER", [1, 10**12]), b=("DISCRETE", [1, 2], {"a": [7]}))
     assert huge.size() == 10**12 + 1
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Searchspace:
+    """Up to five small parameters, each of which may depend on those before it, in any order of declaration."""
+    parameters: dict[str, tuple[Any, ...]] = {}
+    for name in "abcde"[: draw(st.integers(1, 5))]:
+        values: list[Any] = draw(st.lists(st.sampled_from([0, 1, True, "x", None]), min_size=1, max_size=3))
+        parents = draw(st.lists(st.sampled_from(sorted(parameters)), unique=True, max_size=2)) if parameters else []
+        when = {
+            parent: draw(st.lists(st.sampled_from(parameters[parent][1]), min_size=1, max_size=2)) for parent in parents
+        }
+        parameters[name] = ("CATEGORICAL", values, when) if when else ("CATEGORICAL", values)
+    names = draw(st.permutations(sorted(parameters)))
+    try:
+        return Searchspace(**{name: parameters[name] for name in names})
+    except ArgumentError as error:
+        if "can never be there" not in str(error):
+            raise
+        return Searchspace(a=("DISCRETE", [1]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(space=spaces(), points=st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), max_size=5))
+def test_any_conditions_agree_with_trying_all(space: Searchspace, points: list[list[float]]) -> None:
+    """What is listed is what a naive reading of the conditions accepts among all combinations of values and absences."""
+    found = space.parameters
+    absent = object()
+    naive = []
+    for chosen in itertools.product(*([*one.values, absent] for one in found.values())):
+        config = {name: value for name, value in zip(found, chosen, strict=True) if value is not absent}
+        wanted = {
+            name
+            for name, one in found.items()
+            if all(any(_same(config.get(key, absent), value) for value in values) for key, values in one.when.items())
+        }
+        if wanted == set(config):
+            naive.append(space.key(config))
+    assert sorted(naive) == sorted(space.key(config) for config in space.combinations())
+    assert space.size() == len(naive)
+    for point in points:
+        config = space.inverse_transform(point[: len(found)])
+        assert space.key(config) in naive and space.contains(config)
+        assert space.key(space.inverse_transform(space.transform(config))) == space.key(config)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and one == other
 
 
 def test_it_travels() -> None:

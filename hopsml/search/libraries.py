@@ -1,0 +1,14 @@
+"""Libraries that only some searchers use: that one is missing is said when a search is called, not when it is under way."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from hopsml.errors import ArgumentError
+
+
+def require(who: str, *names: str) -> None:
+    """Raise ArgumentError unless these can be imported; they are not imported yet."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ArgumentError(f"{who} needs {', '.join(missing)}: pip install hopsml[search]")
