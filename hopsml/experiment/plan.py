@@ -44,13 +44,24 @@ class Elastic:
 
 @dataclass(frozen=True)
 class LanesAsked:
-    """A search: its workers carry trials out, one after another, each on its own."""
+    """A search: its workers carry trials out, one after another, each on its own; ``none``: it has no workers itself."""
 
+    none: bool = False
     log_to_lane: bool = False  # what trials print goes to the lanes' logs as well
     trials: str = "trials"  # where the trials' folders are, below the run directory; "": directly in it
     directory: RunDir | None = None  # of the search that is continued; None: a new one
     facts: Mapping[str, Any] = field(default_factory=dict)  # for run.json
     before_status: Callable[[], None] = lambda: None  # what else must lie there before status.json
+
+
+@dataclass(frozen=True)
+class Member:
+    """A distributed trial of a search: a run in a folder of the search's, which is recorded with the search."""
+
+    folder: str  # of all trials, below the search's directory
+    directory: RunDir = field(default_factory=lambda: RunDir(""))
+    run_id: str = ""  # distinct from those of other searches on this coordinator, and of its own earlier attempts
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,7 @@ class Plan:
     checkpoint_every_s: float = 60.0
     elastic: Elastic | None = None
     lanes: LanesAsked | None = None
+    member: Member | None = None
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
     register_as: str | None = None  # name in MLflow's model registry
@@ -105,11 +117,9 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     application = applications.current(plan.profile, plan.keep_warm_s, _preload(plan, captured))
     size = _size(plan, application)
     record = _record(plan, captured, application, size, seed)
-    continued = plan.lanes.directory if plan.lanes is not None else None
-    directory = claim(store, application.id, record) if continued is None else continued
-    job_record.announce(directory, application.id)
+    directory = _directory(plan, store, application, record)
     request = RunRequest(
-        spec=_spec(plan, directory.run_id, size),
+        spec=_spec(plan, plan.member.run_id if plan.member is not None else directory.run_id, size),
         payload=captured.payload if plan.lanes is None else _lane_payload(plan.lanes, captured, seed),
         run_url=directory.url,
         preload=_preload(plan, captured),
@@ -138,6 +148,17 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     return run, application
 
 
+def _directory(plan: Plan, store: str, application: applications.Application, record: Mapping[str, Any]) -> RunDir:
+    """A new one, with its record; that of a search which is continued, as it is; the one that a trial was given."""
+    if plan.member is not None:
+        plan.member.directory.write_run(record)
+        return plan.member.directory
+    continued = plan.lanes.directory if plan.lanes is not None else None
+    directory = claim(store, application.id, record) if continued is None else continued
+    job_record.announce(directory, application.id)
+    return directory
+
+
 def _launch(
     plan: Plan,
     request: RunRequest,
@@ -151,7 +172,9 @@ def _launch(
         application = applications.current(plan.profile, plan.keep_warm_s, request.preload)
         state = application.coordinator.launch(request)
     coordinator, run_id = application.coordinator, request.spec.run_id
-    recording = Recording(directory, captured.payload, more=_facts(application), code_of=plan.rerun_of).start()
+    recording = None
+    if plan.member is None:
+        recording = Recording(directory, captured.payload, more=_facts(application), code_of=plan.rerun_of).start()
     run = Run(
         state,
         directory,
@@ -168,10 +191,11 @@ def _launch(
     return run, application
 
 
-def _before_status(plan: Plan, recording: Recording) -> None:
+def _before_status(plan: Plan, recording: Recording | None) -> None:
     if plan.lanes is not None:
         plan.lanes.before_status()
-    recording.join()
+    if recording is not None:
+        recording.join()
 
 
 def _lane_payload(lanes: LanesAsked, captured: capture.Captured, seed: int) -> bytes:
@@ -204,6 +228,8 @@ def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
 
 def _size(plan: Plan, application: applications.Application) -> int:
     capacity = application.backend.capacity()
+    if plan.lanes is not None and plan.lanes.none:
+        return 0
     size = plan.size or capacity.preferred
     if plan.lanes is not None and capacity.limit is not None:
         size = max(1, min(size, capacity.limit))  # fewer lanes take longer
@@ -251,7 +277,7 @@ def _record(
         "code_sha256": captured.code_sha256,
         "payload_sha256": captured.sha256,
         "payload_bytes": len(captured.payload),
-        "arguments": redact.arguments(as_json(plan.arguments)),
+        "arguments": redact.arguments(as_json(plan.arguments if plan.member is None else dict(plan.member.config))),
         "workers": size,
         "merge_scope": plan.merge_scope,
         "scoped_allocator": plan.scoped_allocator,

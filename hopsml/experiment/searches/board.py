@@ -83,7 +83,7 @@ class Board:
         self.best: dict[str, Any] | None = None
         self.running: dict[int, Running] = {}
         self.curves: dict[int, list[tuple[int, float]]] = {}  # of trials that are over
-        self.executors = 0
+        self.executors = self.busy = 0
         self.deadline_at: float | None = None
         self.waiting = ""
         self.notes: list[str] = []
@@ -132,10 +132,10 @@ class Board:
             self.best = best
         self._tell("settled", row)
 
-    def counted(self, counts: dict[str, int], planned: int | None, executors: int) -> None:
-        """How many trials are where, and how many slots there are."""
+    def counted(self, counts: dict[str, int], planned: int | None, executors: int, busy: int) -> None:
+        """How many trials are where, how many slots there are, and how many of them have a trial."""
         with self._lock:
-            self.counts, self.planned, self.executors = counts, planned, executors
+            self.counts, self.planned, self.executors, self.busy = counts, planned, executors, busy
 
     def note(self, text: str) -> None:
         """What people should know."""
@@ -182,7 +182,7 @@ class Board:
                 metric=self.metric,
                 running=tuple(self.running.values()),
                 executors=self.executors,
-                busy=min(len(self.running), self.executors),
+                busy=min(self.busy, self.executors),
                 deadline_at=self.deadline_at,
                 rate=done / (now - self.began) if done and now > self.began else 0.0,
                 waiting=self.waiting,

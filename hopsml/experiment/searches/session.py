@@ -35,6 +35,7 @@ from hopsml.search.events import (
     Tick,
     WantLanes,
 )
+from hopsml.search.groups import Groups
 from hopsml.search.ledger import Trial, row
 
 log = logging.getLogger("hopsml.search")
@@ -193,8 +194,9 @@ class Session:
         return None if best is None else self.row(best)
 
     def _count(self) -> None:
-        dispatch = self.dispatch
-        self.board.counted(dispatch.ledger.counts(), dispatch.teller.limit, dispatch.places.held)
+        places, ledger = self.dispatch.places, self.dispatch.ledger
+        busy = places.used if isinstance(places, Groups) else len(ledger.placed)
+        self.board.counted(ledger.counts(), self.dispatch.teller.limit, places.held, busy)
 
     # ------------------------------------------------------------------------------------------ from other threads
 

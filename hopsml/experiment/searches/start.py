@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import cloudpickle
 
+from hopsml.cluster import capture
 from hopsml.cluster.backends.base import Capacity
 from hopsml.cluster.layout import Roles
 from hopsml.cluster.plain import as_json
@@ -21,6 +24,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.searches import learned, progress, recorded, table
 from hopsml.experiment.searches.board import Board
 from hopsml.experiment.searches.call import VERSION, SearchCall
+from hopsml.experiment.searches.groups import GroupHands
 from hopsml.experiment.searches.handle import BEST, SUMMARY, SearchRun
 from hopsml.experiment.searches.hands import Hands, LaneHands
 from hopsml.experiment.searches.learned import Learned
@@ -32,6 +36,7 @@ from hopsml.search.spec import SearchSpec
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import seeds
+from hopsml.tracking.mlflow.order import Group
 
 log = logging.getLogger("hopsml.search")
 
@@ -53,9 +58,10 @@ def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: Earlier | No
     """
     shipped = bytes(cloudpickle.dumps(replace(call, function=None, warm_start=None, captured=None)))
     tell = progress.teller() if call.progress else None
-    run, application = plans.start_on(_plan(call, shipped, earlier))
+    plan = _plan(call, shipped, earlier)
+    run, application = plans.start_on(plan)
     try:
-        return _begin_on(call, run, application, shipped, known, earlier, tell)
+        return _begin_on(call, plan, run, application, shipped, known, earlier, tell)
     except BaseException as error:  # nobody will have the handle
         run.fail(error)
         run.cancel(f"the search could not be started: {error}")
@@ -64,6 +70,7 @@ def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: Earlier | No
 
 def _begin_on(
     call: SearchCall,
+    plan: plans.Plan,
     run: Run,
     application: Application,
     shipped: bytes,
@@ -78,7 +85,7 @@ def _begin_on(
     else:
         filesystem.for_url(directory.status_json).delete(directory.status_json)
     board = Board(run.run_id, call.name, run.run_dir, call.direction, call.metric)
-    run.observe(lambda change: _on_change(board, change))
+    run.observe(lambda change: _on_change(board, change, call.size_of is None))
     spec = _spec(call, application.backend.capacity(), earlier)
     dispatch, names = _dispatch(call, spec, known, earlier)
     first = [*recorded.opening(), *learned.lines_of(known, call.space)]
@@ -87,7 +94,7 @@ def _begin_on(
         recorded.take_in_finished(dispatch, names, urls.join(directory.url, call.folder))
         if earlier.extra_trials:
             dispatch.teller.extend(earlier.extra_trials)
-    hands = _hands(call, run, application, names)
+    hands = _hands(call, run, application, names, plan, spec.max_lanes)
     scribe = Scribe(writer, board.note)
     session = Session(dispatch, hands, scribe, board, names, files={})
     session.files |= _files(session, directory, call)
@@ -112,7 +119,22 @@ def _dispatch(
     return dispatch, Names(lambda number: dispatch.ledger.trials[number].config, call.name_of or by_id)
 
 
-def _hands(call: SearchCall, run: Run, application: Application, names: Names) -> Hands:
+def _hands(
+    call: SearchCall, run: Run, application: Application, names: Names, plan: plans.Plan, slots: int | None
+) -> Hands:
+    if call.size_of is not None:
+        member = replace(
+            plan,
+            lanes=None,
+            member=plans.Member(call.folder),
+            with_tf_config=True,
+            captured=call.captured or capture.capture(cast("Callable[..., Any]", call.function), call.args),
+            group=Group(run.run_dir, call.name, call.num_trials or sys.maxsize),
+        )
+        complete = partial(application.coordinator.complete, run.run_id, "complete")
+        return GroupHands(
+            run, lambda value: complete(bytes(cloudpickle.dumps(value))), member, names.given, call.metric, slots
+        )
     return LaneHands(Lanes(run, application.coordinator), names.given, call.metric)
 
 
@@ -161,7 +183,9 @@ def _plan(call: SearchCall, shipped: bytes, earlier: Earlier | None) -> plans.Pl
         metric_key=None,
         captured=call.captured,
         rerun_of=directory,
-        lanes=plans.LanesAsked(log_to_lane=call.echo, trials=call.folder, directory=directory, facts=facts),
+        lanes=plans.LanesAsked(
+            none=call.size_of is not None, log_to_lane=call.echo, trials=call.folder, directory=directory, facts=facts
+        ),
     )
 
 
@@ -195,9 +219,9 @@ def _files(session: Session, directory: RunDir, call: SearchCall) -> dict[str, C
     return files
 
 
-def _on_change(board: Board, change: Change) -> None:
+def _on_change(board: Board, change: Change, has_lanes: bool) -> None:
     """What the coordinator says of the executors."""
-    if change.kind == "phase":
+    if change.kind == "phase" and has_lanes:
         board.phase(change.text)
     elif change.kind == "note":
         board.note(change.text)
