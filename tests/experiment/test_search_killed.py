@@ -53,12 +53,16 @@ def test_the_driver_is_killed_and_the_search_goes_on(store: Path, tmp_path: Path
         driver.kill()
         driver.wait()
     (root,) = (store / "Experiments").iterdir()
-    told = {row["number"]: row for row in journal_ends(root)}
+    told = {row["number"]: row["value"] for row in journal_ends(root)}
     result = experiment.continue_search(root.name, progress=False)
     assert result.counts["completed"] == 12 and result.value == 1.1
-    assert Counter(ended(tmp_path)) == Counter(map(str, range(12)))  # each once
+    times = Counter(map(int, ended(tmp_path)))
     rows = {row["number"]: row for row in result.rows}
-    assert told and all(rows[number]["value"] == row["value"] for number, row in told.items())
+    assert (
+        len(told) >= 2 and set(times) == set(range(12)) and times.total() <= 14
+    )  # what ran on two lanes may run again
+    for number, value in told.items():  # nothing that was told is lost, and none of it ran again
+        assert rows[number]["value"] == value and times[rows[number]["config"]["x"]] == 1
     assert json.loads((root / "status.json").read_text())["state"] == "FINISHED"
 
 
