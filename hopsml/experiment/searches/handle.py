@@ -110,7 +110,7 @@ class SearchRun:
     def best(self) -> BestTrial | None:
         """The best trial that has ended so far; None before there is one."""
         row = self.board.best
-        return None if row is None else best_trial(row, self.run_dir, self._folder_of(row))
+        return None if row is None else best_trial(row, self.run_dir, self._folder_of(row), self.board.metric)
 
     def _folder_of(self, row: dict[str, Any]) -> str:
         return urls.join(self._folder, row["trial_id"]) if self._folder else str(row["trial_id"])
@@ -233,7 +233,7 @@ class SearchRun:
         assert best is not None
         view = self.board.snapshot()
         return SearchResult(
-            best_trial(best, self.run_dir, self._folder_of(best)),
+            best_trial(best, self.run_dir, self._folder_of(best), self.board.metric),
             rows=rows,
             curves=dict(self.board.curves),
             space=self._space,

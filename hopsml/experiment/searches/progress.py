@@ -24,7 +24,13 @@ def teller() -> Teller:
 
 
 def _display(board: Board) -> None:
-    _lines(board)
+    from hopsml.notebook.search_display import SearchDisplay
+
+    try:
+        board.observe(SearchDisplay(board.snapshot).show())
+    except Exception:  # a display must not harm a search
+        log.warning("search %s cannot be displayed, so its progress is printed", board.run_id, exc_info=True)
+        _lines(board)
 
 
 def _lines(board: Board) -> None:

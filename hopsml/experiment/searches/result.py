@@ -121,14 +121,18 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
         return f"SearchResult(run_id={self.run_id!r}, value={self.value!r}, config={self.config!r}, trials: {done})"
 
 
-def outputs_of(row: Mapping[str, Any], log: str) -> dict[str, Any]:
-    """What a trial's function returned as the dict that the predecessor gave: a number is called ``metric``."""
+def outputs_of(row: Mapping[str, Any], log: str, metric: str) -> dict[str, Any]:
+    """What a trial's function returned as the dict that the predecessor gave: a number is called ``metric``.
+
+    A trial that was stopped has returned nothing; its last report stands for that.
+    """
     outputs = row.get("outputs")
-    found = dict(outputs) if isinstance(outputs, dict) else {"metric": row["value"] if outputs is None else outputs}
+    name = (metric or "metric") if row["state"] == "stopped" else "metric"
+    found = dict(outputs) if isinstance(outputs, dict) else {name: row["value"] if outputs is None else outputs}
     return {**found, "log": log}
 
 
-def best_trial(row: Mapping[str, Any], run_url: str, folder: str) -> BestTrial:
+def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -> BestTrial:
     """From a row of the table; ``folder`` of its trial below the run directory."""
     url = urls.join(run_url, folder)
     return BestTrial(
@@ -137,7 +141,7 @@ def best_trial(row: Mapping[str, Any], run_url: str, folder: str) -> BestTrial:
         config=dict(row["config"]),
         value=row["value"],
         step=row["step"],
-        metrics=outputs_of(row, urls.join(url, "output.log")),
+        metrics=outputs_of(row, urls.join(url, "output.log"), metric),
         run_dir=url,
     )
 
