@@ -37,7 +37,8 @@ from hopsml.storage.mirror_plan import (
 from hopsml.storage.run_dir import step_of
 from hopsml.storage.tree import has_temporary_part
 
-CHECKPOINTS, TRIALS = "checkpoints", "trials"
+CHECKPOINTS = "checkpoints"
+NO_TRIALS = ("code", "events", "export", "logs")  # folders of the run's own, where users name things as they like
 _COPIES_AT_ONCE = 4
 LOOK_SHARE = 0.05  # of the time, at most, goes into looking at the disk: a search leaves thousands of files
 _MOST_NAMED = 50  # paths in one message
@@ -242,9 +243,12 @@ def _look_into(folder: str, below: str, files: list[LocalFile], complete: list[s
 
 
 def holds_checkpoints(below: str) -> bool:
-    """Whether a folder, relative to the run directory, is the run's or a trial's for checkpoints."""
+    """Whether a folder, relative to the run directory, is the run's or a trial's for checkpoints.
+
+    Trials lie in ``trials/<id>/``, or under the predecessor's names, ``a=1&b=5/`` or ``generation.0/a=1&b=5/``.
+    """
     parts = below.split("/")
-    return parts == [CHECKPOINTS] or (len(parts) > 2 and parts[0] == TRIALS and parts[-1] == CHECKPOINTS)
+    return parts[-1] == CHECKPOINTS and parts[0] not in NO_TRIALS
 
 
 def look_at(root: Path, path: Path) -> LocalFile | None:

@@ -278,7 +278,7 @@ EVENTS = ("come", "come", "start", "start", "say", "end", "end", "lose", "drain"
 SEQUENCES = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 100)), max_size=60)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), SEQUENCES, st.booleans())
 def test_whatever_happens_lanes_are_counted_once_and_every_group_ends(
     size: int, events: list[tuple[str, int]], complete: bool

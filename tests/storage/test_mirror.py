@@ -60,8 +60,9 @@ def test_what_counts_on_disk(root: Path) -> None:
     assert listing.checkpoints == ("checkpoints/step-000000001",)
 
 
-def test_the_checkpoints_of_trials_are_whole_as_well(root: Path, tmp_path: Path) -> None:
-    trial = root / "trials" / "a=1&b=5"
+@pytest.mark.parametrize("place", ["trials/t0", "a=1&b=5", "generation.0/a=1&b=5"])
+def test_the_checkpoints_of_trials_are_whole_as_well(root: Path, tmp_path: Path, place: str) -> None:
+    trial = root / place
     trial.mkdir(parents=True)
     (trial / "checkpoints").mkdir()
     for step in (1, 2, 3):
@@ -69,14 +70,14 @@ def test_the_checkpoints_of_trials_are_whole_as_well(root: Path, tmp_path: Path)
     checkpoints.write_keep(trial / "checkpoints", 2)
     write_checkpoint(trial, 4, rename=False)
     (trial / "output.log").write_text("one\n")
-    assert [file.path for file in look(root).files] == [
-        "logs/a.log",
-        "trials/a=1&b=5/checkpoints/.keep",
-        "trials/a=1&b=5/output.log",
-    ]
+    (root / "events" / "checkpoints" / "step-000000001").mkdir(parents=True)
+    (root / "events" / "checkpoints" / "step-000000001" / "mine").write_text("not a checkpoint of hopsml's\n")
+    assert sorted(file.path for file in look(root).files) == sorted(
+        ["logs/a.log", f"{place}/checkpoints/.keep", f"{place}/output.log", "events/checkpoints/step-000000001/mine"]
+    )
     with MirrorProcess(root, str(tmp_path / "remote")) as mirror:
         assert mirror.flush(10).is_complete
-    remote = str(tmp_path / "remote/trials/a=1&b=5/checkpoints")
+    remote = str(tmp_path / "remote" / place / "checkpoints")
     assert checkpoints.steps(remote) == [2, 3] and checkpoints.latest_complete(remote) == 3
 
 

@@ -158,7 +158,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(EVENTS)
 def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: list[tuple[str, int]]) -> None:
     queue, now, count = LaneQueue(), 0.0, 0
