@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.search.contract import Config, Outcome, Stopper, Verdict
+from hopsml.search.budgets import BudgetSearcher
+from hopsml.search.contract import Config, Outcome, Searcher, Stopper, Verdict
 from hopsml.search.rungs import Key, Rung, check_ladder, rung_steps
+from hopsml.search.space import Searchspace
 
 MODES = ("promote", "stop")
 
@@ -96,9 +98,13 @@ class Asha(Stopper):
     def report(self, number: int, step: int, score: float) -> Verdict:
         """Compared at the first report at or past a rung; one that passes several must be good enough in each."""
         trial = self._trials[number]
+        if trial.verdict is not Verdict.CONTINUE:
+            return trial.verdict
         bracket = self._brackets[trial.bracket]
         while trial.verdict is Verdict.CONTINUE and step >= bracket.step(trial.level):
             trial.verdict = self._judge(number, trial, bracket, score)
+        if self.max_step is not None and step >= self.max_step:
+            trial.verdict = Verdict.STOP  # it is complete, whether it would have come so far or not
         return trial.verdict
 
     def _judge(self, number: int, trial: _Trial, bracket: _Bracket, score: float) -> Verdict:
@@ -118,6 +124,11 @@ class Asha(Stopper):
     def _quota(self, rung: Rung) -> int:
         count = len(rung) // self.factor
         return max(count, 1) if self.mode == "stop" else count
+
+    def next_step(self, number: int) -> int:
+        """The step of the rung to which a running trial is on its way."""
+        trial = self._trials[number]
+        return self._brackets[trial.bracket].step(trial.level)
 
     def end(self, number: int, outcome: Outcome) -> None:
         """What it scored on the rungs still counts there."""
@@ -140,10 +151,14 @@ class Asha(Stopper):
 
     def _promotable(self, bracket: _Bracket, level: int) -> int | None:
         paused = bracket.paused[level]
-        while paused and paused[0][2] not in self._trials:
+        while paused and not self._is_paused(paused[0][2]):
             heapq.heappop(paused)
         rung = bracket.rungs[level]
         return paused[0][2] if paused and rung.is_among(self._quota(rung), paused[0]) else None
+
+    def _is_paused(self, number: int) -> bool:
+        trial = self._trials.get(number)
+        return trial is not None and trial.verdict is Verdict.PAUSE
 
     def state(self) -> dict[str, Any]:
         return {
@@ -163,3 +178,35 @@ class Asha(Stopper):
             if verdict == Verdict.PAUSE.value:
                 bracket = self._brackets[place]
                 heapq.heappush(bracket.paused[level - 1], bracket.rungs[level - 1].key(number))
+
+
+class AshaSearcher(BudgetSearcher):
+    """Maggy's ``Asha``: trials are short, and what they may use up arrives as the hyper-parameter ``budget``.
+
+    ``num_trials`` configurations are tried with ``resource_min``; those that are promoted are tried again with a budget
+    ``reduction_factor`` times as large, up to ``resource_max``, as trials besides these. None: new ones are tried without
+    end. ``searcher`` gives the configurations; None: at random. Raises ArgumentError for values that cannot be, and for
+    fewer trials than it takes until one comes to the top.
+    """
+
+    def __init__(
+        self,
+        space: Searchspace,
+        seed: int | None = None,
+        num_trials: int | None = None,
+        reduction_factor: int = 2,
+        resource_min: int = 1,
+        resource_max: int = 4,
+        searcher: Searcher | None = None,
+        hand_over: bool = False,
+    ) -> None:
+        names = ("resource_min", "resource_max", "reduction_factor")
+        check_ladder(resource_min, resource_max, reduction_factor, names)
+        least = reduction_factor ** (len(rung_steps(resource_min, resource_max, reduction_factor)) - 1)
+        if num_trials is not None and num_trials < least:
+            raise ArgumentError(
+                f"num_trials={num_trials}: with reduction_factor={reduction_factor} it takes {least} trials of budget "
+                f"{resource_min} until one comes to {resource_max}; give more, or a greater resource_min"
+            )
+        rule = Asha(resource_max, resource_min, reduction_factor)
+        super().__init__(space, seed, rule, searcher=searcher, configurations=num_trials, hand_over=hand_over)

@@ -1,7 +1,8 @@
 """Hyperband: Li et al. 2018, "Hyperband: a novel bandit-based approach to hyperparameter optimization", JMLR 18.
 
 Brackets of synchronous successive halving (algorithm 1), from the one that begins with many trials of few steps to the one
-that begins with a few trials of all steps, and then again. Where a bracket waits for its last trial of a rung, the next one begins.
+that begins with a few trials of all steps, and then again. Where a bracket waits for the last trial of a rung, the next
+one begins.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.bracket import Bracket, bracket_sizes
-from hopsml.search.contract import Config, Outcome, Stopper, Verdict
+from hopsml.search.budgets import BudgetSearcher
+from hopsml.search.contract import Config, Outcome, Searcher, Stopper, Verdict
 from hopsml.search.rungs import check_ladder, halvings
+from hopsml.search.space import Searchspace
 
 
 class Ladders:
@@ -125,6 +128,9 @@ class Hyperband(Stopper):
             if step < steps[bracket.level(number)]:
                 break
             self._verdicts[number] = self._judge(number, bracket, score, last=len(steps) - 1)
+            if step >= steps[-1] and self._verdicts[number] is Verdict.PAUSE:  # nothing is left that it could wait for
+                bracket.leave(number)
+                self._verdicts[number] = Verdict.STOP
             self._forget_if_over(place)
         return self._verdicts[number]
 
@@ -135,6 +141,11 @@ class Hyperband(Stopper):
         if fate is None:
             return Verdict.PAUSE
         return Verdict.CONTINUE if fate else Verdict.STOP
+
+    def next_step(self, number: int) -> int:
+        """The step of the rung to which a running trial is on its way."""
+        place = self._bracket_of[number]
+        return self._ladders.steps(place)[self._brackets[place].level(number)]
 
     def end(self, number: int, outcome: Outcome) -> None:
         """The others of its bracket do not wait for it any more."""
@@ -185,3 +196,27 @@ class Hyperband(Stopper):
         self._brackets = {place: Bracket.restored(bracket) for place, bracket in state["brackets"]}
         self._bracket_of = {number: place for number, place, _ in state["trials"]}
         self._verdicts = {number: Verdict(verdict) for number, _, verdict in state["trials"]}
+
+
+class HyperbandSearcher(BudgetSearcher):
+    """Hyperband over trials that are tried again: what they may use up arrives as the hyper-parameter ``budget``.
+
+    Maggy's pruner: ``n_iterations`` brackets of budgets from ``min_budget`` to ``max_budget``; ``total`` trials in all. With
+    ``searcher=Bohb(space)`` it is BOHB. Raises ArgumentError for values that cannot be.
+    """
+
+    def __init__(
+        self,
+        space: Searchspace,
+        seed: int | None = None,
+        min_budget: int = 1,
+        max_budget: int | None = None,
+        eta: int = 3,
+        n_iterations: int | None = None,
+        searcher: Searcher | None = None,
+        hand_over: bool = False,
+    ) -> None:
+        ladders = ladders_of(min_budget, max_budget, eta, n_iterations, ("min_budget", "max_budget", "eta"))
+        rule = Hyperband(max_budget, min_budget, eta, n_iterations)
+        super().__init__(space, seed, rule, searcher=searcher, configurations=rule.total, hand_over=hand_over)
+        self.total = ladders.trials

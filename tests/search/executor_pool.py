@@ -50,6 +50,7 @@ class ExecutorPool:
     stride: int = 1
     fails: float = 0.0
     returns: float = 0.0
+    last_step: int | None = None  # at which every function returns
     config: Callable[[int], Config] = lambda number: {"x": number}
     watchers: list[Watcher] = field(default_factory=list)
     taken_over: Callable[[Stopper], Stopper] | None = None
@@ -125,6 +126,8 @@ class ExecutorPool:
             self.paused[trial.number] = self.running.pop(trial.number)
         elif answer is Verdict.STOP:
             self._end(self.running.pop(trial.number), End.STOPPED)
+        elif self.last_step is not None and trial.step >= self.last_step:
+            self._end(self.running.pop(trial.number), End.COMPLETED)
 
     def _end(self, trial: Trial, end: End) -> None:
         outcome = Outcome(end, None if end is End.FAILED else trial.score, trial.step or None)

@@ -1,6 +1,6 @@
-"""The rules of ASHA and Hyperband once more, from the papers' definitions: slow, and nothing shared with hopsml.search.
+"""The rules of ASHA, Hyperband and population based training once more: slow, and nothing of hopsml.search but its words.
 
-Each keeps the whole history and works every answer out from it anew.
+They follow the definitions in the papers. Each keeps the whole history and works every answer out from it anew.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from hopsml.search.contract import Config, Exploit, Outcome, Verdict
+from hopsml.search.space import Searchspace
 
 
 class NaiveAsha:
@@ -44,8 +45,10 @@ class NaiveAsha:
                 expected = Verdict.STOP if self.mode == "stop" else Verdict.PAUSE
                 break
             self.promoted[rung].add(number)
-        if expected is Verdict.CONTINUE and step >= self.max_step:
+        if step >= self.max_step:
             expected = Verdict.STOP
+        if expected is Verdict.STOP:
+            self.live.discard(number)
         assert answer is expected, (number, step, score, answer, expected)
 
     def promotable(self) -> int | None:
@@ -143,3 +146,93 @@ class NaiveHyperband:
             best = {arrived[rung][i][1] for i in order[: sizes[rung + 1]]}
             assert went_on[rung] == best, (rung, sizes, went_on[rung], best)
         return len(sizes) - 1
+
+
+class NaivePopulation:
+    """Jaderberg et al. 2017: truncation selection at the end of every interval, once the population is complete.
+
+    With fewer places than trials nobody goes on while another one waits that is behind, but to take over once.
+    """
+
+    def __init__(
+        self,
+        space: Searchspace,
+        population: int,
+        interval: int,
+        max_step: int,
+        quantile: float,
+        factors: tuple[float, ...],
+    ) -> None:
+        self.space, self.population, self.interval, self.max_step = space, population, interval, max_step
+        self.quantile, self.factors = quantile, factors
+        self.begun, self.settled = 0, False
+        self.config: dict[int, Config] = {}
+        self.ends: dict[int, int] = {}  # trial -> intervals behind it
+        self.score: dict[int, float] = {}
+        self.waiting: set[int] = set()
+        self.uncompared: set[int] = set()
+        self.kept_its_place: set[int] = set()
+        self.exploits = 0
+
+    def began(self, number: int, config: Config) -> None:
+        self.begun += 1
+        self.config[number], self.ends[number] = config, 0
+
+    def complete(self) -> bool:
+        """Whether nobody else will join."""
+        return self.settled or self.begun >= self.population
+
+    def reported(self, number: int, step: int, score: float, answer: Verdict | Exploit) -> None:
+        ends = step // self.interval > self.ends[number]
+        if ends:
+            self.ends[number], self.score[number] = step // self.interval, score
+        if step >= self.max_step:
+            assert answer is Verdict.STOP
+            return
+        behind = not self.complete() or any(self.ends[other] < self.ends[number] for other in self.waiting)
+        if ends and behind and number in self.kept_its_place:
+            self.kept_its_place.discard(number)
+            self.uncompared.add(number)
+            assert answer is Verdict.PAUSE
+        elif (ends or number in self.uncompared) and self.must_take_over(number, answer):
+            self.uncompared.discard(number)
+            self.kept_its_place.discard(number)
+            if ends and behind:
+                self.kept_its_place.add(number)
+        else:
+            if ends or number in self.uncompared:
+                self.uncompared.discard(number)
+            assert answer is (Verdict.PAUSE if ends and behind else Verdict.CONTINUE), (number, step, answer)
+            if ends and behind:
+                self.kept_its_place.discard(number)
+        if answer is Verdict.PAUSE:
+            self.waiting.add(number)
+
+    def must_take_over(self, number: int, answer: Verdict | Exploit) -> bool:
+        """Whether it did, and rightly so."""
+        scores = [(who, score) for who, score in self.score.items() if who in self.config]
+        count = min(math.ceil(len(scores) * self.quantile), len(scores) // 2)
+        order = [who for who, _ in sorted(scores, key=lambda pair: (-pair[1], pair[0]))]
+        best, worst = order[:count], order[len(order) - count :]
+        may = self.complete() and number in worst and any(self.score[who] > self.score[number] for who in best)
+        must = may and all(self.score[who] > self.score[number] for who in best)
+        if not isinstance(answer, Exploit):
+            assert not must, (number, order, answer)
+            return False
+        assert may and answer.source in best and self.score[answer.source] > self.score[number]
+        assert self.space.contains(answer.config)
+        self.config[number], self.score[number] = answer.config, self.score[answer.source]
+        self.exploits += 1
+        return True
+
+    def resumed(self, number: int | None, settling: bool) -> None:
+        self.settled = self.settled or settling
+        expected = (
+            min(((self.ends[who], who) for who in self.waiting), default=(0, None))[1] if self.complete() else None
+        )
+        assert number == expected, (number, expected)
+        self.waiting.discard(number)  # type: ignore[arg-type]
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        self.config.pop(number)
+        self.waiting.discard(number)

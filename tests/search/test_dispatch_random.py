@@ -91,6 +91,7 @@ REAL = (
     ("asha", {"max_step": 6, "reduction_factor": 2, "brackets": 2}),
     ("asha", {"max_step": 6, "reduction_factor": 2, "mode": "stop"}),
     ("hyperband", {"max_step": 6, "reduction_factor": 2}),
+    ("pbt", {"population": 4, "interval": 2, "max_step": 6, "seed": 3}),
 )
 
 
@@ -104,7 +105,8 @@ REAL = (
 def test_real_searchers_with_real_stoppers(seed, searcher, stopper, trials):
     def make():
         space = Searchspace(k=("INTEGER", [1, 4]), act=("CATEGORICAL", ["a", "b"]))
-        made = registry.searcher(searcher, space, seed=5), registry.stopper(stopper[0], **stopper[1])
+        of_space = {"space": space} if stopper[0] == "pbt" else {}
+        made = registry.searcher(searcher, space, seed=5), registry.stopper(stopper[0], **of_space, **stopper[1])
         return SearchSpec(trials, retries=1), *made
 
     world = World(make, seed)

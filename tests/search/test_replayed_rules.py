@@ -1,4 +1,4 @@
-"""ASHA and Hyperband decide as independent, naive models of their definitions, over thousands of random histories."""
+"""ASHA, Hyperband and PBT decide as independent, naive models of their definitions, over thousands of random histories."""
 
 import random
 
@@ -7,8 +7,10 @@ import pytest
 from hopsml.search.asha import Asha
 from hopsml.search.contract import End, Verdict
 from hopsml.search.hyperband import Hyperband
+from hopsml.search.pbt import PopulationBased
+from hopsml.search.space import Searchspace
 from tests.search.executor_pool import ExecutorPool
-from tests.search.naive_rules import NaiveAsha, NaiveHyperband
+from tests.search.naive_rules import NaiveAsha, NaiveHyperband, NaivePopulation
 
 pytestmark = pytest.mark.fast
 
@@ -107,3 +109,33 @@ def test_asha_goes_on_at_once_where_it_may():
     assert asha.report(0, 1, 0.1) is Verdict.PAUSE
     assert asha.report(1, 1, 0.2) is Verdict.CONTINUE  # the better of two: no pause
     assert asha.resume() is None
+
+
+def test_population_based_training_decides_as_its_definition():
+    space = Searchspace(
+        lr=("LOGUNIFORM", [1e-4, 1.0]), layers=("INTEGER", [1, 9]), act=("CATEGORICAL", ["relu", "gelu"]),
+        width=("DISCRETE", [8, 16, 64]),
+    )  # fmt: skip
+    exploits = paused = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        population, interval, last = rng.randint(2, 12), rng.randint(1, 5), rng.randint(5, 25)
+        quantile = rng.choice([0.2, 0.25, 0.5])
+        configs = space.get_random_parameter_values(24, seed=seed)
+        model = NaivePopulation(space, population, interval, last, quantile, (1.2, 0.8))
+        pool = ExecutorPool(
+            PopulationBased(space, population, interval, last, quantile, seed=seed),
+            places=rng.randint(1, 12),
+            trials=rng.choice([population, population, population // 2, 2 * population]),
+            seed=seed,
+            score=drawn_score(rng, seed % 3),
+            stride=rng.choice([1, 1, 3, 12]),
+            fails=rng.choice([0, 0, 0.02]),
+            returns=rng.choice([0, 0.02]),
+            config=configs.__getitem__,
+            watchers=[model],
+        )
+        log = pool.run()
+        exploits += model.exploits
+        paused += sum(event[0] == "report" and event[-1] is Verdict.PAUSE for event in log)
+    assert exploits > 2_000 and paused > 2_000

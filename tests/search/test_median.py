@@ -1,0 +1,80 @@
+"""Median stopping against the sentence that defines it."""
+
+import random
+import statistics
+
+import pytest
+
+from hopsml.search.contract import End, Outcome, Verdict
+from hopsml.search.median import MedianStop
+from tests.search.executor_pool import ExecutorPool
+
+pytestmark = pytest.mark.fast
+
+
+class NaiveMedian:
+    """Works every answer out from all reports."""
+
+    def __init__(self, min_trials):
+        self.min_trials = min_trials
+        self.reports = {}
+        self.finished = []
+        self.stopped = 0
+
+    def began(self, number, config):
+        self.reports[number] = []
+
+    def reported(self, number, step, score, answer):
+        self.reports[number].append((step, score))
+        means = []
+        for other in self.finished:
+            if self.reports[other] and self.reports[other][-1][0] >= step:
+                until = [value for at, value in self.reports[other] if at <= step]
+                if until:
+                    means.append(sum(until) / len(until))
+        best = max(value for _, value in self.reports[number])
+        worse = len(self.finished) >= self.min_trials and bool(means) and best < statistics.median(means)
+        self.stopped += worse
+        assert answer is (Verdict.STOP if worse else Verdict.CONTINUE), (number, step, best, means)
+
+    def ended(self, number, outcome):
+        if outcome.end is not End.FAILED:
+            self.finished.append(number)
+
+    def resumed(self, number, settling):
+        assert number is None
+
+
+def test_it_stops_what_is_worse_than_the_median_of_the_means():
+    stopped = 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        model = NaiveMedian(rng.randint(1, 6))
+        ExecutorPool(
+            MedianStop(model.min_trials), places=rng.randint(1, 5), trials=15, seed=seed, last_step=rng.randint(3, 12),
+            score=lambda trial, rng: rng.randint(-8, 0) / 4 - trial.number % 3, stride=rng.choice([1, 1, 4]),
+            fails=rng.choice([0, 0.1]), watchers=[model],
+        ).run()  # fmt: skip
+        stopped += model.stopped
+    assert stopped > 300
+
+
+def test_failed_trials_are_no_measure():
+    stopper = MedianStop(min_trials=1)
+    for number in range(3):
+        stopper.begin(number, {})
+    assert stopper.report(0, 1, 10.0) is Verdict.CONTINUE
+    stopper.end(0, Outcome(End.FAILED))
+    assert stopper.report(1, 1, 5.0) is Verdict.CONTINUE
+    stopper.end(1, Outcome(End.STOPPED, 5.0, 1))
+    assert stopper.report(2, 1, 4.0) is Verdict.STOP
+
+
+def test_only_every_interval_th_report_from_min_step_on_is_compared():
+    stopper = MedianStop(min_trials=1, interval=2, min_step=3)
+    stopper.begin(0, {})
+    for step in range(1, 8):
+        stopper.report(0, step, 1.0)
+    stopper.end(0, Outcome(End.COMPLETED, 1.0, 7))
+    stopper.begin(1, {})
+    assert [stopper.report(1, step, 0.0) for step in range(1, 5)] == [Verdict.CONTINUE] * 3 + [Verdict.STOP]
