@@ -6,7 +6,6 @@ configurations have reached. Together with the stopper ``hyperband`` (or ``Hyper
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,8 @@ class Bohb(Searcher):
 
     def _begin(self) -> None:
         self._configs: dict[int, Config] = {}  # those learned from elsewhere have negative numbers
-        self._levels: dict[int, dict[int, float | None]] = {}  # level -> number -> score; None: it failed
+        self._levels: dict[int, dict[int, float]] = {}  # level -> number -> score
+        self._failed: list[int] = []
         self._next: dict[int, int] = {}  # number -> the level that it has not reached
 
     # ---------------------------------------------------------------------------------------- what is known
@@ -80,9 +80,9 @@ class Bohb(Searcher):
         self._next[number] = level
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """One that failed is a bad one among those of the level that it did not reach."""
+        """One without a score is a bad one, at whatever level."""
         if outcome.score is None:
-            self._levels.setdefault(self._next[number], {})[number] = None
+            self._failed.append(number)
             return
         if outcome.step is not None:
             self.report(number, outcome.step, outcome.score)
@@ -112,11 +112,12 @@ class Bohb(Searcher):
         return Suggestion(config)
 
     def _furthest(self) -> list[int] | None:
-        """Of the highest level with enough scores the numbers from best to worst."""
+        """Of the highest level with enough scores the numbers from best to worst, and those that failed."""
         for level in sorted(self._levels, reverse=True):
             scores = self._levels[level]
-            if sum(score is not None for score in scores.values()) >= self.min_points + 2:
-                return sorted(scores, key=lambda number: (-_or_worst(scores[number]), number))
+            if len(scores) >= self.min_points + 2:
+                ranked = sorted(scores, key=lambda number: (-scores[number], number))
+                return ranked + [number for number in self._failed if number not in scores]
         return None
 
     def _promising(self, ranked: list[int], draw: np.random.Generator) -> Config:
@@ -156,6 +157,7 @@ class Bohb(Searcher):
             "seed": self.seed,
             "configs": [[number, self.space.encode(config)] for number, config in self._configs.items()],
             "levels": [[level, [list(pair) for pair in scores.items()]] for level, scores in self._levels.items()],
+            "failed": list(self._failed),
             "next": [list(pair) for pair in self._next.items()],
         }
 
@@ -164,11 +166,8 @@ class Bohb(Searcher):
         self.seed = state["seed"]
         self._configs = {number: self.space.decode(config) for number, config in state["configs"]}
         self._levels = {level: {number: score for number, score in scores} for level, scores in state["levels"]}
+        self._failed = list(state["failed"])
         self._next = {number: level for number, level in state["next"]}
-
-
-def _or_worst(score: float | None) -> float:
-    return -math.inf if score is None else score
 
 
 def _is_category(found: Parameter) -> bool:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-MODELLED_AT_MOST = 128  # intervals, the newest
+MODELLED_AT_MOST = 64  # intervals, the newest
 LEAST = 4  # intervals without which there is no model
-CANDIDATES = 1000
+CANDIDATES = 256
 C1, C2 = 0.2, 0.4  # of the confidence bound, as in the experiments of the paper
 
 

@@ -128,7 +128,10 @@ class PopulationBased(Stopper):
         return 0 if self._closed else max(self.population - self._begun, 0)
 
     def _compare(self, number: int, member: Member) -> Exploit | None:
-        """Take over from one of the best, if this is one of the worst and worse than that one."""
+        """Take over from one of the best, if this is one of the worst; among equals those of greater number are worse.
+
+        Also from one that is no better: two that have become alike would stay so for ever.
+        """
         scored = [(-other.score, key) for key, other in self._members.items() if other.score is not None]
         count = min(math.ceil(len(scored) * self.quantile), len(scored) // 2)
         if self._newcomers or member.score is None or not count:
@@ -139,8 +142,6 @@ class PopulationBased(Stopper):
         draw = generator(self.seed, number, member.intervals)
         source = ranked[int(draw.integers(count))]
         best = self._members[source]
-        if best.score is None or best.score <= member.score:
-            return None
         config = self._explore(number, best, draw)
         # Its weights are the other's from now on, and so is what they scored.
         member.config, member.score = config, best.score

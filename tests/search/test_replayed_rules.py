@@ -27,7 +27,7 @@ def drawn_score(rng, kind):
 @pytest.mark.parametrize("mode", ["promote", "stop"])
 def test_asha_decides_as_its_definition(mode):
     compared = 0
-    for seed in range(1000):
+    for seed in range(800):
         rng = random.Random(seed)
         first, eta = rng.choice([1, 1, 2]), rng.choice([2, 3, 4])
         last = rng.choice([first, 9, 16, 27, 30])
@@ -45,12 +45,12 @@ def test_asha_decides_as_its_definition(mode):
         compared += sum(event[0] == "report" for event in pool.run())
         if mode == "stop":
             assert not any(event[0] == "resume" for event in pool.log)
-    assert compared > 40_000
+    assert compared > 30_000
 
 
 def test_hyperband_promotes_as_its_definition():
     compared = 0
-    for seed in range(300):
+    for seed in range(250):
         rng = random.Random(seed)
         eta = rng.choice([2, 3, 4])
         last = rng.choice([4, 9, 10, 16, 27])
@@ -111,13 +111,25 @@ def test_asha_goes_on_at_once_where_it_may():
     assert asha.resume() is None
 
 
+def test_asha_resumes_from_the_highest_rung_first():
+    """Where several trials may go on because nobody asked for a while."""
+    asha = Asha(16, reduction_factor=2)
+    for number in range(6):
+        asha.begin(number, {})
+    first = [asha.report(number, 1, score) for number, score in enumerate([0.5, 0.6, 0.7, 0.1])]
+    assert first == [Verdict.PAUSE, Verdict.CONTINUE, Verdict.CONTINUE, Verdict.PAUSE]
+    assert [asha.report(1, 2, 0.6), asha.report(2, 2, 0.5)] == [Verdict.PAUSE] * 2
+    assert [asha.report(4, 1, 0.0), asha.report(5, 1, 0.0)] == [Verdict.PAUSE] * 2  # six have come: three may go on
+    assert [asha.resume() for _ in range(3)] == [1, 0, None]
+
+
 def test_population_based_training_decides_as_its_definition():
     space = Searchspace(
         lr=("LOGUNIFORM", [1e-4, 1.0]), layers=("INTEGER", [1, 9]), act=("CATEGORICAL", ["relu", "gelu"]),
         width=("DISCRETE", [8, 16, 64]),
     )  # fmt: skip
     exploits = paused = 0
-    for seed in range(400):
+    for seed in range(250):
         rng = random.Random(seed)
         population, interval, last = rng.randint(2, 12), rng.randint(1, 5), rng.randint(5, 25)
         quantile = rng.choice([0.2, 0.25, 0.5])
@@ -138,4 +150,4 @@ def test_population_based_training_decides_as_its_definition():
         log = pool.run()
         exploits += model.exploits
         paused += sum(event[0] == "report" and event[-1] is Verdict.PAUSE for event in log)
-    assert exploits > 2_000 and paused > 2_000
+    assert exploits > 1_000 and paused > 1_000

