@@ -14,9 +14,10 @@ from benchmarks.launched import end_in_order
 from benchmarks.options import Options
 from benchmarks.peers import NAMES as PEERS
 
+KNOWN = (*PEERS, "ray-tune", "optuna")
 BENCHMARKS = (
     *("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale"),
-    *("search_quality",),
+    *("search",),
 )
 
 
@@ -29,7 +30,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="+", choices=(*BENCHMARKS, "all"), metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="few rounds: a first look, not a figure to be quoted")
     parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
-    parser.add_argument("--peers", default="", help=f"only these, with commas between: {', '.join(PEERS)}")
+    parser.add_argument("--peers", default="", help=f"only these, with commas between: {', '.join(KNOWN)}")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser
 
@@ -41,8 +42,8 @@ def main(words: list[str]) -> int:
         return 0
     given = arguments().parse_args(words)
     chosen = tuple(peer for peer in given.peers.split(",") if peer)
-    if unknown := set(chosen) - set(PEERS):
-        arguments().error(f"--peers: {', '.join(sorted(unknown))} not known; there are {', '.join(PEERS)}")
+    if unknown := set(chosen) - set(KNOWN):
+        arguments().error(f"--peers: {', '.join(sorted(unknown))} not known; there are {', '.join(KNOWN)}")
     if given.rounds is not None and given.rounds < 1:
         arguments().error(f"--rounds {given.rounds}: it must be 1 or more")
     end_in_order()

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _MODULES = ("devices", "elastic", "errors", "experiment", "hdfs", "tensorboard", "tensorflow", "tracking", "util")
 
 __all__ = [
+    "Searchspace",
     "__version__",
     "cached",
     "devices",
@@ -41,12 +42,14 @@ if TYPE_CHECKING:
     import hopsml.tensorflow as tensorflow
     import hopsml.tracking as tracking
     import hopsml.util as util
+    from hopsml.search.space import Searchspace
     from hopsml.training.cached import cached
     from hopsml.training.messages import receive, send
     from hopsml.training.report import report
     from hopsml.training.trial import trial
 
 _FUNCTIONS = {
+    "Searchspace": "hopsml.search.space",
     "cached": "hopsml.training.cached",
     "receive": "hopsml.training.messages",
     "report": "hopsml.training.report",

@@ -5,6 +5,7 @@
 {"do": "import"}                               hopsml, as the head of a notebook does
 {"do": "call", "folder": ..., "workers": 2}    collective_all_reduce; answers {"called": when}
 {"do": "elastic", "folder": ..., "least": 1, "most": 2}    a run whose group may change, without waiting for its end
+{"do": "search", "case": "sixteen", "executors": 2, "trials": 0}    one search; answers its seconds
 {"do": "agents"}                               {"pids": of their processes, "zygote": of the process that imported for them}
 {"do": "give back"}                            the agents; the session stays
 """
@@ -66,6 +67,13 @@ def elastic(context: Any, folder: str, least: int, most: int) -> dict[str, Any]:
     return {"run": run.run_id}
 
 
+def search(context: Any, case: str, executors: int, trials: int) -> dict[str, Any]:
+    """One search of the benchmark."""
+    from benchmarks.scripts import hopsml_searches
+
+    return hopsml_searches.run(case, executors, trials)
+
+
 def job(context: Any, workers: int) -> dict[str, Any]:
     """Some Python on every executor."""
     return {"sum": context.parallelize(range(100), workers).map(lambda number: number * number).sum()}
@@ -97,6 +105,7 @@ def give_back(context: Any) -> dict[str, Any]:
 
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "call": call,
+    "search": search,
     "elastic": elastic,
     "agents": agents,
     "idle": idle,

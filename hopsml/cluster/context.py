@@ -49,6 +49,7 @@ class WorkerContext:
     events_dir: Path  # shared by all ranks: TensorBoard event files
     checkpoint_dir: Path  # complete checkpoints: step-000000120/
     export_dir: Path
+    trials: str = "trials"  # folder of the trials of a search, below the run directory
     logdir: str = ""  # events_dir as text; where it is mirrored it holds the remote URL, which a Path would mangle
     leader: str = ""  # host:port of rank 0
     gpu_indices: tuple[int, ...] = ()  # devices of this worker in ring order

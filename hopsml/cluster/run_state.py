@@ -73,6 +73,7 @@ class RunState:
         self._last_step: tuple[int, float] | None = None
         self._logs: dict[int, deque[str]] = {}
         self._observers: list[Observer] = []
+        self._joined: dict[int, str] = {}  # independent members that are there
         self._closed: Change | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -100,6 +101,10 @@ class RunState:
                 self._first_step = self._first_step or self._last_step
             elif change.kind == "note":
                 self.notes.append(change.text)
+            elif change.kind == "joined":
+                self._joined[change.rank] = change.text
+            elif change.kind == "left":
+                self._joined.pop(change.rank, None)
             elif change.kind == "closed":
                 self._closed = change
             observers = list(self._observers)
@@ -129,11 +134,14 @@ class RunState:
     def observe(self, observer: Observer) -> None:
         """Call ``observer`` for every change from now on, on the coordinator's thread: it must be quick.
 
-        The last change, ``closed``, comes from the run's own thread; at once, from this one, where the run is closed.
+        The last change, ``closed``, comes from the run's own thread; at once, from this one, where the run is closed. So do
+        the independent members that have joined already.
         """
         with self._lock:
             self._observers.append(observer)
             closed = self._closed
+            for rank, host in self._joined.items():  # within the lock: their end must not be told before
+                observer(Change("joined", rank, host))
         if closed is not None:
             observer(closed)
 

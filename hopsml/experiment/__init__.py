@@ -2,10 +2,12 @@
 
     collective_all_reduce(train, num_workers=4)      one group, synchronous data-parallel training
     launch(train, {"lr": [0.1, 0.01]})               one worker for each combination
+    search(train, space, num_trials=64)              the best of many configurations, on all executors at once
+    grid_search, random_search, differential_evolution            the predecessor's searches
     resume(run)                                      go on with a run that has not finished
     with recorded("etl") as run: ...                 what the driver does itself
 
-The first two block and return a ``Result``; ``submit`` gives a handle instead, and every blocking verb is
+They block and return a ``Result``; ``submit`` and ``submit_search`` give a handle instead, and every blocking verb is
 ``submit(...).result()``. ``shutdown`` gives everything back before the program's end.
 """
 
@@ -14,9 +16,39 @@ from __future__ import annotations
 from hopsml.experiment.applications import shutdown
 from hopsml.experiment.collective import collective_all_reduce, submit
 from hopsml.experiment.launch import launch
+from hopsml.experiment.predecessor import (
+    Direction,
+    differential_evolution,
+    evolutionary_search,
+    grid_search,
+    random_search,
+)
 from hopsml.experiment.recorded import Recorded, recorded
 from hopsml.experiment.result import Result
 from hopsml.experiment.resume import resume
 from hopsml.experiment.run import Run
+from hopsml.experiment.search import continue_search, search, submit_search
+from hopsml.experiment.searches.handle import SearchRun
+from hopsml.experiment.searches.result import SearchResult
 
-__all__ = ["Recorded", "Result", "Run", "collective_all_reduce", "launch", "recorded", "resume", "shutdown", "submit"]
+__all__ = [
+    "Direction",
+    "Recorded",
+    "Result",
+    "Run",
+    "SearchResult",
+    "SearchRun",
+    "collective_all_reduce",
+    "continue_search",
+    "differential_evolution",
+    "evolutionary_search",
+    "grid_search",
+    "launch",
+    "random_search",
+    "recorded",
+    "resume",
+    "search",
+    "shutdown",
+    "submit",
+    "submit_search",
+]

@@ -14,7 +14,7 @@ import time
 import weakref
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hopsml import profiles
 from hopsml.cluster.backends.base import Backend
@@ -26,12 +26,16 @@ from hopsml.experiment.taking_up import EarlierRuns
 from hopsml.storage import filesystem
 from hopsml.tracking.mlflow.link import LINK
 
-if TYPE_CHECKING:
-    from hopsml.experiment.run import Run
-
 log = logging.getLogger(__name__)
 
 LEASE_S = 10.0
+
+
+class Joinable(Protocol):
+    """A run or a search whose last files are written by a thread."""
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for it."""
 
 
 @dataclass
@@ -44,7 +48,7 @@ class Application:
     keep_warm_s: float
     earlier_runs: EarlierRuns
     environment: dict[str, str] = field(default_factory=dict)  # the profile's variables for the driver
-    runs: weakref.WeakSet[Run] = field(default_factory=weakref.WeakSet)
+    runs: weakref.WeakSet[Joinable] = field(default_factory=weakref.WeakSet)
 
 
 _lock = threading.RLock()

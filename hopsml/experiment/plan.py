@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import platform
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from hopsml import settings
@@ -45,10 +45,24 @@ class Elastic:
 
 @dataclass(frozen=True)
 class LanesAsked:
-    """A search: its workers carry trials out, one after another, each on its own."""
+    """A search: its workers carry trials out, one after another, each on its own; ``none``: it has no workers itself."""
 
+    none: bool = False
     log_to_lane: bool = False  # what trials print goes to the lanes' logs as well
+    trials: str = "trials"  # where the trials' folders are, below the run directory; "": directly in it
+    directory: RunDir | None = None  # of the search that is continued; None: a new one
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for run.json
     before_status: Callable[[], None] = lambda: None  # what else must lie there before status.json
+
+
+@dataclass(frozen=True)
+class Member:
+    """A distributed trial of a search: a run in a folder of the search's, which is recorded with the search."""
+
+    folder: str  # of all trials, below the search's directory
+    directory: RunDir = field(default_factory=lambda: RunDir(""))
+    run_id: str = ""  # distinct from those of other searches on this coordinator, and of its own earlier attempts
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,7 @@ class Plan:
     checkpoint_every_s: float = 60.0
     elastic: Elastic | None = None
     lanes: LanesAsked | None = None
+    member: Member | None = None
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
     continues: str = ""  # URL of the run that this one takes up, whose driver is gone
@@ -105,15 +120,16 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     application = applications.current(plan.profile, plan.keep_warm_s, _preload(plan, captured))
     size = _size(plan, application)
     record = _record(plan, captured, application, size, seed)
-    continues = application.earlier_runs.take(store, record) or plan.continues
+    # What a search goes on with is in its journal.
+    searches = plan.lanes is not None or plan.member is not None
+    continues = "" if searches else application.earlier_runs.take(store, record) or plan.continues
     record |= {"continues": continues, "resumed_from": resume_url}
-    directory = claim(store, application.id, record)
+    directory = _directory(plan, store, application, record)
     if continues:
         taking_up.end(continues, directory)
     resume_url, resume_step = taking_up.standing(continues or resume_url)
-    job_record.announce(directory, application.id)
     request = RunRequest(
-        spec=_spec(plan, directory.run_id, size),
+        spec=_spec(plan, plan.member.run_id if plan.member is not None else directory.run_id, size),
         payload=captured.payload if plan.lanes is None else _lane_payload(plan.lanes, captured, seed),
         run_url=directory.url,
         preload=_preload(plan, captured),
@@ -147,6 +163,17 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     return run, application
 
 
+def _directory(plan: Plan, store: str, application: applications.Application, record: Mapping[str, Any]) -> RunDir:
+    """A new one, with its record; that of a search which is continued, as it is; the one that a trial was given."""
+    if plan.member is not None:
+        plan.member.directory.write_run(record)
+        return plan.member.directory
+    continued = plan.lanes.directory if plan.lanes is not None else None
+    directory = claim(store, application.id, record) if continued is None else continued
+    job_record.announce(directory, application.id)
+    return directory
+
+
 def _launch(
     plan: Plan,
     request: RunRequest,
@@ -160,7 +187,9 @@ def _launch(
         application = applications.current(plan.profile, plan.keep_warm_s, request.preload)
         state = application.coordinator.launch(request)
     coordinator, run_id = application.coordinator, request.spec.run_id
-    recording = Recording(directory, captured.payload, more=_facts(application), code_of=plan.rerun_of).start()
+    recording = None
+    if plan.member is None:
+        recording = Recording(directory, captured.payload, more=_facts(application), code_of=plan.rerun_of).start()
     run = Run(
         state,
         directory,
@@ -177,10 +206,11 @@ def _launch(
     return run, application
 
 
-def _before_status(plan: Plan, recording: Recording) -> None:
+def _before_status(plan: Plan, recording: Recording | None) -> None:
     if plan.lanes is not None:
         plan.lanes.before_status()
-    recording.join()
+    if recording is not None:
+        recording.join()
 
 
 def _lane_payload(lanes: LanesAsked, captured: capture.Captured, seed: int) -> bytes:
@@ -189,6 +219,7 @@ def _lane_payload(lanes: LanesAsked, captured: capture.Captured, seed: int) -> b
         "payload": captured.payload,
         "seed": seed,
         "log_to_lane": lanes.log_to_lane,
+        "trials": lanes.trials,
         "storage_timeout_s": settings.storage_timeout_s(),
     }
     return pickle.dumps((lane.serve, options))
@@ -212,6 +243,8 @@ def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
 
 def _size(plan: Plan, application: applications.Application) -> int:
     capacity = application.backend.capacity()
+    if plan.lanes is not None and plan.lanes.none:
+        return 0
     size = plan.size or capacity.preferred
     if plan.lanes is not None and capacity.limit is not None:
         size = max(1, min(size, capacity.limit))  # fewer lanes take longer
@@ -259,7 +292,7 @@ def _record(
         "code_sha256": captured.code_sha256,
         "payload_sha256": captured.sha256,
         "payload_bytes": len(captured.payload),
-        "arguments": redact.arguments(as_json(plan.arguments)),
+        "arguments": redact.arguments(as_json(plan.arguments if plan.member is None else dict(plan.member.config))),
         "workers": size,
         "merge_scope": plan.merge_scope,
         "scoped_allocator": plan.scoped_allocator,
@@ -290,6 +323,7 @@ def _record(
         "user": settings.project_name(),
         "driver": platform.node(),
         **run_record.of_driver(),
+        **(plan.lanes.facts if plan.lanes is not None else {}),
     }
 
 

@@ -45,6 +45,7 @@ class Run:
         self._before_status = before_status
         self._resize, self._limits = resize, limits
         self._tell = tell
+        self._failure: BaseException | None = None
         self._messages = Messages(self.run_id, self._asked_to_resize)
         if tell is not None:
             state.observe(self._messages.on_change)
@@ -183,10 +184,14 @@ class Run:
 
     # ------------------------------------------------------------------------------------------ the end
 
+    def fail(self, error: BaseException) -> None:
+        """What the run was for has failed, however its group ends: ``result`` raises this. Before the group's end."""
+        self._failure = error
+
     def _close(self) -> None:
         """After the group is gone: the run's last files, then the future."""
         self.state.wait()
-        error, result = self.state.error, None
+        error, result = self._failure or self.state.error, None
         # Whatever goes wrong here must reach who waits for the result: nobody else would ever end that wait.
         if error is None:
             try:

@@ -33,20 +33,25 @@ def render(view: RunView) -> str:
     parts = [
         _head(view),
         _stages(view.stages),
-        _line("waiting for", view.waits_for),
-        _numbers(view.progress + view.metrics),
-        _numbers(view.result, "result"),
+        line("waiting for", view.waits_for),
+        numbers(view.progress + view.metrics),
+        numbers(view.result, "result"),
         _workers(view.workers, view.workers_left),
-        *(_line("note", note) for note in view.notes),
-        _cause(view.cause),
+        *(line("note", note) for note in view.notes),
+        cause(view.cause),
         _log(view.log_title, view.log),
-        _line("run directory", view.run_dir, _MONO + ";overflow-wrap:anywhere"),
+        line("run directory", view.run_dir, _MONO + ";overflow-wrap:anywhere"),
     ]
-    frame = (
-        f"border:{_LINE};border-left:3px solid {_TONES[view.state]};border-radius:4px;padding:10px 14px;margin:4px 0;"
+    return frame("".join(parts), _TONES[view.state])
+
+
+def frame(content: str, tone: str) -> str:
+    """The box around everything, with a coloured edge."""
+    style = (
+        f"border:{_LINE};border-left:3px solid {tone};border-radius:4px;padding:10px 14px;margin:4px 0;"
         "max-width:760px;font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;font-size:13px;line-height:1.5"
     )
-    return f'<div style="{frame}">{"".join(parts)}</div>'
+    return f'<div style="{style}">{content}</div>'
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], tones: Sequence[str] = (), toned: int = -1) -> str:
@@ -65,13 +70,18 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], tones: Sequence
 
 
 def _head(view: RunView) -> str:
-    name = f'<span style="{_MUTED}">{_text(view.run_id)}</span>' if view.title != view.run_id else ""
+    return heading(view.title, view.state, _TONES[view.state], view.seconds, view.run_id)
+
+
+def heading(title: str, state: str, tone: str, seconds: float, run_id: str = "") -> str:
+    """The first line: what it is, and how it stands."""
+    name = f'<span style="{_MUTED}">{_text(run_id)}</span>' if run_id and title != run_id else ""
     return (
         '<div style="display:flex;flex-wrap:wrap;gap:2px 10px;align-items:baseline">'
-        f'<span style="font-weight:600;font-size:14px">{_text(view.title)}</span>{name}'
+        f'<span style="font-weight:600;font-size:14px">{_text(title)}</span>{name}'
         f'<span style="margin-left:auto;font-variant-numeric:tabular-nums">'
-        f'<span style="color:{_TONES[view.state]};font-weight:600">{_text(view.state)}</span> '
-        f'<span style="{_MUTED}">{duration(view.seconds)}</span></span></div>'
+        f'<span style="color:{tone};font-weight:600">{_text(state)}</span> '
+        f'<span style="{_MUTED}">{duration(seconds)}</span></span></div>'
     )
 
 
@@ -90,7 +100,8 @@ def _stages(stages: Sequence[StageView]) -> str:
     )
 
 
-def _line(label: str, text: str, style: str = "") -> str:
+def line(label: str, text: str, style: str = "") -> str:
+    """A label and a text; nothing for an empty text."""
     if not text:
         return ""
     return (
@@ -99,7 +110,8 @@ def _line(label: str, text: str, style: str = "") -> str:
     )
 
 
-def _numbers(pairs: Sequence[tuple[str, str]], label: str = "") -> str:
+def numbers(pairs: Sequence[tuple[str, str]], label: str = "") -> str:
+    """Names and values in one line; nothing for none."""
     if not pairs:
         return ""
     cells = [
@@ -121,11 +133,12 @@ def _workers(rows: Sequence[WorkerRow], left: str) -> str:
     return table(columns, cells, [_ROW_TONES.get(row.state, "") for row in rows], columns.index("state")) + more
 
 
-def _cause(cause: str) -> str:
-    if not cause:
+def cause(text: str) -> str:
+    """Why it failed; nothing for an empty text."""
+    if not text:
         return ""
     style = "margin-top:8px;color:#d64545;font-weight:500;white-space:pre-wrap;overflow-wrap:anywhere"
-    return f'<div style="{style}">{_text(cause)}</div>'
+    return f'<div style="{style}">{_text(text)}</div>'
 
 
 def _log(title: str, lines: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 Config = dict[str, Any]  # name of a parameter -> value
 
@@ -48,7 +48,36 @@ class Suggestion:
     parent: int | None = None
 
 
-class Searcher(ABC):
+class Recalled(ABC):
+    """What can be pickled by its arguments and its ``state``, whatever it holds besides."""
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *positional: Any, **named: Any) -> Self:
+        """Remember the arguments."""
+        made = super().__new__(cls)
+        made._made_with = positional, named
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _recall, (type(self), *self._made_with, self.state())
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """All that ``restore`` needs, as JSON values."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state()`` of another instance that was constructed with the same arguments."""
+
+
+def _recall(kind: Any, positional: tuple[Any, ...], named: dict[str, Any], state: dict[str, Any]) -> Any:
+    made = kind(*positional, **named)
+    made.restore(state)
+    return made
+
+
+class Searcher(Recalled):
     """Says what to try next. Constructed with the space, the algorithm's own arguments and ``seed``."""
 
     total: int | None = None  # how many trials there are, where the algorithm decides it (grid, Hyperband)
@@ -64,19 +93,11 @@ class Searcher(ABC):
     def tell(self, number: int, outcome: Outcome) -> None:
         """A trial has ended; once for each number."""
 
-    def learn(self, config: Config, outcome: Outcome) -> None:  # noqa: B027 most algorithms have no use for it
+    def learn(self, config: Config, outcome: Outcome) -> None:
         """A trial that was not asked for, such as one of an earlier search; before the first ``ask``."""
 
-    def report(self, number: int, step: int, score: float) -> None:  # noqa: B027 most algorithms have no use for it
+    def report(self, number: int, step: int, score: float) -> None:
         """A trial that is still running has reported; steps of one trial rise."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """All that ``restore`` needs, as JSON values."""
-
-    @abstractmethod
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state()`` of another instance that was constructed with the same arguments."""
 
 
 class Verdict(Enum):
@@ -95,12 +116,12 @@ class Exploit:
     config: Config
 
 
-class Stopper(ABC):
+class Stopper(Recalled):
     """Says which trials go on, from what they report while they run."""
 
     max_step: int | None = None  # at which a trial is complete, where the algorithm decides it
 
-    def begin(self, number: int, config: Config) -> None:  # noqa: B027
+    def begin(self, number: int, config: Config) -> None:
         """A trial begins; not called again when it is resumed."""
 
     @abstractmethod
@@ -128,11 +149,3 @@ class Stopper(ABC):
     def wants(self) -> bool:
         """Whether new trials may begin; algorithms with synchronised brackets say no while one is being filled up."""
         return True
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """All that ``restore`` needs, as JSON values."""
-
-    @abstractmethod
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state()`` of another instance that was constructed with the same arguments."""

@@ -7,6 +7,7 @@ to decide. This process is the reaper of all that runners leave behind, so that 
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import select
@@ -36,7 +37,8 @@ def serve(**options: Any) -> None:
     context = current()
     if context is None or context.inbox is None:
         raise ArgumentError("a lane is a worker of a search; experiment.search() starts it")
-    Lane(context, runner.Options(**options)).serve()
+    asked = runner.Options(**options)
+    Lane(dataclasses.replace(context, trials=asked.trials), asked).serve()
 
 
 class Lane:

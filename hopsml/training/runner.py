@@ -27,6 +27,7 @@ from hopsml.cluster.returned import pickle_result, utf8
 from hopsml.cluster.worker import leave
 from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
+from hopsml.storage import urls
 from hopsml.tracking import inputs
 from hopsml.training import between_trials, trial_arguments, trial_checkpoint, trial_files, trial_result
 from hopsml.training.lane_queue import Worn
@@ -44,6 +45,7 @@ class Options:
     payload: bytes
     seed: int = 0
     log_to_lane: bool = False  # what a trial prints goes to the lane's log as well
+    trials: str = "trials"  # where the trials' folders are, below the run directory
     storage_timeout_s: float = 30.0
 
 
@@ -218,7 +220,7 @@ class Runner:
             events_dir=folder / trial_files.EVENTS,
             checkpoint_dir=folder / trial_files.CHECKPOINTS,
             export_dir=folder / trial_files.EXPORT,
-            logdir=f"{root}/trials/{message.trial_id}/{trial_files.EVENTS}",
+            logdir=urls.join(root, self.context.trials, message.trial_id, trial_files.EVENTS),
             resume_checkpoint=resume,
             commits=None,
             inbox=None,
@@ -229,7 +231,7 @@ class Runner:
 
     def _write_outputs(self, trial: _Trial, context: WorkerContext, value: Any, metric: float) -> None:
         name = trial_files.log_of(context, trial.message)
-        log = f"{context.run_url.rstrip('/')}/trials/{trial.message.trial_id}/{name}"
+        log = urls.join(context.run_url.rstrip("/"), context.trials, trial.message.trial_id, name)
         trial_files.write_json(trial.folder / ".outputs.json", trial_result.recorded(value, log))
         trial_files.write(trial.folder / ".metric", str(metric))
 

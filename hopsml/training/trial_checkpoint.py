@@ -10,7 +10,7 @@ from pathlib import Path
 from hopsml.cluster.context import WorkerContext
 from hopsml.search.messages import RunTrial
 from hopsml.storage import urls
-from hopsml.storage.run_dir import RunDir, step_name
+from hopsml.storage.run_dir import step_name
 from hopsml.training import trial_files
 
 LOOK_AGAIN_S = 0.2
@@ -40,10 +40,14 @@ def obtain(context: WorkerContext, trial: RunTrial, timeout_s: float) -> Path | 
     return target
 
 
+def _shared(context: WorkerContext, trial: RunTrial) -> str:
+    return urls.join(context.run_url.rstrip("/"), context.trials, trial.resume_from, trial_files.CHECKPOINTS)
+
+
 def _newest_there(context: WorkerContext, trial: RunTrial, here: int, timeout_s: float) -> int:
     from hopsml.storage import checkpoints, filesystem
 
-    url = RunDir(context.run_url).trial(trial.resume_from).checkpoints
+    url = _shared(context, trial)
     deadline = time.monotonic() + timeout_s
     try:
         while True:
@@ -60,7 +64,7 @@ def _fetch(context: WorkerContext, trial: RunTrial, step: int, target: Path) -> 
     from hopsml.storage import checkpoints, filesystem
 
     try:
-        checkpoints.fetch(RunDir(context.run_url).trial(trial.resume_from).checkpoints, step, target)
+        checkpoints.fetch(_shared(context, trial), step, target)
     finally:
         filesystem.close_all()  # helper processes of the storage are nothing that the trial has left
 

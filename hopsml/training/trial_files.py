@@ -1,4 +1,4 @@
-"""What a trial leaves in ``trials/<id>/``: its configuration, its outputs, its record; under the predecessor's names.
+"""What a trial leaves in its folder, such as ``trials/<id>/``, under the predecessor's names.
 
 .hparams.json   the configuration, written at the beginning
 output.log      what the function printed; see ``log_of``
@@ -28,7 +28,7 @@ EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.lo
 
 def folder_of(context: WorkerContext, trial_id: str) -> Path:
     """The trial's folder on this machine; it is brought to the run directory where that lies elsewhere."""
-    return context.export_dir.parent / "trials" / trial_id
+    return context.export_dir.parent / context.trials / trial_id
 
 
 def log_of(context: WorkerContext, trial: RunTrial) -> str:
@@ -37,7 +37,7 @@ def log_of(context: WorkerContext, trial: RunTrial) -> str:
     """
     if urls.split(context.run_url)[0] in ("", "file"):
         return LOG  # all parts append to it
-    attempt = f"-attempt-{trial.attempt}" if trial.attempt else ""
+    attempt = f"-attempt-{trial.attempt}" if trial.attempt > 1 else ""
     part = f"-after-step-{trial.done_step}" if trial.done_step >= 0 else ""
     return f"output{attempt}{part}.log"
 

@@ -2,6 +2,7 @@
 
 {"do": "train", "folder": "..."}          collective_all_reduce that does not end by itself
 {"do": "stop-spark", "folder": "..."}     the same, and the SparkContext is stopped in the middle
+{"do": "search", "folder": "..."}         a random search over twelve numbers, which notes what it has finished
 {"do": "quick"}                           a run that returns at once
 """
 
@@ -32,11 +33,28 @@ def stop_spark(folder: str) -> Any:
     return run.result(60)
 
 
+def noted(x: int, folder: str) -> float:
+    import time
+    from pathlib import Path
+
+    time.sleep(0.3)
+    with Path(folder, "ended").open("a") as file:
+        file.write(f"{x}\n")
+    return float(x)
+
+
+def search(folder: str) -> Any:
+    space = {"x": ("DISCRETE", list(range(12)))}
+    return experiment.search(
+        noted, space, searcher="random", num_trials=None, args={"folder": folder}, progress=False, deadline=200
+    ).value
+
+
 def quick() -> Any:
     return experiment.collective_all_reduce(lambda: "works", num_workers=2, keep_warm=60, progress=False).value
 
 
-VERBS = {"train": train, "stop-spark": stop_spark, "quick": quick}
+VERBS = {"train": train, "stop-spark": stop_spark, "search": search, "quick": quick}
 
 
 def answer(command: dict[str, Any]) -> dict[str, str]:

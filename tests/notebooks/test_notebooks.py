@@ -63,6 +63,19 @@ def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(displays(outputs)) == 3 and all(": finished, " in display for display in displays(outputs))
 
 
+@pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
+@pytest.mark.timeout(200)
+def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = executed("search.ipynb", tmp_path, monkeypatch)
+    searches = displays(outputs)
+    assert len(searches) == 3 and all(": FINISHED, " in display for display in searches), searches
+    assert "trials 20/20" in searches[0] and "trials 28/28" in searches[1] and "trials 4" in searches[2]
+    assert [line.rpartition(" ")[2] for line in printed(outputs).splitlines()][1:] == ["True", "True"]
+    plots = [output for output in outputs if "application/vnd.plotly.v1+json" in output.get("data", {})]
+    assert len(plots) == 3 and all(plot["data"]["application/vnd.plotly.v1+json"]["data"] for plot in plots)
+    assert len(list((tmp_path / "Experiments").glob("*/trials.parquet"))) == 2
+
+
 @pytest.mark.tensorflow
 @pytest.mark.timeout(200)
 def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

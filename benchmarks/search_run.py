@@ -1,0 +1,153 @@
+"""Searches on two executors: how busy they are kept, short trials a second, ASHA; Ray Tune and optuna in the same rounds.
+
+The trials sleep (scripts/search_workload.py), so a wall time is what the trials must take and what the launcher adds. A
+running session has started Spark, and its agents are there from an earlier search; from nothing is from the start of the
+first process until the result is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import environments
+from benchmarks.figures import Report, measured, ratio_of
+from benchmarks.launch import numbers
+from benchmarks.launched import Command, Launched, temporary_folder
+from benchmarks.options import Options
+from benchmarks.pairing import alternate, forgiving
+from benchmarks.peers import hopsml as ours
+from benchmarks.peers.base import SCRIPTS
+from benchmarks.scripts import search_workload as work
+from benchmarks.session import Session
+
+EXECUTORS = 2
+RAY, OPTUNA = "Ray Tune 2.60.0", "optuna 5.0.0, processes"
+TIMEOUT_S = 180.0
+
+
+def run(options: Options) -> Report:
+    """In a running session, then from nothing."""
+    report = Report()
+    if options.wants("hopsml"):
+        report.add(in_session(options))
+        report.add(from_nothing(options))
+    return report
+
+
+# ------------------------------------------------------------------------------------------ in a running session
+
+
+def in_session(options: Options) -> Report:
+    """Our searches, one after another, in rounds; a session of its own for each."""
+    trials = options.choose(1000, 200)
+    found: dict[str, list[float]] = {name: [] for name in ("sixteen", "short", "forked", "asha", "nested")}
+    cold: list[float] = []
+    for _ in range(options.rounds_of(3, 1)):
+        with temporary_folder() as name, Session(Path(name), EXECUTORS, options.say) as session:
+            session.ask("job", workers=EXECUTORS)
+            session.ask("import")
+            cold.append(_ask(session, "short", 2))
+            for case, count in (("sixteen", 0), ("short", trials), ("forked", trials), ("asha", 0)):
+                found[case].append(_ask(session, case, count))
+                options.say(f"search: {case} in {found[case][-1]:.2f} s")
+        found["nested"].append(_nested(options))
+    ideal = work.least_s(work.SIXTEEN, EXECUTORS)
+    rate = [trials / seconds / EXECUTORS for seconds in found["short"]]
+    forked = [trials / seconds / EXECUTORS for seconds in found["forked"]]
+    return Report(
+        [
+            measured("search.utilisation_16", [ideal / seconds for seconds in found["sixteen"]], "ratio"),
+            measured("search.short_trials_per_s", rate, "/s"),
+            measured("search.forked_trials_per_s", forked, "/s"),
+            measured("search.sixteen_s", found["sixteen"], "s"),
+            measured("search.asha_s", found["asha"], "s"),
+            measured("search.nested_8x2_s", found["nested"], "s"),
+            measured("search.first_in_session_s", cold, "s"),
+        ],
+        [
+            f"search: {EXECUTORS} executors; sixteen trials of {min(work.SIXTEEN)} to {max(work.SIXTEEN)} s take {ideal:g} s at "
+            f"the least; {trials} short trials of {work.SHORT_S} s; first: two of them, the first search of the session; nested: "
+            "8 trials of a second on 2 workers each, 4 slots, so 4 s at the least"
+        ],
+    )
+
+
+def _ask(session: Session, case: str, trials: int) -> float:
+    answer = session.ask("search", case=case, executors=EXECUTORS, trials=trials)
+    return float(answer["seconds"])
+
+
+def _nested(options: Options) -> float:
+    """8 trials of 2 workers on 4 slots."""
+    with temporary_folder() as name, Session(Path(name), 2 * EXECUTORS, options.say) as session:
+        session.ask("job", workers=2 * EXECUTORS)
+        session.ask("search", case="nested", executors=2 * EXECUTORS, trials=2)
+        answer = session.ask("search", case="nested", executors=2 * EXECUTORS, trials=8)
+        options.say(f"search: nested in {answer['seconds']:.2f} s")
+        return float(answer["seconds"])
+
+
+# ------------------------------------------------------------------------------------------ from nothing
+
+
+def from_nothing(options: Options) -> Report:
+    """The sixteen trials by everybody, ASHA by us and Ray; rounds taking turns."""
+    report = Report()
+    for name in ("hopsml", *[peer for peer in ("ray-tune", "optuna") if options.wants(peer)]):
+        environments.ensure(name, options.say)  # a turn must not wait for packages
+    asha: dict[str, list[float]] = {"ours": [], "ray": []}
+    candidates: dict[str, Callable[[], float | None]] = {"hopsml": partial(_hopsml, options, "sixteen", [])}
+    if options.wants("ray-tune"):
+        note = report.note_of(RAY)
+        candidates["ray"] = forgiving(partial(_peer, options, "ray-tune", "sixteen", ("1",)), note)
+        candidates["hopsml_asha"] = partial(_hopsml, options, "asha", asha["ours"])
+        candidates["ray_asha"] = forgiving(partial(_peer, options, "ray-tune", "asha", ("1",), asha["ray"]), note)
+    if options.wants("optuna"):
+        candidates["optuna"] = forgiving(partial(_peer, options, "optuna", "sixteen"), report.note_of(OPTUNA))
+    times = alternate(options.rounds_of(3, 1), candidates, options.say)
+    mine = numbers(times["hopsml"])
+    report.figures.append(measured("search.from_nothing_s", mine, "s"))
+    for name, figure, title in (("ray", "search.ray_ratio", RAY), ("optuna", "search.optuna_ratio", OPTUNA)):
+        theirs = numbers(times.get(name, ()))
+        if theirs and len(theirs) == len(mine):
+            report.figures += [ratio_of(figure, mine, theirs, title), measured(f"search.{name}_from_nothing_s", theirs, "s")]
+    if asha["ray"] and len(asha["ray"]) == len(asha["ours"]):
+        report.figures += [
+            ratio_of("search.asha_ratio", asha["ours"], asha["ray"], f"{RAY} ASHA"),
+            measured("search.ray_asha_s", asha["ray"], "s"),
+        ]
+    report.notes.append(
+        "search.asha_ratio: 64 trials of 27 steps at most, rungs 1, 3, 9, 27, stopping as Ray's ASHA does; from the call to its "
+        "result, the second search of a session that runs already, on both sides"
+    )
+    return report
+
+
+def _hopsml(options: Options, case: str, running: list[float]) -> float:
+    """From the start of spark-submit; ``running`` gets the seconds of a second search in the same session."""
+    with temporary_folder() as name:
+        python = ours.PEER.python(options.say)
+        script = [str(SCRIPTS / "hopsml_search_job.py"), name, str(EXECUTORS), case]
+        return _result(ours.start(python, script, EXECUTORS), Path(name), running)
+
+
+def _peer(options: Options, name: str, case: str, more: tuple[str, ...] = (), running: list[float] | None = None) -> float:
+    script = {"ray-tune": "ray_tune_job.py", "optuna": "optuna_job.py"}[name]
+    with temporary_folder() as folder:
+        python = environments.ensure(name, options.say)
+        command = Command([str(python), str(SCRIPTS / script), folder, str(EXECUTORS), case, *more])
+        return _result([command], Path(folder), running)
+
+
+def _result(commands: list[Command], folder: Path, running: list[float] | None) -> float:
+    with Launched(commands, folder) as launched:
+        path = folder / "result.json"
+        launched.wait_until(path.exists, TIMEOUT_S, "the result of the search")
+        facts: dict[str, Any] = json.loads(path.read_text())
+        if running is not None:
+            running.append(float(facts["seconds"]))
+        return float(facts["ended"]) - launched.began

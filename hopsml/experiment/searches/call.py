@@ -1,0 +1,311 @@
+"""What a search was asked to do, checked completely before anything is started."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hopsml.cluster.capture import Captured
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.experiment import arguments
+from hopsml.experiment.searches.names import NameOf
+from hopsml.search import registry
+from hopsml.search.contract import Searcher, Stopper
+from hopsml.search.space import Searchspace, check_function
+
+VERSION = 1  # of what a search writes down of itself
+DIRECTIONS = ("max", "min")
+_OFFERED = ("hparams", "reporter", "budget")  # what a trial offers besides its configuration
+_UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "m": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+_UNITS |= {"d": 86400.0, "day": 86400.0}
+_DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
+
+Size = Callable[[dict[str, Any]], tuple[int, int]]
+
+
+@dataclass
+class Options:
+    """The keyword arguments of ``search`` and ``submit_search``, behind the function and the space."""
+
+    searcher: Any = "tpe"
+    stopper: Any = None
+    num_trials: int | None = 64
+    direction: str = "max"
+    metric: str | None = None
+    workers_per_trial: Any = 1
+    deadline: float | str | None = None
+    budget: float | str | None = None
+    retries: int = 1
+    isolation: str = "reuse"
+    seed: int | None = None
+    name: str = "no-name"
+    description: str | None = None
+    max_executors: int | None = None
+    warm_start: Any = None
+    args: Mapping[str, Any] | None = None
+    searcher_args: Mapping[str, Any] | None = None
+    stopper_args: Mapping[str, Any] | None = None
+    patience: float | str = 30.0
+    promoted_workers: Mapping[int, int] | None = None
+    start_timeout: float = 120.0
+    keep_warm: float = 10.0
+    preload: tuple[str, ...] | list[str] | None = None
+    honour_environment: bool = False
+    profile: str | None = None
+    progress: bool = True
+    environment: Mapping[str, str] | None = None
+    local_logdir: bool = False
+    echo: bool = False
+
+
+@dataclass
+class SearchCall:
+    """A checked call. Times are in seconds; ``searcher`` and ``stopper`` have not been asked anything yet.
+
+    ``name_of`` names the trials' folders, None: by Maggy's ids; they lie in ``folder`` of the run directory.
+    ``with_summary``: the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a
+    search that is continued, which has no ``function`` of this process.
+    """
+
+    verb: str
+    function: Callable[..., Any] | None
+    args: dict[str, Any]
+    space: Searchspace
+    searcher: Searcher
+    stopper: Stopper | None
+    num_trials: int | None
+    direction: str
+    metric: str
+    size_of: Size | None
+    deadline_s: float | None
+    budget_executor_s: float | None
+    patience_s: float
+    promoted_workers: tuple[tuple[int, int], ...]
+    retries: int
+    isolated: bool
+    seed: int
+    name: str
+    description: str
+    max_executors: int | None
+    warm_start: Any
+    start_timeout_s: float
+    keep_warm_s: float
+    preload: tuple[str, ...] | None
+    honour_environment: bool
+    profile: str | None
+    progress: bool
+    environment: dict[str, str]
+    local_logdir: bool
+    echo: bool
+    searcher_name: str = ""
+    stopper_name: str = ""
+    name_of: NameOf | None = None
+    folder: str = "trials"
+    with_summary: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    captured: Captured | None = None
+
+
+def checked(verb: str, function: Callable[..., Any], space: Any, options: Options, seed: int) -> SearchCall:
+    """Check everything; nothing is started. ``seed``: of the run, where the call names none."""
+    space = searchspace(space)
+    args = dict(options.args or {})
+    check_function(space, function)
+    check_filled_in(space, function, args)
+    seed = seed if options.seed is None else arguments.whole_number("seed", options.seed, at_least=0)
+    direction = direction_of(options.direction)
+    searcher = searcher_of(options, space, seed)
+    trials = options.num_trials
+    if trials is None and searcher.total is None and options.deadline is None and options.budget is None:
+        raise ArgumentError("num_trials=None: the search has no end; give num_trials, deadline or budget")
+    return SearchCall(
+        verb=verb,
+        function=function,
+        args=args,
+        space=space,
+        searcher=searcher,
+        stopper=stopper_of(options),
+        num_trials=None if trials is None else arguments.whole_number("num_trials", trials),
+        direction=direction,
+        metric="" if options.metric is None else arguments.text("metric", options.metric),
+        size_of=size_of(options.workers_per_trial),
+        deadline_s=duration("deadline", options.deadline),
+        budget_executor_s=duration("budget", options.budget, unit_s=60.0),
+        patience_s=duration("patience", options.patience) or 30.0,
+        promoted_workers=promoted(options.promoted_workers),
+        retries=arguments.whole_number("retries", options.retries, at_least=0),
+        isolated=isolated(options.isolation),
+        seed=seed,
+        name=arguments.text("name", options.name),
+        description=options.description or "",
+        max_executors=None
+        if options.max_executors is None
+        else arguments.whole_number("max_executors", options.max_executors),
+        warm_start=options.warm_start,
+        start_timeout_s=arguments.seconds("start_timeout", options.start_timeout),
+        keep_warm_s=arguments.seconds("keep_warm", options.keep_warm, above=-1.0),
+        preload=None if options.preload is None else arguments.modules("preload", options.preload),
+        honour_environment=bool(options.honour_environment),
+        profile=options.profile,
+        progress=bool(options.progress),
+        environment=arguments.variables("environment", options.environment or {}),
+        local_logdir=bool(options.local_logdir),
+        echo=bool(options.echo),
+        searcher_name=options.searcher if isinstance(options.searcher, str) else type(searcher).__name__,
+        stopper_name=options.stopper if isinstance(options.stopper, str) else type(options.stopper).__name__,
+    )
+
+
+def check_filled_in(space: Searchspace, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
+    """Raise ArgumentError where a parameter of the function would get no value, or two."""
+    if twice := sorted(set(args) & set(space.keys())):
+        raise ArgumentError(f"{', '.join(twice)} is in args and in the search space: it can have one value only")
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin, which does not say
+        return
+    given = {*space.keys(), *args, *_OFFERED}
+    missing = [
+        name
+        for name, one in known.items()
+        if one.default is inspect.Parameter.empty
+        and one.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        and name not in given
+    ]
+    if missing:
+        raise ArgumentError(
+            f"{getattr(function, '__name__', function)}({', '.join(known)}) needs {', '.join(missing)}, which neither the "
+            "search space nor args gives; add it to one of them, or give it a default"
+        )
+
+
+def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tuple[Callable[..., Any], Any, Options]:
+    """The function, the space and the options of a call."""
+    named = dict(named)
+    function, rest = arguments.training_function(positional, named, verb)
+    known = ("space", *(option.name for option in fields(Options)))
+    for name, value in zip(known, rest, strict=False):
+        if name in named:
+            arguments.refuse_twice(verb, name)
+        named[name] = value
+    if len(rest) > len(known):
+        arguments.refuse_surplus(verb, len(rest), len(known))
+    arguments.refuse_unknown(verb, {name: named[name] for name in named if name not in known}, known)
+    if "space" not in named:
+        raise ArgumentTypeError(
+            f"{verb}() needs the search space behind the function: a Searchspace, or a dict of them"
+        )
+    space = named.pop("space")
+    return function, space, Options(**named)
+
+
+def searchspace(space: Any) -> Searchspace:
+    """A Searchspace, or the one that a dict of ``name: (type, region)`` describes."""
+    if isinstance(space, Searchspace):
+        found = space
+    elif isinstance(space, Mapping):
+        found = Searchspace(**space)
+    else:
+        raise ArgumentTypeError(
+            f"space={space!r:.80} is a {type(space).__name__}; pass hopsml.Searchspace(lr=('DOUBLE', [0.1, 1.0]), ...)"
+        )
+    if not len(found):
+        raise ArgumentError("the search space is empty; give it at least one parameter, such as lr=('DOUBLE', [0, 1])")
+    return found
+
+
+def direction_of(direction: Any) -> str:
+    """ "max" or "min", from any case."""
+    if not isinstance(direction, str) or direction.lower() not in DIRECTIONS:
+        raise ArgumentError(f"direction={direction!r} is not known; it must be 'max' or 'min'")
+    return direction.lower()
+
+
+def isolated(isolation: Any) -> bool:
+    """Whether every trial gets a process of its own."""
+    if isolation not in ("reuse", "process"):
+        raise ArgumentError(
+            f"isolation={isolation!r} is not known; 'reuse' runs trials one after another in a process, 'process' gives "
+            "each one of its own"
+        )
+    return bool(isolation == "process")
+
+
+def searcher_of(options: Options, space: Searchspace, seed: int) -> Searcher:
+    """The searcher by name or as it is; arguments go with a name."""
+    given = dict(options.searcher_args or {})
+    if isinstance(options.searcher, Searcher):
+        if given:
+            raise ArgumentError("searcher_args goes with a searcher's name; give them to the searcher that you made")
+        return options.searcher
+    if isinstance(options.searcher, type) and issubclass(options.searcher, Searcher):
+        made: Searcher = options.searcher(space, seed=seed, **given)
+        return made
+    return registry.searcher(options.searcher, space, seed=seed, **given)
+
+
+def stopper_of(options: Options) -> Stopper | None:
+    """The stopper by name or as it is."""
+    given = dict(options.stopper_args or {})
+    if isinstance(options.stopper, Stopper):
+        if given:
+            raise ArgumentError("stopper_args goes with a stopper's name; give them to the stopper that you made")
+        return options.stopper
+    return registry.stopper(options.stopper, **given)
+
+
+def duration(name: str, value: Any, unit_s: float = 1.0) -> float | None:
+    """Seconds from a number of ``unit_s`` or a text such as "20 min", "1.5h", "90 s"; None stays."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value)
+        unit = _UNITS.get(found.group(2).lower()) if found else None
+        if found is None or unit is None:
+            raise ArgumentError(
+                f"{name}={value!r} is no duration; write a number with s, min, h or d, such as '20 min'"
+            )
+        seconds = float(found.group(1)) * unit
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value) * unit_s
+    else:
+        raise ArgumentTypeError(
+            f"{name}={value!r} is a {type(value).__name__}; it must be a number or text like '20 min'"
+        )
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ArgumentError(f"{name}={value!r}: it must be more than nothing, and finite")
+    return seconds
+
+
+def size_of(workers: Any) -> Size | None:
+    """None for trials of one worker; else what gives (workers, fewest) for a configuration."""
+    if callable(workers):
+        return lambda config: _pair(workers(config))
+    size, fewest = _pair(workers)
+    return None if (size, fewest) == (1, 1) else lambda config: (size, fewest)
+
+
+def _pair(workers: Any) -> tuple[int, int]:
+    """(size, fewest) from a number, or from a pair (fewest, most) as min_workers and max_workers are."""
+    if isinstance(workers, (tuple, list)) and len(workers) == 2:
+        fewest, most = (arguments.whole_number("workers_per_trial", number) for number in workers)
+        if fewest > most:
+            raise ArgumentError(f"workers_per_trial={tuple(workers)}: the fewest must not be more than the most")
+        return most, fewest
+    size = arguments.whole_number("workers_per_trial", workers)
+    return size, size
+
+
+def promoted(workers: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
+    """``{step: workers}`` as rising pairs."""
+    if workers is None:
+        return ()
+    if not isinstance(workers, Mapping):
+        raise ArgumentTypeError(f"promoted_workers={workers!r:.80} must be a dict: step -> workers from there on")
+    return tuple(
+        sorted((int(step), arguments.whole_number("promoted_workers", size)) for step, size in workers.items())
+    )

@@ -1,0 +1,261 @@
+"""Trials that are distributed trainings: each one a run of its own, in its own folder of the search."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hopsml.cluster.gang import Phase
+from hopsml.cluster.plain import as_json
+from hopsml.cluster.run_state import Change
+from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
+from hopsml.experiment import plan as plans
+from hopsml.experiment.lanes import News, RunOver
+from hopsml.experiment.run import Run
+from hopsml.search.events import Assign, Began, Ended, EndTrial, Event, Form, Reported, Resize, SlotsChanged
+from hopsml.storage import filesystem, urls
+from hopsml.storage.run_dir import RunDir
+from hopsml.training import group_trial
+from hopsml.training.trial_result import METRIC, as_number, score_of
+
+log = logging.getLogger("hopsml.search")
+
+
+@dataclass
+class _Group:
+    """One attempt of one trial under way."""
+
+    form: Form
+    run: Run
+    began: float  # seconds since 1970
+    told: str = ""  # stop | pause
+    kill_at: float = float("inf")
+    history: list[tuple[int, float]] | None = None
+
+
+class GroupHands:
+    """Carries out trials of several workers; as ``Hands``."""
+
+    def __init__(
+        self,
+        run: Run,
+        complete: Callable[[Any], None],
+        plan: plans.Plan,
+        name_of: Callable[[int], str],
+        metric: str,
+        slots: int | None,
+    ) -> None:
+        """``run`` holds no executor and stands for the search; ``complete`` ends it with a value. ``plan`` is that of each
+        trial, but for what differs.
+
+        ``slots``: how many there can be; None: as many as are wanted.
+        """
+        self.run, self._complete, self._plan = run, complete, plan
+        self._name_of, self._metric, self._slots = name_of, metric, slots
+        self._groups: dict[int, _Group] = {}
+        self._came: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._told_slots = -1
+        run.observe(self._on_change)
+        self.want(slots if slots is not None else 1)
+
+    def _on_change(self, change: Change) -> None:
+        if change.kind == "end":
+            self._came.put(News(RunOver(self.run.state.error)))
+
+    # ------------------------------------------------------------------------------------------ what happens
+
+    def post(self, event: Event) -> None:
+        """As ``Hands``."""
+        self._came.put(News(event))
+
+    def get(self, timeout_s: float | None) -> News | None:
+        """As ``Hands``; trials whose patience is over are ended on the way."""
+        deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            until = min([deadline, *(group.kill_at for group in self._groups.values())])
+            left = max(0.0, until - time.monotonic())
+            try:
+                news = (
+                    self._came.get(timeout=left if left < float("inf") else None) if left else self._came.get_nowait()
+                )
+            except queue.Empty:
+                if time.monotonic() >= deadline:
+                    return None
+                self._kill_late()
+                continue
+            if isinstance(news.event, Ended) and self._is_current(news.event.number, news.event.attempt):
+                del self._groups[news.event.number]
+            return news
+
+    def _is_current(self, number: int, attempt: int) -> bool:
+        group = self._groups.get(number)
+        return group is not None and group.form.attempt == attempt
+
+    def _kill_late(self) -> None:
+        for group in self._groups.values():
+            if time.monotonic() >= group.kill_at:
+                group.kill_at = float("inf")
+                group.run.cancel(f"it did not end in time after it was told to {group.told}")
+
+    def want(self, count: int) -> None:
+        """Slots are asked for by the groups; the dispatch may count on those that there can be."""
+        slots = count if self._slots is None else self._slots
+        if slots > self._told_slots:
+            self._told_slots = slots
+            self.post(SlotsChanged(slots))
+
+    # ------------------------------------------------------------------------------------------ what to do
+
+    def begin(self, action: Assign | Form) -> str:
+        """Start the group; what goes wrong with that is the trial's error."""
+        assert isinstance(action, Form)
+        try:
+            self._begin(action)
+        except (HopsmlError, OSError) as error:
+            log.warning("trial %d cannot be started", action.number, exc_info=True)
+            self.post(Ended(action.number, action.attempt, "failed", error=f"{type(error).__name__}: {error}"))
+        return f"{action.size} workers"
+
+    def _begin(self, form: Form) -> None:
+        name = self._name_of(form.number)
+        folder = self._folder(form.number)
+        write(urls.join(folder, ".hparams.json"), form.config)
+        run, _ = plans.start_on(self._plan_of(form, name, folder))
+        group = self._groups[form.number] = _Group(form, run, time.time(), history=[])
+        run.observe(lambda change: self._on_trial(group, change))
+        run.on_message(lambda rank, value: self._on_word(group, value))
+        run.add_done_callback(lambda future: self._over(group))
+
+    def _folder(self, number: int) -> str:
+        assert self._plan.member is not None
+        return urls.join(self.run.run_dir, self._plan.member.folder, self._name_of(number))
+
+    def _plan_of(self, form: Form, name: str, folder: str) -> plans.Plan:
+        member = self._plan.member
+        assert member is not None and self._plan.captured is not None
+        run_id = f"{self.run.run_id}-{form.number}-{form.attempt}"
+        resume = None if form.resume_from is None else self._folder(form.resume_from)
+        return replace(
+            self._plan,
+            function=group_trial.carry_out,
+            arguments={
+                "payload": self._plan.captured.payload,
+                "config": form.config,
+                "number": form.number,
+                "trial_id": name,
+                "attempt": form.attempt,
+                "metric": self._metric,
+                "done_step": form.done_step,
+            },
+            captured=None,
+            preload=self._plan.preload or self._plan.captured.preload,
+            size=form.size,
+            elastic=plans.Elastic(min_size=form.minimum) if form.minimum < form.size else None,
+            resume=resume,
+            member=replace(member, directory=RunDir(folder), run_id=run_id, config=form.config),
+        )
+
+    def end(self, action: EndTrial) -> None:
+        """Tell the chief; after the patience the group is ended."""
+        if not self._is_current(action.number, action.attempt):
+            return
+        group = self._groups[action.number]
+        group.told = "stop" if action.how == "withdraw" else action.how
+        if action.how == "withdraw":
+            group.run.cancel("it is not wanted any more")
+            return
+        if action.patience_s > 0:
+            group.kill_at = time.monotonic() + action.patience_s
+        group.run.send(group_trial.TellEnd(action.how), rank=0)
+
+    def resize(self, action: Resize) -> None:
+        """Give a trial more workers, where its group may change."""
+        group = self._groups.get(action.number)
+        if group is not None:
+            try:
+                group.run.resize(action.size)
+            except ArgumentError as error:
+                log.info("trial %d keeps its size: %s", action.number, error)
+
+    def close(self, value: Any) -> None:
+        """As ``Hands``."""
+        for group in list(self._groups.values()):
+            group.run.cancel("the search is over")
+        self._complete(value)
+
+    # ------------------------------------------------------------------------------------------ of one trial
+
+    def _on_trial(self, group: _Group, change: Change) -> None:
+        """On the coordinator's thread."""
+        form = group.form
+        if change.kind == "phase" and change.text == Phase.RUNNING.value:
+            self._came.put(News(Began(form.number, form.attempt)))
+        elif change.kind == "report" and change.rank == 0 and change.step is not None:
+            name = self._metric or (next(iter(change.metrics)) if len(change.metrics) == 1 else METRIC)
+            value = as_number(change.metrics.get(name))
+            if name in change.metrics and change.step > form.done_step:
+                if value is not None and group.history is not None:
+                    group.history.append((change.step, value))
+                self._came.put(News(Reported(form.number, form.attempt, change.step, value)))
+
+    def _on_word(self, group: _Group, value: Any) -> None:
+        if isinstance(value, group_trial.Left):
+            group.told = value.how
+            group.run.cancel(f"the search has told it to {value.how}")
+
+    def _over(self, group: _Group) -> None:
+        """Its run directory is complete; on the run's own thread."""
+        form, error = group.form, group.run.exception()
+        how, text, value, outputs = "finished", "", None, None
+        if error is None:
+            result = group.run.result()
+            outputs = as_json(result.value)
+            try:
+                value = score_of(result.value, self._metric)
+            except ArgumentError as problem:
+                text = str(problem)
+        elif group.told and isinstance(error, RunCancelled):
+            how = "paused" if group.told == "pause" else "stopped"
+        else:
+            how = "failed" if isinstance(error, WorkerFailed) and error.remote_traceback else "died"
+            text = getattr(error, "cause", "") or str(error).partition("\n")[0]
+        self._record(group, how, value, text)
+        seconds = time.time() - group.began
+        self._came.put(News(Ended(form.number, form.attempt, how, value, outputs, text, seconds)))
+
+    def _record(self, group: _Group, how: str, value: float | None, error: str) -> None:
+        """The trial's files under the predecessor's and Maggy's names."""
+        form, folder = group.form, self._folder(group.form.number)
+        history = group.history or []
+        try:
+            if value is not None:
+                url = urls.join(folder, ".metric")
+                filesystem.for_url(url).write_bytes(url, str(value).encode())
+            record = {
+                "trial_id": self._name_of(form.number),
+                "number": form.number,
+                "attempt": form.attempt,
+                "params": form.config,
+                "status": "FINALIZED" if how == "finished" else how.upper(),
+                "early_stop": how == "stopped",
+                "final_metric": value if value is not None else history[-1][1] if history else None,
+                "metric_history": [one for _, one in history],
+                "step_history": [step for step, _ in history],
+                "start": group.began,
+                "duration": round(1000 * (time.time() - group.began)),  # ms, as Maggy has it
+                "error": error,
+            }
+            write(urls.join(folder, "trial.json"), record)
+        except HopsmlError:
+            log.warning("the record of trial %d cannot be written", form.number, exc_info=True)
+
+
+def write(url: str, record: dict[str, Any]) -> None:
+    """A JSON file, in one step; NaN stays NaN."""
+    text = json.dumps(as_json(record), ensure_ascii=False) + "\n"
+    filesystem.for_url(url).write_bytes(url, text.encode(errors="replace"))

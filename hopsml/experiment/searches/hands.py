@@ -1,0 +1,95 @@
+"""What a session needs of whoever carries trials out; and the one for trials of a single worker: lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import cloudpickle
+
+from hopsml.experiment.lanes import Lanes, News
+from hopsml.experiment.run import Run
+from hopsml.search import messages
+from hopsml.search.events import Assign, EndTrial, Event, Form, Resize
+
+
+class Hands(Protocol):
+    """Carries out what the dispatch decides; for the session's thread, but for ``post``."""
+
+    run: Run  # of the search as a whole
+
+    def get(self, timeout_s: float | None) -> News | None:
+        """The next thing that happened; None when nothing does within the time."""
+
+    def post(self, event: Event) -> None:
+        """Have ``get`` return this in its turn; for any thread."""
+
+    def begin(self, action: Assign | Form) -> str:
+        """Have a trial begin; where, for people."""
+
+    def end(self, action: EndTrial) -> None:
+        """Have a trial end."""
+
+    def resize(self, action: Resize) -> None:
+        """Give a trial more workers."""
+
+    def want(self, count: int) -> None:
+        """How many slots can be used."""
+
+    def close(self, value: Any) -> None:
+        """All is done: give everything back; the search's run ends as FINISHED with this value."""
+
+
+class LaneHands:
+    """Trials of one worker each, on lanes."""
+
+    def __init__(self, lanes: Lanes, folder_of: Callable[[int], str], metric: str) -> None:
+        """``folder_of`` gives a trial's id, which names its folder, by its number."""
+        self.run = lanes.run
+        self._lanes, self._folder_of, self._metric = lanes, folder_of, metric
+        self._placed: dict[int, tuple[int, int]] = {}  # trial -> its newest attempt, and the lane of that
+
+    def get(self, timeout_s: float | None) -> News | None:
+        """As ``Hands``."""
+        return self._lanes.get(timeout_s)
+
+    def post(self, event: Event) -> None:
+        """As ``Hands``."""
+        self._lanes.post(event)
+
+    def begin(self, action: Assign | Form) -> str:
+        """Send the trial to its lane."""
+        assert isinstance(action, Assign)
+        self._placed[action.number] = action.attempt, action.lane
+        self._lanes.assign(
+            action.lane,
+            messages.RunTrial(
+                action.number,
+                action.attempt,
+                trial_id=self._folder_of(action.number),
+                config=bytes(cloudpickle.dumps(action.config)),
+                metric=self._metric,
+                isolated=action.isolated,
+                resume_from="" if action.resume_from is None else self._folder_of(action.resume_from),
+                done_step=action.done_step,
+            ),
+        )
+        return self._lanes.joined.get(action.lane, "")
+
+    def end(self, action: EndTrial) -> None:
+        """Tell the lane."""
+        attempt, lane = self._placed.get(action.number, (-1, -1))
+        if attempt == action.attempt:
+            message = messages.EndTrial(action.number, action.attempt, how=action.how, deadline_s=action.patience_s)
+            self._lanes.end(lane, message)
+
+    def resize(self, action: Resize) -> None:
+        """A trial on a lane has one worker."""
+
+    def want(self, count: int) -> None:
+        """As ``Hands``."""
+        self._lanes.want(count)
+
+    def close(self, value: Any) -> None:
+        """As ``Hands``."""
+        self._lanes.close(value)

@@ -1,0 +1,138 @@
+"""A search of an earlier session, as its directory tells it: what was asked, and what came of its trials."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import cloudpickle
+
+from hopsml.cluster.capture import Captured
+from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.experiment.searches import learned
+from hopsml.experiment.searches.call import VERSION, SearchCall
+from hopsml.experiment.searches.names import Names, by_id
+from hopsml.search import journal
+from hopsml.search.contract import End
+from hopsml.search.dispatch import Dispatch
+from hopsml.search.ledger import Phase, Trial, number_of, row
+from hopsml.search.spec import SearchSpec
+from hopsml.storage import filesystem, segments, urls
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog, machine, record
+
+JOURNAL, PICKLE = "journal", "search.pickle"
+_SESSION = "session"
+
+
+def call_of(directory: RunDir) -> SearchCall:
+    """The call that began a search; its searcher and stopper have not been asked anything yet.
+
+    Raises ArgumentError for no search, for one of a newer hopsml, and where a file is not the one that was recorded.
+    """
+    recorded = directory.read_run()
+    call: SearchCall = cloudpickle.loads(_checked_pickle(directory, recorded.get("search")))
+    shipped = record.shipped(directory, recorded)
+    options = recorded["options"]
+    call.captured = Captured(
+        name=recorded["function"],
+        payload=shipped.payload,
+        preload=tuple(options["preload"]),
+        own_imports=tuple(options["own_imports"]),
+        source=recorded["source"],
+        sha256=shipped.sha256,
+        code_sha256=recorded["code_sha256"],
+    )
+    return call
+
+
+def _checked_pickle(directory: RunDir, recorded: Any) -> bytes:
+    """``code/search.pickle``, before anything of it is run."""
+    if not isinstance(recorded, dict):
+        raise ArgumentError(f"run {directory.run_id} is no search; experiment.resume goes on with a training")
+    if not isinstance(recorded.get("version"), int) or recorded["version"] > VERSION:
+        raise ArgumentError(
+            f"search {directory.run_id} was recorded in version {recorded.get('version')!r}, and this hopsml reads up to "
+            f"{VERSION}: continue it with the hopsml that began it"
+        )
+    url = urls.join(directory.code, PICKLE)
+    if not filesystem.exists(url):
+        raise ArgumentError(f"search {directory.run_id} ended before it had begun: there is no {url}; start it again")
+    content = filesystem.for_url(url).read_bytes(url)
+    if hashlib.sha256(content).hexdigest() != recorded.get("pickle_sha256"):
+        raise ArgumentError(f"{url} is not what search {directory.run_id} recorded: it was changed or damaged since")
+    return content
+
+
+def lines_of(directory: RunDir) -> list[str]:
+    """The journal of all sessions, in order."""
+    return [line for lines in segments.lines_of(urls.join(directory.url, JOURNAL)).values() for line in lines]
+
+
+def opening() -> list[str]:
+    """The first lines of a session: the journal's, and by whom it is written."""
+    return [journal.opening(), json.dumps([_SESSION, machine.who()])]
+
+
+def check_is_over(directory: RunDir, lines: list[str]) -> None:
+    """Raise ArgumentError where the driver of the last session is known to live."""
+    sessions = [json.loads(line)[1] for line in lines if line.startswith(f'["{_SESSION}",')]
+    if sessions and catalog.driver_lives(sessions[-1]):
+        raise ArgumentError(
+            f"search {directory.run_id} is under way in process {sessions[-1]['pid']} of this machine; cancel it first, or "
+            "wait for its end"
+        )
+
+
+def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Dispatch, Names]:
+    """The state of the search as its journal tells it, and the names of its trials."""
+    lines = [line for line in lines if not line.startswith(f'["{_SESSION}",')]
+    known, facts = learned.take_over(lines, call.space)
+    learned.tell(call.searcher, known)
+    found: list[Dispatch] = []
+    names = Names(lambda number: found[0].ledger.trials[number].config, call.name_of or by_id)
+    found.append(journal.replay(names.take_over(facts), spec, call.searcher, call.stopper))
+    return found[0], names
+
+
+def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
+    """Take in the trials that had returned when the driver died before it knew, by their records; how many there were."""
+    count = 0
+    for trial in dispatch.ledger.trials:
+        name = names.given(trial.number)
+        if trial.phase is not Phase.OVER and name and (found := _finished(urls.join(trials_url, name), trial)):
+            attempt, value, outputs, seconds = found
+            if trial.phase is not Phase.RUNNING:
+                dispatch.teller.begin(trial, attempt)
+            dispatch.teller.end(trial, End.COMPLETED, value, outputs, "", seconds)
+            count += 1
+    return count
+
+
+def _finished(folder: str, trial: Trial) -> tuple[int, float | None, Any, float] | None:
+    """Attempt, value, outputs and seconds of a trial that has returned, by its ``trial.json``; None for any other."""
+    record = _read(urls.join(folder, "trial.json"))
+    if record.get("status") != "FINALIZED" or record.get("number") != trial.number:
+        return None
+    outputs = _read(urls.join(folder, ".outputs.json"))
+    outputs.pop("log", None)
+    seconds = float(record.get("duration") or 0.0) / 1000
+    return int(record["attempt"]), number_of(record.get("final_metric")), outputs, seconds
+
+
+def _read(url: str) -> dict[str, Any]:
+    """A JSON object; empty where there is none that can be read."""
+    try:
+        found = json.loads(filesystem.for_url(url).read_bytes(url))
+    except (PathNotFound, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def rows_of(directory: RunDir) -> list[dict[str, Any]]:
+    """The table of a recorded search's trials, however it ended."""
+    call = call_of(directory)
+    spec = SearchSpec(call.num_trials, call.direction, call.metric, size_of=call.size_of, retries=call.retries)
+    dispatch, names = replayed(call, spec, lines_of(directory))
+    return [{**row(t), "trial_id": names.given(t.number), "outputs": t.outputs} for t in dispatch.ledger.trials]

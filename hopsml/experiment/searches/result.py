@@ -1,0 +1,154 @@
+"""What a search gives: the best trial, all of them as a table, plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hopsml.cluster.plain import as_json
+from hopsml.experiment.searches import study, table
+from hopsml.search.space import Searchspace
+from hopsml.storage import urls
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The best of the trials that have ended. ``metrics``: what its function returned, with its log's URL."""
+
+    number: int
+    trial_id: str
+    config: dict[str, Any]
+    value: float
+    step: int | None
+    metrics: dict[str, Any] = field(repr=False)
+    run_dir: str  # URL of its folder
+
+    @property
+    def logdir(self) -> str:
+        """URL of its TensorBoard events."""
+        return urls.join(self.run_dir, "events")
+
+
+class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
+    """Outcome of a search; unpacks as the predecessor's: ``best_dir, best_config, best_outputs = result``.
+
+    Attributes: ``best`` (BestTrial), ``reason`` (complete | deadline | budget), ``state``, ``counts`` (trials by how they
+    ended), ``seconds``, ``run_id``, ``run_dir``, ``logdir`` (URL of the trials' events), ``direction``, ``metric``.
+    """
+
+    best: BestTrial
+    rows: list[dict[str, Any]]
+    curves: dict[int, list[tuple[int, float]]]
+    space: Searchspace | None
+    run_id: str
+    run_dir: str
+    name: str
+    reason: str
+    state: str
+    counts: dict[str, int]
+    seconds: float
+    direction: str
+    metric: str
+
+    def __new__(cls, best: BestTrial, **facts: Any) -> SearchResult:
+        """Facts are the other attributes."""
+        self = super().__new__(cls, (best.run_dir, best.config, best.metrics))
+        self.best = best
+        for name, value in facts.items():
+            setattr(self, name, value)
+        return self
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The best configuration."""
+        return self.best.config
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What the best trial's function returned."""
+        return self.best.metrics
+
+    @property
+    def value(self) -> float:
+        """The best value of the searched metric."""
+        return self.best.value
+
+    @property
+    def logdir(self) -> str:
+        """URL below which TensorBoard finds the events of all trials."""
+        return urls.parent(self.best.run_dir)
+
+    @cached_property
+    def trials(self) -> Any:
+        """All trials as a pandas frame, one row each: number, state, value, step, seconds, ``params_*``, ``metrics_*``."""
+        return table.frame(self.rows)
+
+    @cached_property
+    def study(self) -> optuna.Study:
+        """The same as an optuna study in memory. Raises ArgumentError where optuna is missing."""
+        return study.study_of(self.rows, self.curves, self.space, self.direction, self.run_id)
+
+    def plot(self, kind: str = "optimization_history", **options: Any) -> Any:
+        """A plotly figure by optuna: optimization_history, parallel_coordinates, param_importances, slice, contour,
+        intermediate_values, edf, rank, timeline; ``options`` as of optuna's function, such as ``params=["lr"]``.
+        """
+        return study.plot(self.study, kind, self.metric, **options)
+
+    def json(self, **more: Any) -> str:
+        """One line for scripts."""
+        content = {
+            "best_value": self.value,
+            "best_config": self.config,
+            "best_trial": self.best.trial_id,
+            "counts": self.counts,
+            "reason": self.reason,
+            "seconds": self.seconds,
+            "run_id": self.run_id,
+            "run_dir": self.run_dir,
+            "state": self.state,
+            **more,
+        }
+        return json.dumps(as_json(content))
+
+    def __repr__(self) -> str:
+        done = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
+        return f"SearchResult(run_id={self.run_id!r}, value={self.value!r}, config={self.config!r}, trials: {done})"
+
+
+def outputs_of(row: Mapping[str, Any], log: str, metric: str) -> dict[str, Any]:
+    """What a trial's function returned as the dict that the predecessor gave: a number is called ``metric``.
+
+    A trial that was stopped has returned nothing; its last report stands for that.
+    """
+    outputs = row.get("outputs")
+    name = (metric or "metric") if row["state"] == "stopped" else "metric"
+    found = dict(outputs) if isinstance(outputs, dict) else {name: row["value"] if outputs is None else outputs}
+    return {**found, "log": log}
+
+
+def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -> BestTrial:
+    """From a row of the table; ``folder`` of its trial below the run directory."""
+    url = urls.join(run_url, folder)
+    return BestTrial(
+        number=row["number"],
+        trial_id=row["trial_id"],
+        config=dict(row["config"]),
+        value=row["value"],
+        step=row["step"],
+        metrics=outputs_of(row, urls.join(url, "output.log"), metric),
+        run_dir=url,
+    )
+
+
+def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3) -> str:
+    """What the first trials failed of, for an error's message."""
+    failed = [row for row in rows if row["error"]]
+    lines = [f"  trial {row['number']} ({row['config']}): {row['error']}" for row in failed[:count]]
+    more = f"\n  and {len(failed) - count} more" if len(failed) > count else ""
+    return "\n".join(lines) + more

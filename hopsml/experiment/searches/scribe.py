@@ -1,0 +1,97 @@
+"""What a search writes down: its journal at once, and by a thread of its own the files that show how far the search is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from hopsml.errors import StorageError
+from hopsml.storage.filesystem import for_url
+
+log = logging.getLogger("hopsml.search")
+
+RETRY_S = 1.0
+EVERY_S = 0.5  # between two versions of a file, at least
+SHARE = 0.05  # of the time at most is spent on such files
+
+
+class Writer(Protocol):
+    """Where lines are kept; ``segments.SegmentWriter``."""
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Keep them; raises StorageError."""
+
+
+class Scribe:
+    """``journal`` is for the session's thread; ``keep`` returns at once, for any."""
+
+    def __init__(self, writer: Writer, note: Callable[[str], None]) -> None:
+        """``note`` gets what people should know."""
+        self._writer, self._note = writer, note
+        self._files: dict[str, Callable[[], bytes]] = {}
+        self._next_at: dict[str, float] = {}
+        self._news = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._write_files, name="hopsml-search-files", daemon=True)
+        self._thread.start()
+
+    def journal(self, lines: Sequence[str], go_on: Callable[[], bool]) -> None:
+        """Return when the lines are kept. A store that is away is tried again while ``go_on``; then raises StorageError."""
+        said = False
+        while lines:
+            try:
+                self._writer.add(lines)
+            except StorageError as error:
+                if not said:
+                    self._note(f"the search waits: its journal cannot be written, and is tried again: {error}")
+                said = True
+                if not go_on():
+                    raise
+                time.sleep(RETRY_S)
+            else:
+                return
+
+    def keep(self, url: str, content: Callable[[], bytes]) -> None:
+        """A file that shows how far the search is; a newer version takes the place of one that is not written yet."""
+        with self._news:
+            self._files[url] = content
+            self._news.notify()
+
+    def close(self) -> None:
+        """Write the newest version of each file, and end."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        self._thread.join()
+
+    # ------------------------------------------------------------------------------------------ the thread
+
+    def _write_files(self) -> None:
+        while True:
+            with self._news:
+                while (url := self._due()) is None and not self._closing:
+                    self._news.wait(self._patience_s())
+                if url is None:
+                    return
+                content = self._files.pop(url)
+            self._write(url, content)
+
+    def _due(self) -> str | None:
+        now = time.monotonic()
+        return next((url for url in self._files if self._closing or self._next_at.get(url, 0.0) <= now), None)
+
+    def _patience_s(self) -> float | None:
+        times = [self._next_at.get(url, 0.0) for url in self._files]
+        return max(0.001, min(times) - time.monotonic()) if times else None
+
+    def _write(self, url: str, content: Callable[[], bytes]) -> None:
+        began = time.monotonic()
+        try:
+            for_url(url).write_bytes(url, content())
+        except Exception:  # the journal has it all
+            log.warning("%s could not be written", url, exc_info=True)
+        now = time.monotonic()
+        self._next_at[url] = now + max(EVERY_S, (now - began) / SHARE)

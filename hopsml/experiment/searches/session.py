@@ -1,0 +1,209 @@
+"""One search under way: events in, the dispatch's actions out, in order, on one thread.
+
+What a batch of events makes known goes to the journal before the actions are carried out; results are told to people when
+the journal holds them. Everything that can go wrong ends in the handle's future.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hopsml.errors import RunCancelled, RunError
+from hopsml.experiment.lanes import News, RunOver
+from hopsml.experiment.searches.board import Board, Running
+from hopsml.experiment.searches.hands import Hands
+from hopsml.experiment.searches.names import Names
+from hopsml.experiment.searches.scribe import Scribe
+from hopsml.search import journal
+from hopsml.search.dispatch import Dispatch
+from hopsml.search.events import (
+    Action,
+    Assign,
+    Began,
+    CancelAsked,
+    Conclude,
+    Ended,
+    EndTrial,
+    Event,
+    Form,
+    Reported,
+    Resize,
+    Settled,
+    Tick,
+    WantLanes,
+)
+from hopsml.search.groups import Groups
+from hopsml.search.ledger import Trial, row
+
+log = logging.getLogger("hopsml.search")
+
+BATCH = 512  # events at a time
+CANCEL_S = 5.0  # for the trials of a search that was cancelled to end in order
+COUNT_EVERY_S = 0.05  # between two looks at how many trials are where
+
+
+class Session:
+    """Drives a search to its end; ``run`` is its thread's life."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        hands: Hands,
+        scribe: Scribe,
+        board: Board,
+        names: Names,
+        *,
+        files: dict[str, Callable[[], bytes]],
+        on_report: Callable[[int, Mapping[str, Any], int, float], None] = lambda *_: None,
+    ) -> None:
+        """``files``: by URL, what shows how far the search is; made on the scribe's thread.
+
+        ``on_report`` gets number, values, step and time of what trials report.
+        """
+        self.dispatch, self.hands, self.scribe, self.board, self.names = dispatch, hands, scribe, board, names
+        self.files, self._on_report = files, on_report
+        self._places: dict[int, str] = {}
+        self._facts = self._facts_at_last = 0  # since the last snapshot of the journal, and before it
+        self._counted_at = 0.0
+        self._give_up_at = float("inf")  # when a search that was cancelled ends, however its trials are
+        self.conclusion: Conclude | None = None
+
+    def run(self) -> Conclude:
+        """Until the search is over. Raises what ended it otherwise: RunError, StorageError."""
+        self._follow(self.dispatch.begin(time.monotonic()))
+        while self.conclusion is None:
+            self._turn()
+        return self.conclusion
+
+    # ------------------------------------------------------------------------------------------ events
+
+    def _turn(self) -> None:
+        wake = min(self.dispatch.wake_at() or float("inf"), self._give_up_at)
+        news = self.hands.get(max(0.0, wake - time.monotonic()) if wake < float("inf") else None)
+        batch = [] if news is None else [news]
+        while news is not None and len(batch) < BATCH and (news := self.hands.get(0.0)) is not None:
+            batch.append(news)
+        now = time.monotonic()
+        actions: list[Action] = []
+        for one in batch:
+            if isinstance(one.event, RunOver):
+                self._lost(one.event)
+            self._show(one)
+            if isinstance(one.event, CancelAsked):
+                self._give_up_at = min(self._give_up_at, now + CANCEL_S)
+            if one.event is not None and not isinstance(one.event, RunOver):
+                actions += self.dispatch.handle(one.event, now)
+        if now >= self._give_up_at and self.dispatch.conclusion is None:
+            raise RunCancelled(f"search {self.board.run_id} was cancelled", self.board.run_dir)
+        if now >= wake:
+            actions += self.dispatch.handle(Tick(), now)
+        self._follow(actions)
+
+    def _lost(self, over: RunOver) -> None:
+        """The lanes' run has ended although the search has not."""
+        if isinstance(over.error, RunCancelled):
+            raise over.error
+        raise over.error or RunError(f"search {self.board.run_id}: its lanes have ended", self.board.run_dir)
+
+    def _show(self, news: News) -> None:
+        match news.event:
+            case Began():
+                self._shown_begin(news.event)
+            case Reported() if news.event.value is not None:
+                self.board.trial_reported(news.event.number, news.event.step, news.event.value)
+            case Ended():
+                self.board.trial_left(news.event.number)
+        metrics = getattr(news.message, "metrics", None)
+        if metrics is not None and news.message is not None:
+            self._on_report(news.message.number, metrics, getattr(news.message, "step", 0), time.time())
+
+    def _shown_begin(self, event: Began) -> None:
+        trial = self.dispatch.ledger.get(event.number)
+        if trial is not None:
+            place = self._places.get(event.number, "")
+            name = self.names.of(event.number)
+            self.board.trial_began(Running(event.number, name, dict(trial.config), place, time.time()))
+
+    # ------------------------------------------------------------------------------------------ what follows
+
+    def _follow(self, actions: list[Action]) -> None:
+        """The journal first: nobody is told, and nothing begins, before it can be known after a crash."""
+        for action in actions:
+            if isinstance(action, Assign | Form):
+                self.names.of(action.number)
+        facts = self.dispatch.take_facts()
+        lines = [*journal.lines_of(facts), *self.names.new_lines()]
+        self._facts += len(facts)
+        if journal.snapshot_due(self._facts, self._facts_at_last):
+            self._facts, self._facts_at_last = 0, self._facts_at_last + self._facts
+            lines.append(journal.snapshot(self.dispatch))
+        self.scribe.journal(lines, self._may_wait)
+        settled = False
+        for action in actions:
+            settled = settled or isinstance(action, Settled)
+            self._carry_out(action)
+        if settled:
+            for url, content in self.files.items():
+                self.scribe.keep(url, content)
+        now = time.monotonic()
+        if now - self._counted_at > COUNT_EVERY_S or self.conclusion is not None:
+            self._counted_at = now
+            self._count()
+
+    def _may_wait(self) -> bool:
+        """Whether the store may still come back: while nobody has cancelled the search."""
+        return time.monotonic() < self._give_up_at and not self.hands.run.done()
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Assign() | Form():
+                self._places[action.number] = self.hands.begin(action)
+            case EndTrial():
+                self.hands.end(action)
+            case Resize():
+                self.hands.resize(action)
+            case WantLanes():
+                self.hands.want(action.count)
+            case Settled():
+                self._settle(action)
+            case Conclude():
+                self.conclusion = action
+
+    def _settle(self, action: Settled) -> None:
+        trial = self.dispatch.ledger.get(action.number)
+        assert trial is not None
+        self.board.trial_left(action.number)
+        self._count()
+        self.board.settled(self.row(trial), self.best())
+        self._places.pop(action.number, None)
+
+    def row(self, trial: Trial) -> dict[str, Any]:
+        """A trial as people see it."""
+        return {**row(trial), "trial_id": self.names.given(trial.number), "outputs": trial.outputs}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All trials; for any thread."""
+        return [self.row(trial) for trial in list(self.dispatch.ledger.trials)]
+
+    def best(self) -> dict[str, Any] | None:
+        """The best trial so far."""
+        best = self.dispatch.ledger.best
+        return None if best is None else self.row(best)
+
+    def _count(self) -> None:
+        places, ledger = self.dispatch.places, self.dispatch.ledger
+        busy = places.used if isinstance(places, Groups) else len(ledger.placed)
+        self.board.counted(ledger.counts(), self.dispatch.teller.limit, places.held, busy)
+
+    # ------------------------------------------------------------------------------------------ from other threads
+
+    def post(self, event: Event) -> None:
+        """Something that the user wants."""
+        self.hands.post(event)
+
+    def cancel(self, reason: str) -> None:
+        """End the search; what has been found so far stands."""
+        self.post(CancelAsked(reason))

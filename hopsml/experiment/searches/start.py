@@ -1,0 +1,227 @@
+"""From a checked call to a search under way: the run with its lanes, the journal, the session."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import cloudpickle
+
+from hopsml.cluster import capture
+from hopsml.cluster.backends.base import Capacity
+from hopsml.cluster.layout import Roles
+from hopsml.cluster.plain import as_json
+from hopsml.cluster.run_state import Change
+from hopsml.experiment import plan as plans
+from hopsml.experiment.applications import Application
+from hopsml.experiment.lanes import Lanes
+from hopsml.experiment.run import Run
+from hopsml.experiment.searches import learned, progress, recorded, table
+from hopsml.experiment.searches.board import Board
+from hopsml.experiment.searches.call import VERSION, SearchCall
+from hopsml.experiment.searches.groups import GroupHands
+from hopsml.experiment.searches.handle import BEST, SUMMARY, SearchRun
+from hopsml.experiment.searches.hands import Hands, LaneHands
+from hopsml.experiment.searches.learned import Learned
+from hopsml.experiment.searches.names import Names, by_id
+from hopsml.experiment.searches.scribe import Scribe
+from hopsml.experiment.searches.session import Session
+from hopsml.search.dispatch import Dispatch
+from hopsml.search.spec import SearchSpec
+from hopsml.storage import filesystem, segments, urls
+from hopsml.storage.run_dir import RunDir, to_json
+from hopsml.tracking import seeds
+from hopsml.tracking.mlflow.order import Group
+
+log = logging.getLogger("hopsml.search")
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A search of an earlier session: where it lies, and what its journal says."""
+
+    directory: RunDir
+    lines: Sequence[str]
+    extra_trials: int = 0
+    deadline_s: float | None = None
+
+
+def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: Earlier | None = None) -> SearchRun:
+    """Start a search, or go on with an earlier one; raises before anything is started where that cannot be.
+
+    ``known``: trials of other searches, of which the searcher is told first.
+    """
+    shipped = bytes(cloudpickle.dumps(replace(call, function=None, warm_start=None, captured=None)))
+    tell = progress.teller() if call.progress else None
+    plan = _plan(call, shipped, earlier)
+    run, application = plans.start_on(plan)
+    try:
+        return _begin_on(call, plan, run, application, shipped, known, earlier, tell)
+    except BaseException as error:  # nobody will have the handle
+        run.fail(error)
+        run.cancel(f"the search could not be started: {error}")
+        raise
+
+
+def _begin_on(
+    call: SearchCall,
+    plan: plans.Plan,
+    run: Run,
+    application: Application,
+    shipped: bytes,
+    known: Sequence[Learned],
+    earlier: Earlier | None,
+    tell: progress.Teller | None,
+) -> SearchRun:
+    directory = run.directory
+    if earlier is None:
+        url = urls.join(directory.code, recorded.PICKLE)
+        filesystem.for_url(url).write_bytes(url, shipped)
+    else:
+        filesystem.for_url(directory.status_json).delete(directory.status_json)
+    board = Board(run.run_id, call.name, run.run_dir, call.direction, call.metric)
+    run.observe(lambda change: _on_change(board, change, call.size_of is None))
+    spec = _spec(call, application.backend.capacity(), earlier)
+    dispatch, names = _dispatch(call, spec, known, earlier)
+    first = [*recorded.opening(), *learned.lines_of(known, call.space)]
+    writer, _ = segments.begin(urls.join(directory.url, recorded.JOURNAL), first)
+    if earlier is not None:
+        recorded.take_in_finished(dispatch, names, urls.join(directory.url, call.folder))
+        if earlier.extra_trials:
+            dispatch.teller.extend(earlier.extra_trials)
+    hands = _hands(call, run, application, names, plan, spec.max_lanes)
+    scribe = Scribe(writer, board.note)
+    session = Session(dispatch, hands, scribe, board, names, files={})
+    session.files |= _files(session, directory, call)
+    board.best = session.best()
+    search = SearchRun(session, directory, call.space, folder=call.folder)
+    application.runs.add(search)
+    if spec.deadline_s is not None:
+        board.deadline_at = board.began + spec.deadline_s
+    if tell is not None:
+        tell(board)
+    return search.begin()
+
+
+def _dispatch(
+    call: SearchCall, spec: SearchSpec, known: Sequence[Learned], earlier: Earlier | None
+) -> tuple[Dispatch, Names]:
+    """The state of the search, with what its journal tells of earlier sessions."""
+    if earlier is not None:
+        return recorded.replayed(call, spec, list(earlier.lines))
+    learned.tell(call.searcher, known)
+    dispatch = Dispatch(spec, call.searcher, call.stopper)
+    return dispatch, Names(lambda number: dispatch.ledger.trials[number].config, call.name_of or by_id)
+
+
+def _hands(
+    call: SearchCall, run: Run, application: Application, names: Names, plan: plans.Plan, slots: int | None
+) -> Hands:
+    if call.size_of is not None:
+        member = replace(
+            plan,
+            lanes=None,
+            member=plans.Member(call.folder),
+            with_tf_config=True,
+            captured=call.captured or capture.capture(cast("Callable[..., Any]", call.function), call.args),
+            group=Group(run.run_dir, call.name, call.num_trials or sys.maxsize),
+        )
+        complete = partial(application.coordinator.complete, run.run_id, "complete")
+        return GroupHands(
+            run, lambda value: complete(bytes(cloudpickle.dumps(value))), member, names.given, call.metric, slots
+        )
+    return LaneHands(Lanes(run, application.coordinator), names.given, call.metric)
+
+
+def _spec(call: SearchCall, capacity: Capacity, earlier: Earlier | None) -> SearchSpec:
+    limits = [limit for limit in (call.max_executors, capacity.limit) if limit is not None]
+    return SearchSpec(
+        num_trials=call.num_trials,
+        direction=call.direction,
+        metric=call.metric,
+        size_of=call.size_of,
+        isolated=call.isolated,
+        retries=call.retries,
+        deadline_s=call.deadline_s if earlier is None else earlier.deadline_s,
+        budget_executor_s=call.budget_executor_s,
+        patience_s=call.patience_s,
+        max_lanes=min(limits, default=None),
+        promoted_workers=call.promoted_workers,
+    )
+
+
+def _plan(call: SearchCall, shipped: bytes, earlier: Earlier | None) -> plans.Plan:
+    """The run that holds the executors."""
+    facts = {"search": _facts(call, shipped)}
+    directory = None if earlier is None else earlier.directory
+    wishes = [count for count in (call.max_executors, call.num_trials) if count is not None]
+    return plans.Plan(
+        verb=call.verb,
+        function=call.function,
+        arguments=call.args,
+        name=call.name,
+        description=call.description,
+        size=min(wishes) if call.max_executors is not None else None,
+        roles=Roles(),
+        with_tf_config=False,
+        merge_scope=32,
+        scoped_allocator=True,
+        resume=None,
+        start_timeout_s=call.start_timeout_s,
+        keep_warm_s=call.keep_warm_s,
+        preload=call.preload,
+        honour_environment=call.honour_environment,
+        profile=call.profile,
+        progress=False,
+        environment={**call.environment, seeds.VARIABLE: str(call.seed)},
+        local_logdir=call.local_logdir,
+        metric_key=None,
+        captured=call.captured,
+        rerun_of=directory,
+        lanes=plans.LanesAsked(
+            none=call.size_of is not None, log_to_lane=call.echo, trials=call.folder, directory=directory, facts=facts
+        ),
+    )
+
+
+def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
+    """What ``run.json`` says of a search; what cannot be said in JSON lies in ``code/search.pickle``."""
+    return {
+        "version": VERSION,
+        "space": as_json(call.space.to_dict()),
+        "searcher": call.searcher_name,
+        "stopper": call.stopper_name,
+        "num_trials": call.num_trials,
+        "direction": call.direction,
+        "metric": call.metric,
+        "distributed": call.size_of is not None,
+        "deadline_s": call.deadline_s,
+        "budget_executor_s": call.budget_executor_s,
+        "retries": call.retries,
+        "isolated": call.isolated,
+        "pickle_sha256": hashlib.sha256(shipped).hexdigest(),
+        **call.facts,
+    }
+
+
+def _files(session: Session, directory: RunDir, call: SearchCall) -> dict[str, Callable[[], bytes]]:
+    """What shows how far the search is, by URL."""
+    files: dict[str, Callable[[], bytes]] = {
+        urls.join(directory.url, BEST): lambda: to_json(as_json(session.board.best or {})),
+    }
+    if call.with_summary:
+        files[urls.join(directory.url, SUMMARY)] = lambda: to_json(table.summary(session.rows()))
+    return files
+
+
+def _on_change(board: Board, change: Change, has_lanes: bool) -> None:
+    """What the coordinator says of the executors."""
+    if change.kind == "phase" and has_lanes:
+        board.phase(change.text)
+    elif change.kind == "note":
+        board.note(change.text)

@@ -1,0 +1,352 @@
+"""``search`` on real local agents: what it gives, what it leaves, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopsml
+from hopsml import Searchspace, experiment
+from hopsml.errors import ArgumentError, ArgumentTypeError, RunCancelled, RunError
+from tests.cluster.workloads import wait_until
+from tests.experiment.conftest import local_application
+
+pytestmark = pytest.mark.fast
+
+SPACE = Searchspace(x=("DOUBLE", [0.0, 1.0]), y=("INTEGER", [0, 4]))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One application for all tests here: agents stay warm."""
+    with local_application(tmp_path_factory.mktemp("search")) as project:
+        search(lambda x: x, {"x": ("DISCRETE", [1, 2, 3, 4])}, searcher="grid")
+        yield project
+
+
+def bowl(x: float, y: int) -> dict[str, float]:
+    return {"height": (x - 0.25) ** 2 + (y - 2) ** 2, "x_again": x}
+
+
+def search(function: Any, space: Any = SPACE, **named: Any) -> experiment.SearchResult:
+    named = {"searcher": "random", "num_trials": 8, "seed": 7, "keep_warm": 60.0, **named}
+    return experiment.search(function, space, progress=False, **named)
+
+
+def folder(result: Any) -> Path:
+    return Path(result.run_dir.removeprefix("file://"))
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+# -------------------------------------------------------------------------------------------------- what it gives
+
+
+def test_the_best_of_all_trials_and_the_table(store: Path) -> None:
+    result = search(bowl, metric="height", direction="MIN", num_trials=12)
+    frame = result.trials
+    assert len(frame) == 12 and set(frame["state"]) == {"completed"}
+    best = frame.loc[frame["value"].idxmin()]
+    assert result.value == best["value"] == result.metrics["height"]
+    assert (
+        result.config == {"x": best["params_x"], "y": best["params_y"]}
+        and bowl(**result.config)["height"] == result.value
+    )
+    best_dir, config, outputs = result  # as the predecessor's
+    assert best_dir == f"{result.run_dir}/trials/{best['trial_id']}" and config == result.config
+    assert outputs["x_again"] == result.config["x"] and outputs["log"].startswith(best_dir)
+
+
+def test_what_it_leaves(store: Path) -> None:
+    result = search(bowl, metric="height", name="bowl")
+    root = folder(result)
+    assert read(root / "status.json")["state"] == "FINISHED"
+    assert read(root / "best.json")["value"] == result.value
+    record = read(root / "run.json")
+    assert record["verb"] == "search" and record["search"]["searcher"] == "random" and record["name"] == "bowl"
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(root / "trials.parquet").to_pydict()
+    assert table["number"] == list(range(8)) and table["params_x"] == list(result.trials["params_x"])
+    for trial_id, x in zip(table["trial_id"], table["params_x"], strict=True):
+        left = root / "trials" / trial_id
+        assert read(left / ".hparams.json")["x"] == x == read(left / ".outputs.json")["x_again"]
+        assert float((left / ".metric").read_text()) == read(left / "trial.json")["final_metric"]
+        assert (left / "output.log").exists()
+
+
+def test_the_same_seed_gives_the_same_trials(store: Path) -> None:
+    first, second = (search(bowl, metric="height", searcher="tpe", num_trials=4, max_executors=1) for _ in range(2))
+    assert list(first.trials["params_x"]) == list(second.trials["params_x"])
+
+
+def test_the_study_and_its_plots(store: Path) -> None:
+    def train(x: float, y: int) -> float:
+        for step in range(3):
+            hopsml.report(step=step, metric=x * step)
+        return x
+
+    result = search(train, num_trials=6)
+    study = result.study
+    assert study.best_value == result.value and len(study.trials) == 6
+    assert study.trials[0].intermediate_values == {
+        0: 0.0,
+        1: pytest.approx(study.trials[0].value),
+        2: pytest.approx(2 * study.trials[0].value),
+    }  # type: ignore[operator]
+    for kind in ("parallel_coordinates", "optimization_history", "slice", "contour", "intermediate_values"):
+        assert result.plot(kind).data, kind
+    with pytest.raises(ArgumentError, match="there is no such plot"):
+        result.plot("pie")
+
+
+def test_grid_is_as_long_as_it_is(store: Path) -> None:
+    result = search(
+        lambda a, b: a * b,
+        {"a": ("DISCRETE", [1, 2]), "b": ("CATEGORICAL", [10, 30])},
+        searcher="grid",
+        num_trials=None,
+    )
+    assert result.value == 60 and result.config == {"a": 2, "b": 30} and result.counts["completed"] == 4
+
+
+def test_arguments_that_all_trials_share(store: Path) -> None:
+    assert search(lambda x, scale: x * scale, {"x": ("DISCRETE", [3])}, searcher="grid", args={"scale": 7}).value == 21
+
+
+def test_a_stopper_ends_trials_early_and_user_code_may_save(store: Path) -> None:
+    def train(level: float, kept: str) -> float:
+        for step in range(200):
+            try:
+                hopsml.report(step=step, metric=level)
+            except hopsml.errors.TrialStopped:
+                Path(kept, str(level)).touch()
+                raise
+            time.sleep(0.002)
+        return level
+
+    kept = store.parent / "kept"
+    kept.mkdir()
+    space = {"level": ("DISCRETE", [9, 8, 1, 2, 3, 4])}
+    result = search(
+        train, space, searcher="grid", stopper="median", num_trials=None, max_executors=1, args={"kept": str(kept)},
+        stopper_args={"min_trials": 2},
+    )  # fmt: skip
+    states = dict(zip(result.trials["params_level"], result.trials["state"], strict=True))
+    assert states[9] == states[8] == "completed" and result.value == 9
+    assert (
+        {float(path.name) for path in kept.iterdir()}
+        == {level for level in states if states[level] == "stopped"}
+        != set()
+    )
+
+
+# -------------------------------------------------------------------------------------------------- while it runs
+
+
+def test_the_handle_knows_how_far_it_is_and_takes_more(store: Path) -> None:
+    gate = store.parent / "gate"
+
+    def train(x: float, gate: str) -> float:
+        hopsml.report(step=1, metric=x)
+        while x > 0.1 and not os.path.exists(gate):
+            time.sleep(0.005)
+        return x
+
+    space = {"x": ("DISCRETE", [0.05, 0.06, 0.5, 0.6, 0.7])}
+    run = experiment.submit_search(
+        train,
+        space,
+        searcher="grid",
+        num_trials=3,
+        max_executors=1,
+        progress=False,
+        args={"gate": str(gate)},
+        keep_warm=60.0,
+    )
+    wait_until(
+        lambda: run.best is not None and run.best.value == 0.06 and run.status()["trials_running"], "two trials to end"
+    )
+    status = run.status()
+    assert status["completed"] == 2 and status["planned"] == 3 and status["best_value"] == 0.06
+    assert status["trials_running"][0]["config"] == {"x": 0.5} and not run.done()
+    wait_until(
+        lambda: (folder(run) / "best.json").exists() and read(folder(run) / "best.json")["value"] == 0.06, "best.json"
+    )
+    run.extend(1)
+    gate.touch()
+    assert run.result(30).counts["completed"] == 4
+    with pytest.raises(ArgumentError, match="continue_search"):
+        run.extend(1)
+
+
+def test_a_deadline_ends_it_with_what_there_is(store: Path) -> None:
+    def train(x: float) -> float:
+        step = 0
+        while x > 0.2:
+            step += 1
+            hopsml.report(step=step, metric=x)
+            time.sleep(0.01)
+        return x
+
+    began = time.monotonic()
+    result = search(
+        train, {"x": ("DISCRETE", [0.1, 0.9])}, searcher="grid", num_trials=None, deadline="1.5 s", max_executors=1
+    )
+    assert time.monotonic() - began < 6 and result.reason == "deadline"
+    assert result.counts["completed"] == 1 and result.counts["stopped"] == 1 and result.value == 0.9
+
+
+def test_cancelled_and_continued(store: Path) -> None:
+    gate = store.parent / "second-gate"
+
+    def train(x: float, gate: str) -> float:
+        while x > 0.5 and not os.path.exists(gate):
+            time.sleep(0.005)
+        return x
+
+    run = experiment.submit_search(
+        train, {"x": ("DISCRETE", [0.1, 0.2, 0.8, 0.9])}, searcher="grid", num_trials=None, progress=False,
+        max_executors=1, args={"gate": str(gate)}, keep_warm=60.0, patience=1.0,
+    )  # fmt: skip
+    wait_until(lambda: run.status().get("completed") == 2 and run.status()["trials_running"], "two trials to end")
+    with pytest.raises(ArgumentError, match="is under way in process"):
+        experiment.continue_search(run, progress=False)
+    assert run.cancel("enough")
+    with pytest.raises(RunCancelled, match=r"enough.*0\.2"):
+        run.result(30)
+    gate.touch()
+    result = experiment.continue_search(run.run_id, progress=False)
+    assert result.run_dir == run.run_dir and result.value == 0.9 and len(result.trials) == 4
+    assert read(folder(result) / "status.json")["state"] == "FINISHED"
+    more = experiment.continue_search(result, num_trials=3, progress=False)  # the grid has no more
+    assert more.counts["completed"] + more.counts["stopped"] == 4
+
+
+def test_a_search_learns_from_another(store: Path) -> None:
+    first = search(bowl, metric="height", direction="min", num_trials=5)
+    second = search(
+        bowl,
+        metric="height",
+        direction="min",
+        searcher="tpe",
+        num_trials=2,
+        warm_start=[first, {"config": {"x": 0.25, "y": 2}, "value": 0.0}],
+    )
+    assert len(second.trials) == 2
+    with pytest.raises(ArgumentError, match="warm_start"):
+        search(lambda z: z, {"z": ("DOUBLE", [0, 1])}, warm_start=first)
+
+
+# -------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def fragile(x: float) -> float:
+    if x > 0.5:
+        raise ValueError(f"{x} is too much")
+    return x
+
+
+def test_trials_that_fail_are_recorded_and_the_search_goes_on(store: Path) -> None:
+    result = search(fragile, {"x": ("DISCRETE", [0.1, 0.9, 0.3])}, searcher="grid", num_trials=None)
+    rows = {row["config"]["x"]: row for row in result.rows}
+    assert result.value == 0.3 and rows[0.9]["state"] == "failed" and rows[0.9]["attempts"] == 2  # once more elsewhere
+    assert "0.9 is too much" in rows[0.9]["error"]
+    assert read(folder(result) / "trials" / rows[0.9]["trial_id"] / "trial.json")["status"] == "FAILED"
+
+
+def test_no_best_of_nothing(store: Path) -> None:
+    with pytest.raises(RunError, match=r"(?s)found nothing.*ZeroDivisionError") as caught:
+        search(lambda x, y: 1 / 0, retries=0)
+    assert read(Path(caught.value.run_dir.removeprefix("file://")) / "status.json")["state"] == "FAILED"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("returned", "metric", "said"),
+    [
+        (lambda: None, None, "returned nothing"),
+        (lambda: {"loss": 1.0}, "accuracy", "'accuracy'"),
+        (lambda: {"a": 1.0, "b": 2.0}, None, "'metric'"),
+        (lambda: {"accuracy": "high"}, "accuracy", "a search needs a number"),
+        (lambda: float("nan"), None, "nan"),
+    ],
+)
+def test_a_metric_that_is_none(store: Path, returned: Any, metric: str | None, said: str) -> None:
+    with pytest.raises(RunError, match=said):
+        search(
+            lambda x: returned(),
+            {"x": ("DISCRETE", [1, 2])},
+            searcher="grid",
+            num_trials=None,
+            metric=metric,
+            retries=0,
+        )
+
+
+def test_a_flood_of_reports_from_ten_threads(store: Path) -> None:
+    def train(x: float) -> float:
+        def shout() -> None:
+            for _ in range(200):
+                hopsml.report(metric=x)
+
+        threads = [threading.Thread(target=shout) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return x
+
+    assert search(train, {"x": ("DISCRETE", [1, 2])}, searcher="grid", num_trials=None).value == 2
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "said"),
+    [
+        ({}, {}, "empty"),
+        ({"x": ("DOUBLE", [1, 0])}, {}, "not less than"),
+        ({"x": ("LOGUNIFORM", [0, 1])}, {}, "above 0"),
+        ({"x": ("DOUBLE", [0, 1]), "z": ("DOUBLE", [0, 1])}, {}, "has no parameter z"),
+        ({"x": ("DOUBLE", [0, 1])}, {"args": {"x": 1}}, "one value only"),
+        (SPACE, {"direction": "up"}, "'max' or 'min'"),
+        (SPACE, {"searcher": "magic"}, "there are"),
+        (SPACE, {"stopper": "magic"}, "there are"),
+        (SPACE, {"num_trials": 0}, "at least 1"),
+        (SPACE, {"num_trials": None}, "has no end"),
+        (SPACE, {"deadline": "soon"}, "no duration"),
+        (SPACE, {"deadline": -1}, "more than nothing"),
+        (SPACE, {"isolation": "container"}, "'reuse'"),
+        (SPACE, {"workers_per_trial": (4, 2)}, "the fewest"),
+        (SPACE, {"searcher_args": {"what": 1}}, "it takes"),
+    ],
+)
+def test_mistakes_in_the_call(space: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
+        search(lambda x, y=0: x, space, **options)
+
+
+def test_a_parameter_without_a_value() -> None:
+    with pytest.raises(ArgumentError, match="needs depth"):
+        search(lambda x, y, depth: x)
+
+
+def test_a_search_of_a_newer_version_and_a_changed_file(store: Path) -> None:
+    result = search(bowl, metric="height", num_trials=1)
+    path = folder(result) / "run.json"
+    record = read(path)
+    path.write_text(json.dumps({**record, "search": {**record["search"], "version": 99}}))
+    with pytest.raises(ArgumentError, match="version 99"):
+        experiment.continue_search(result, num_trials=1)
+    path.write_text(json.dumps(record))
+    pickle = folder(result) / "code" / "search.pickle"
+    pickle.write_bytes(pickle.read_bytes() + b"x")
+    with pytest.raises(ArgumentError, match="changed or damaged"):
+        experiment.continue_search(result, num_trials=1)
