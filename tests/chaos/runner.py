@@ -82,8 +82,8 @@ def _play(scenario: Scenario, backend: str, folder: Path, cluster: Any) -> Outco
         began = trial.disturbed or time.time()
         value = run.result(WAIT_S).value
         problem = scenario.after(trial) if scenario.after is not None else ""
-    except (RunError, TimeoutError) as error:
-        problem = str(error) if scenario.ends == "FINISHED" else ""
+    except (RunError, TimeoutError, AssertionError) as error:
+        problem = f"{error}; {'; '.join(run.state.notes)}" if scenario.ends == "FINISHED" else ""
         run.cancel()
         run.join(WAIT_S)
     except psutil.NoSuchProcess as error:

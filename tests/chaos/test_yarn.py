@@ -60,8 +60,8 @@ def settings(cluster: Hadoop) -> dict[str, str]:
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         "spark.dynamicAllocation.maxExecutors": str(NODES - 1),
         "spark.dynamicAllocation.executorIdleTimeout": "4s",
-        "spark.dynamicAllocation.schedulerBacklogTimeout": "100ms",
         "spark.executor.maxNumFailures": "1000",
+        "spark.ui.showConsoleProgress": "false",
     }
 
 

@@ -142,10 +142,10 @@ OFTEN = {"checkpoint_every": 0.2}
 YARN_SCENARIOS = (
     Scenario("a NodeManager dies with its containers, and comes back", _power_cut, least=1, most=3, args=SLOW),
     Scenario("the ResourceManager dies, an executor too, and it restarts", _without_resource_manager, least=1,
-             args=SLOW),
+             args=SLOWER),
     Scenario("a NameNode that is away while checkpoints are made", _without_namenode, args=SLOW, options=OFTEN,
              loses_nothing=True, after=saved_to_the_end),
-    Scenario("a DataNode dies while checkpoints are made", _without_datanode, args={"step_s": 0.2}, options=OFTEN,
+    Scenario("a DataNode dies while checkpoints are made", _without_datanode, args=SLOW, options=OFTEN,
              loses_nothing=True, after=saved_to_the_end),
     Scenario("nodes join: 1 worker becomes 3; then 1, and executors are given back", _join_and_leave, least=1, most=3,
              args=SLOWER, options={"keep_warm": 1.0}, loses_nothing=True, before=_one_node_for_workers),
