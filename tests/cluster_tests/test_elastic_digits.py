@@ -14,6 +14,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.elastic import Sampler
+from hopsml.experiment import applications
 from hopsml.experiment.run import Run
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests import elastic_digits
@@ -76,11 +77,18 @@ def test_a_killed_worker(store: Path, tmp_path: Path, rank: int) -> None:
     check(run, 1)
 
 
+def agent_of(run: Run, rank: int) -> psutil.Process:
+    """The worker itself is not below it: the fork servers of this machine come of one zygote."""
+    coordinator = applications.current().coordinator
+    placements = coordinator.runs[run.run_id].placements.values()
+    (agent_id,) = (placement.agent_id for placement in placements if placement.rank == rank)
+    return psutil.Process(coordinator.door.agents[agent_id].hello.pid)
+
+
 def test_a_killed_executor_the_rest_goes_on_and_the_group_grows_again(store: Path, tmp_path: Path) -> None:
     run = submit(str(tmp_path), 1, 2, step_s=0.15)
     await_step(tmp_path, 12)
-    worker = psutil.Process(int((tmp_path / "pid-1-0").read_text()))
-    executor = next(parent for parent in worker.parents() if parent.name() == "java")
+    executor = next(parent for parent in agent_of(run, 1).parents() if parent.name() == "java")
     executor.kill()
     wait_until(lambda: run.status()["generation"] >= 2 and len(run.status()["members"]) == 2, "growth", WAIT_S)
     check(run, 2)
