@@ -17,6 +17,7 @@ from hopsml.cluster.protocol import Formation
 STATE_FILE = "state.hopsml"
 DESCRIPTION = "checkpoint.json"
 KEEP_CHECKPOINTS = 3
+RETRY_S = 0.5
 
 Problem = Callable[[str], None]
 
@@ -32,7 +33,7 @@ class HeldCommits:
         self.door = CommitDoor(token, self._find)
         self._persisted = -1
         self._persisted_at = time.monotonic()
-        self._persisting: asyncio.Task[None] | None = None
+        self._persisting: asyncio.Task[bool] | None = None
 
     def committed(self, step: int, slot: int) -> None:
         """The worker has completed a commit."""
@@ -84,22 +85,29 @@ class HeldCommits:
         if due and (self._persisting is None or self._persisting.done()):
             self._persisting = asyncio.create_task(self._persist(formation, problem))
 
-    async def persist_last(self, formation: Formation, problem: Problem) -> None:
-        """The same at the end, whenever the last one was."""
+    async def persist_last(self, formation: Formation, problem: Problem, patience_s: float = 0.0) -> None:
+        """The same at the end, whenever the last one was; a store that is away for a moment is tried again."""
         if self._persisting is not None:
             await asyncio.gather(self._persisting, return_exceptions=True)
-        await self._persist(formation, problem)
+        deadline = time.monotonic() + patience_s
+        while not await self._persist(formation, problem) and time.monotonic() < deadline:
+            await asyncio.sleep(RETRY_S)
 
-    async def _persist(self, formation: Formation, problem: Problem) -> None:
+    async def _persist(self, formation: Formation, problem: Problem) -> bool:
+        """Whether trying again would be of no use: it is there, or it must not be."""
+        from hopsml.storage.run_dir import RunEnded
+
         step, slot = self.step, self.slot
         if step <= self._persisted:
-            return
+            return True
         self.slots.pin(slot, True)
         try:
             await asyncio.to_thread(self._write_checkpoint, formation, step, slot)
             self._persisted, self._persisted_at = step, time.monotonic()
+            return True
         except (OSError, LookupError) as error:
             problem(f"checkpoint of step {step}: {error}")
+            return isinstance(error, RunEnded)
         finally:
             self.slots.pin(slot, False)
 

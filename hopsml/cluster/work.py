@@ -373,7 +373,7 @@ class Work:
     async def _close_tree(self) -> list[str]:
         began = time.monotonic()
         if self.commits is not None and self.launch.rank == 0:
-            await self.commits.persist_last(self.formation, self._mirror_problem)
+            await self.commits.persist_last(self.formation, self._mirror_problem, self._flush_s)
         behind = await self.tree.close(self._flush_s)
         if behind:
             print(f"hopsml: {len(behind)} files not on shared storage after {time.monotonic() - began:.1f} s: {behind}")

@@ -49,6 +49,10 @@ def step_of(name: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+class RunEnded(StorageError):
+    """Something was to be added to a run that has ended, or that another driver has taken up."""
+
+
 class RunDir:
     """Names every path of one run, on any store; local paths and mirrors of a run have the same layout."""
 
@@ -193,12 +197,12 @@ class RunDir:
         return True
 
     def check_open(self) -> None:
-        """Raises StorageError where the run has ended: nothing may be added to its checkpoints then."""
+        """Raises RunEnded where it has ended, or goes on elsewhere: nothing may be added to its checkpoints then."""
         status = self.read_status()
         if status is not None:
             successor = status.get("continued_by")
             why = f"it goes on in {successor}" if successor else f"it has ended ({status.get('state')})"
-            raise StorageError(f"nothing is added to {self.url} any more: {why}", self.url)
+            raise RunEnded(f"nothing is added to {self.url} any more: {why}", self.url)
 
     def write_json(self, url: str, record: Mapping[str, Any]) -> None:
         """Any record of this run, in one step. ArgumentTypeError names a value that JSON cannot hold."""

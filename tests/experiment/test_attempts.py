@@ -168,7 +168,9 @@ def test_an_agent_that_was_cut_off_adds_no_checkpoint_to_a_run_that_goes_on_else
                 slot = held.slots.free(held.slot)
                 held.slots.write(slot, step, [b"content"])
                 held.committed(step, slot)
-                await held.persist_last(formation(first), problems.append)
+                await held.persist_last(
+                    formation(first), problems.append, patience_s=60.0
+                )  # of no use: not tried again
                 taking_up.end(first.url, second)  # while it was away
         finally:
             await held.close()
@@ -177,6 +179,30 @@ def test_an_agent_that_was_cut_off_adds_no_checkpoint_to_a_run_that_goes_on_else
     asyncio.run(life())
     assert checkpoints.steps(first.checkpoints) == [3]
     assert len(problems) == 1 and "step 5" in problems[0] and "app_2" in problems[0]
+
+
+def test_the_last_checkpoint_is_tried_again_while_the_store_is_away(tmp_path: Path) -> None:
+    first = directory(tmp_path, "app_1", 1)
+    Path(first.checkpoints).write_text("in the way")  # no directory can be made here
+    problems: list[str] = []
+
+    def problem(text: str) -> None:
+        problems.append(text)
+        Path(first.checkpoints).unlink(missing_ok=True)
+
+    async def life() -> None:
+        held = HeldCommits(first.run_id, tmp_path / "agent", "token")
+        try:
+            slot = held.slots.free(held.slot)
+            held.slots.write(slot, 7, [b"content"])
+            held.committed(7, slot)
+            await held.persist_last(formation(first), problem, patience_s=30.0)
+        finally:
+            await held.close()
+
+    (tmp_path / "agent").mkdir()
+    asyncio.run(life())
+    assert len(problems) == 1 and checkpoints.steps(first.checkpoints) == [7]
 
 
 def test_all_members_begin_with_the_checkpoint_that_the_driver_has_named(tmp_path: Path) -> None:
