@@ -10,6 +10,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 REQUIREMENTS := requirements/dev.txt requirements/uv.txt
 CHAOS_RESULTS := benchmarks/results/chaos.json
+CHAOS_ROUNDS ?= 1
 CHECKED := hopsml tools tests conf airflow_dags benchmarks
 BENCH ?=
 
@@ -51,8 +52,9 @@ test: $(STAMP) lint  ## everything: fast, airflow, tensorflow, spark, hadoop; in
 bench: $(STAMP)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
 
-chaos: $(STAMP)  ## do harm to trainings on this machine and on Spark; a table, benchmarks/results/chaos.json, one line of JSON
-	@status=0; HOPSML_CHAOS_RESULTS=$(CHAOS_RESULTS) $(BIN)/python -m pytest -q tests/chaos || status=$$?; \
+chaos: $(STAMP)  ## do harm to trainings here, on Spark, on YARN; benchmarks/results/chaos.{md,json}; CHAOS_ROUNDS=3 plays all thrice
+	@status=0; HOPSML_CHAOS_RESULTS=$(CHAOS_RESULTS) HOPSML_CHAOS_ROUNDS=$(CHAOS_ROUNDS) \
+	    $(BIN)/python -m pytest -q tests/chaos || status=$$?; \
 	    $(BIN)/python -m tests.chaos.last_line $(CHAOS_RESULTS); exit $$status
 
 hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-down

@@ -148,8 +148,8 @@ def _after(launched: Launched, folder: Path, since: float, workers: int) -> floa
 
 
 def _kill_executor(session: Session, folder: Path) -> float:
-    victim = _newest(folder)[-1]
-    executor = next(parent for parent in psutil.Process(victim.pid).parents() if "java" in parent.name())
+    agent = psutil.Process(max(session.ask("agents")["pids"]))  # of either member
+    executor = next(parent for parent in agent.parents() if "java" in parent.name())
     killed = time.monotonic()
     executor.kill()
     return _after(session, folder, killed, 1) - killed

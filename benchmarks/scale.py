@@ -106,6 +106,9 @@ class _Backend:
     def others_wait(self) -> bool:
         return False
 
+    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+        return {}
+
     def close(self) -> None:
         """Ended by ``end``."""
 

@@ -30,6 +30,7 @@ from hopsml.cluster.protocol import (
     VERSION,
     CommitDoorOpened,
     Dismiss,
+    Draining,
     Formation,
     Heartbeat,
     Hello,
@@ -38,6 +39,7 @@ from hopsml.cluster.protocol import (
     Park,
     PortHeld,
     Preload,
+    ProbePeer,
     Release,
     Renew,
     ServerReady,
@@ -53,11 +55,13 @@ if TYPE_CHECKING:
 
     from hopsml.cluster.held_commits import HeldCommits
     from hopsml.cluster.network import HeldPort
+    from hopsml.cluster.preflight.agent_side import SelfCheck
     from hopsml.cluster.slot_gpus import SlotGpus
     from hopsml.cluster.work import Work
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+DRAIN_S = 10.0  # after SIGTERM, for leaving its group at a commit
 LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
 NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
@@ -85,13 +89,18 @@ def decode_bootstrap(data: bytes) -> Bootstrap:
 
 
 def run_agent(
-    bootstrap: Bootstrap, index: int, executor_id: str = "", gpu_addresses: tuple[str, ...] = (), task: int = -1
+    bootstrap: Bootstrap,
+    index: int,
+    executor_id: str = "",
+    gpu_addresses: tuple[str, ...] = (),
+    task: int = -1,
+    final: bool = False,
 ) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
     folder, lock = _own_folder()
     server = fork_client.start_process(bootstrap.preload, bootstrap.zygote)
-    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task)
+    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final)
     try:
         return asyncio.run(agent.live(server))
     except Exception as error:  # noqa: BLE001 see above
@@ -152,8 +161,9 @@ class Agent:
         gpu_addresses: tuple[str, ...],
         folder: Path,
         task: int = -1,
+        final: bool = False,
     ) -> None:
-        self.task = task
+        self.task, self.final = task, final
         self.bootstrap, self.index, self.executor_id = bootstrap, index, executor_id
         self.gpu_addresses, self.folder = gpu_addresses, folder
         self.host = ""
@@ -171,6 +181,8 @@ class Agent:
         self.held: HeldPort
         self.worker_port: HeldPort | None = None
         self.gpus: SlotGpus
+        self.check: SelfCheck | None = None
+        self.warned, self.given_up = False, asyncio.Event()  # by SIGTERM
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -210,16 +222,20 @@ class Agent:
 
     async def _serve(self, connection: ClientConnection) -> None:
         from hopsml.cluster import network, slot_gpus
+        from hopsml.cluster.preflight.agent_side import SelfCheck
 
         self.host = self.bootstrap.host or connection.local_address[0]
         self.held = network.hold_port(self.host, self.bootstrap.port_range)
         self.gpus = await asyncio.to_thread(slot_gpus.take, self.gpu_addresses, self.bootstrap.gpus)
         self.outbox.put_nowait(self._hello())
         self._spawn(self._announce_server(self.server))
+        self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put_nowait)
+        self._spawn(self.check.tell(self.host, self.gpus.indices))
         pumps = [
             asyncio.create_task(self._send_all(connection)),
             asyncio.create_task(self._receive_all(connection)),
             asyncio.create_task(self._beat()),
+            asyncio.create_task(self.given_up.wait()),
         ]
         done, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -245,6 +261,7 @@ class Agent:
             topology=self.gpus.topology,
             slot=self.index,
             task=self.task,
+            final=self.final,
         )
 
     async def _send_all(self, connection: ClientConnection) -> None:
@@ -273,6 +290,8 @@ class Agent:
         for task in self.tasks:
             task.cancel()
         await self.server.close()
+        if self.check is not None:
+            self.check.close()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         for work in (self.work, self.kept):
             if work is not None:
@@ -286,10 +305,14 @@ class Agent:
         match message:
             case Welcome():
                 self.lease_s, self.joined = message.lease_s, True
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
             case Renew():
                 pass
             case Preload():
                 self._preload(message.modules)
+            case ProbePeer():
+                if self.check is not None:
+                    self._spawn(self.check.meet(message))
             case Formation():
                 self.formations = {(message.run_id, message.generation): message}
             case Launch():
@@ -309,6 +332,19 @@ class Agent:
                 self._spawn(self._release(message.run_id))
             case Dismiss():
                 self.ended = f"dismissed: {message.reason}"
+
+    def _warned(self) -> None:
+        """SIGTERM: leave the group at its next commit; the coordinator dismisses this agent then. A second one: at once."""
+        if self.warned:
+            self._give_up("SIGTERM, twice")
+            return
+        self.warned = True
+        self.outbox.put_nowait(Draining("its agent was sent SIGTERM"))
+        asyncio.get_running_loop().call_later(DRAIN_S, self._give_up, f"SIGTERM, {DRAIN_S:g} s ago")
+
+    def _give_up(self, reason: str) -> None:
+        self.ended = self.ended or reason
+        self.given_up.set()
 
     def _preload(self, modules: tuple[str, ...]) -> None:
         """Replace the fork server by one that has imported these modules too; a broken one by one with only these."""

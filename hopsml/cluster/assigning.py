@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from hopsml.cluster import resuming
 from hopsml.cluster.held_commits import HeldCommits
 from hopsml.cluster.local_tree import LocalTree
 from hopsml.cluster.protocol import Formation, Launch
@@ -24,8 +25,12 @@ def write(
     environment: Mapping[str, str],
     sys_path: tuple[str, ...],
     commits: HeldCommits | None,
+    note: Callable[[str], None],
 ) -> Path:
-    """Write it all into ``folder``; returns the path of the assignment. ``environment``: of the agent's slot."""
+    """Write it all into ``folder``; returns the path of the assignment. ``environment``: of the agent's slot.
+
+    ``note`` is told what people should know, on the calling thread.
+    """
     (folder / "cwd").mkdir(parents=True, exist_ok=True)
     payload = folder / "function.pickle"
     payload.write_bytes(formation.payload)
@@ -47,7 +52,7 @@ def write(
         ring_order=launch.ring_order,
         merge_scope=formation.merge_scope,
         scoped_allocator=formation.scoped_allocator,
-        resume_checkpoint=_checkpoint(formation, folder),
+        resume_checkpoint=_checkpoint(formation, folder, note),
         environment=_environment(formation, launch, environment),
         hooks=formation.hooks,
         sys_path=sys_path,
@@ -72,19 +77,11 @@ def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str
     return environment
 
 
-def _checkpoint(formation: Formation, folder: Path) -> str:
-    """Folder with a copy of the newest complete checkpoint of the run to continue; empty when it has none."""
-    if not formation.resume_url or formation.commit_step >= 0:
+def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
+    """Folder with a copy of the checkpoint to begin with; empty where there is none."""
+    if not resuming.sources(formation):
         return ""
-    from hopsml.storage import checkpoints
-    from hopsml.storage.run_dir import RunDir, step_name
-
-    source = RunDir(formation.resume_url).checkpoints
-    step = checkpoints.latest_complete(source)
-    if step is None:
-        return ""
-    target = folder / "resume" / step_name(step)
-    if target.exists():  # an earlier generation has fetched it
-        return str(target)
-    checkpoints.fetch(source, step, target)
-    return str(target)
+    found, passed_over = resuming.fetch(formation, folder / "resume")
+    for problem in passed_over:
+        note(f"a checkpoint is passed over: {problem}")
+    return found

@@ -24,6 +24,7 @@ from hopsml.cluster.forming import Former, is_ready
 from hopsml.cluster.gang import Phase
 from hopsml.cluster.gang_for import gang_for
 from hopsml.cluster.hearing import hear
+from hopsml.cluster.preflight.inspection import Inspection
 from hopsml.cluster.run_state import Change, RunState
 from hopsml.cluster.sessions import Session, Sessions
 from hopsml.cluster.waiting import waiting_text, why_missing
@@ -54,6 +55,7 @@ class Coordinator:
         self.door = Sessions(self, lease_s)
         self._former = Former(self.door.agents, self._event)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
+        self.inspection = Inspection(self)
         self.runs: dict[str, ActiveRun] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None
@@ -151,9 +153,9 @@ class Coordinator:
         async with server:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
-            others = asyncio.create_task(self._watch_others())
+            watch = asyncio.create_task(self._watch_backend())
             await self._keep_time()
-            others.cancel()
+            watch.cancel()
             await self._wind_up()
 
     async def _keep_time(self) -> None:
@@ -165,6 +167,7 @@ class Coordinator:
             if now - renewed >= RENEW_S:
                 renewed = now
                 self.door.renew()
+            self.inspection.tick()
             self._pool(self.pool.tick(time.monotonic(), self._others_wait))
             self._close_when_idle()
             try:
@@ -172,12 +175,20 @@ class Coordinator:
             except TimeoutError:
                 pass
 
-    async def _watch_others(self) -> None:
+    async def _watch_backend(self) -> None:
         """Beside the timers, not among them: a JVM that does not answer must not stop leases and deadlines."""
         while True:
             idle = bool(self.pool.idle())
-            self._others_wait = idle and await asyncio.to_thread(self.backend.others_wait)
+            tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
+            self._others_wait, going = await asyncio.to_thread(self._look, idle, tasks) if tasks else (False, {})
+            for session in list(self.door.agents.values()):
+                if reason := going.get(session.hello.task):
+                    self._drain(session, reason)
             await asyncio.sleep(TICK_S)
+
+    def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, str]]:
+        """On a thread that may block: whether others wait for what is idle, and whose executors go away."""
+        return idle and self.backend.others_wait(), self.backend.leaving(tasks)
 
     def _close_when_idle(self) -> None:
         """With no run and no agent for a while, the thread, the port and the certificate go too."""
@@ -209,12 +220,17 @@ class Coordinator:
     def joined(self, session: Session) -> None:
         """An agent is there; see ``sessions.Listener``."""
         slot = (session.hello.ask, session.hello.index)
+        if session.hello.final:
+            session.post(protocol.Dismiss("its slot was lost too often; another one is asked for"))
+            self._pool(self.pool.retired(slot, time.monotonic()))
+            return
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
         for run in self._waiting():
             run.state.publish(Change("phase", text=waiting_text(run, self.pool)))
 
     def left(self, session: Session, reason: str) -> None:
         """An agent is gone."""
+        self.inspection.left(session.agent_id)
         if session.work is not None:
             place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
             self._event(session.work[0], gang.MemberLost(session.agent_id, place))
@@ -245,6 +261,9 @@ class Coordinator:
             case protocol.CommitDoorOpened():
                 session.commit_door = (message.port, message.certificate)
                 return
+            case protocol.PreflightFacts() | protocol.PeerProbed():
+                self.inspection.said(session, message)
+                return
             case protocol.Draining():
                 self._drain(session, message.reason)
                 return
@@ -274,6 +293,7 @@ class Coordinator:
         run = ActiveRun(request, gang_for(request.spec), state)
         self.runs[request.spec.run_id] = run
         self._preload = request.preload
+        self.inspection.begin(request)
         self._gang(run, run.gang.begin(time.monotonic()))
         state.publish(Change("phase", text=waiting_text(run, self.pool)))
 
@@ -338,29 +358,43 @@ class Coordinator:
                 case gang.Conclude():
                     self._conclude(run, action)
 
+    def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
+        """These agents have passed the preflight, or need not."""
+        if not self._former.grant(run, agent_ids):
+            self.pool.returned(agent_ids, time.monotonic())
+
     def _take_back(self, run: ActiveRun, action: gang.ReturnAgents) -> None:
+        self.inspection.returned(action.agent_ids)
         for agent_id in action.agent_ids:
             if session := self.door.agents.get(agent_id):
                 session.work = None
                 if run.request.spec.changes:
                     session.post(protocol.Release(run.run_id))
-        if action.leave:
-            self._pool(self.pool.dismiss(action.agent_ids, action.leave))
-        else:
-            self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
+        sessions = [session for agent_id in action.agent_ids if (session := self.door.agents.get(agent_id))]
+        leaving = {session.agent_id: action.leave or session.leaving for session in sessions}
+        for agent_id, reason in leaving.items():
+            if reason:
+                self._pool(self.pool.dismiss((agent_id,), reason))
+        staying = tuple(agent_id for agent_id in action.agent_ids if not leaving.get(agent_id))
+        self._pool(self.pool.returned(staying, time.monotonic()))
 
     def _drain(self, session: Session, reason: str) -> None:
-        """Its node goes away: out of its group at the next commit, or at once where it has none."""
+        """Its node goes away: out of its group at the next commit, or at once where it has none. Told once."""
+        if session.leaving:
+            return
+        session.leaving = reason
         run = self.runs.get(session.work[0]) if session.work is not None else None
         if run is None:
             self._pool(self.pool.dismiss((session.agent_id,), reason))
         else:
+            self._pool(self.pool.leaves(session.agent_id, time.monotonic()))
             self._event(run.run_id, gang.DrainAsked(session.agent_id, reason))
 
     def _conclude(self, run: ActiveRun, outcome: gang.Conclude) -> None:
         run_id = run.run_id
         del self.runs[run_id]
         self._pool(self.pool.withdraw(run_id, time.monotonic()))
+        self.inspection.ended(run_id)
         missing = why_missing(run, outcome, self.pool, self.backend, self.runs) if outcome.error == "start" else ""
         failure = run.failures.get(outcome.agent_id)
         error = endings.error_of(
@@ -374,8 +408,7 @@ class Coordinator:
         for action in actions:
             match action:
                 case pool.Grant():
-                    if not self._former.grant(self.runs[action.run_id], action.agent_ids):
-                        self.pool.returned(action.agent_ids, time.monotonic())
+                    self.inspection.granted(action.run_id, action.agent_ids)
                 case pool.Submit():
                     self._submit(action)
                 case pool.CancelAsk():

@@ -94,7 +94,7 @@ class ElasticGang(Gang):
                     self.spares[event.agent_id] = True
                 return self._use_spares(now)
             case Stepped():
-                self.pace.stepped(event.agent_id, event.step, event.stopped, now)
+                return self._stepped(event, now)
             case Committed():
                 return self._committed(event, now)
             case Parked():
@@ -105,6 +105,14 @@ class ElasticGang(Gang):
                 self.target = max(event.size, self.spec.minimum)
                 return [AskAgents(0, self.target), *self._use_spares(now)]
         return []
+
+    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+        self.pace.stepped(event.agent_id, event.step, event.stopped, now)
+        member = self.members.get(event.agent_id)
+        if member is None or self.phase is not Phase.RUNNING or not self.pace.newly_slow(event.agent_id):
+            return []
+        host = self.hosts.get(event.agent_id, "")
+        return [Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step")]
 
     # -------------------------------------------------------------------------------- who could take part
 
@@ -125,7 +133,8 @@ class ElasticGang(Gang):
         return [
             agent_id
             for agent_id in self.spares
-            if len(hosts) == 1 or not self.exclusions.excluded(self.hosts.get(agent_id, ""), now)
+            if agent_id not in self.leaving
+            and (len(hosts) == 1 or not self.exclusions.excluded(self.hosts.get(agent_id, ""), now))
         ]
 
     def _start_if_enough(self, now: float) -> list[Action]:
@@ -147,7 +156,8 @@ class ElasticGang(Gang):
         chosen = tuple(candidates[: self.target])
         for agent_id in chosen:
             del self.spares[agent_id]
-        surplus = tuple(self.spares) if len(chosen) == self.target else ()
+        others = tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving)
+        surplus = others if len(chosen) == self.target else ()
         for agent_id in surplus:
             self._forget(agent_id)
         self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(chosen)}
@@ -167,14 +177,17 @@ class ElasticGang(Gang):
     # -------------------------------------------------------------------------------- changes that are planned
 
     def _started(self, event: Started, now: float) -> list[Action]:
-        return super()._started(event, now) + (self._consider_change() if self.phase is Phase.RUNNING else [])
+        actions = super()._started(event, now)
+        if event.agent_id in self.members:  # it has got the state that the generation goes on from
+            self.commits[event.agent_id] = max(self.base, self.commits.get(event.agent_id, -1))
+        return actions + ([*self._let_go(), *self._consider_change()] if self.phase is Phase.RUNNING else [])
 
     def _consider_change(self) -> list[Action]:
         """Park the workers where somebody shall leave, or a newcomer that has imported everything is there."""
         if any(member.finished for member in self.members.values()):
             return []
         leaving = [agent_id for agent_id in self.members if agent_id in self.leaving]
-        ready = [agent_id for agent_id, is_ready in self.spares.items() if is_ready]
+        ready = [agent_id for agent_id, is_ready in self.spares.items() if is_ready and agent_id not in self.leaving]
         if leaving:
             why = f"rank {self.members[leaving[0]].rank} leaves: {self.leaving[leaving[0]]}"
         elif len(self.members) > self.target:
@@ -211,13 +224,25 @@ class ElasticGang(Gang):
         return self._reform(now)
 
     def _drain(self, event: DrainAsked, now: float) -> list[Action]:
-        if event.agent_id in self.spares:
-            self._forget(event.agent_id)
-            return [ReturnAgents((event.agent_id,), event.reason)]
-        if event.agent_id not in self.members:
+        if event.agent_id not in self.spares and event.agent_id not in self.members:
             return []
         self.leaving[event.agent_id] = event.reason
-        return self._use_spares(now)
+        if event.agent_id in self.members:
+            return self._use_spares(now)
+        return [] if self._is_last_holder(event.agent_id) else self._let_go()
+
+    def _is_last_holder(self, agent_id: str) -> bool:
+        """Whether nobody that stays has as new a commit: then it must stay until somebody has got it."""
+        staying = [step for other, step in self.commits.items() if other not in self.leaving]
+        return self.commits.get(agent_id, -1) > max(staying, default=-1)
+
+    def _let_go(self) -> list[Action]:
+        """Those that leave and are not needed any more."""
+        actions: list[Action] = []
+        for agent_id, reason in [one for one in self.leaving.items() if one[0] in self.spares]:
+            self._forget(agent_id)
+            actions.append(ReturnAgents((agent_id,), reason))
+        return actions
 
     # -------------------------------------------------------------------------------- failures
 
@@ -270,6 +295,8 @@ class ElasticGang(Gang):
             if verdict is not None:
                 return actions + self._end(verdict, now)
         for agent_id in [agent_id for agent_id in self.leaving if agent_id in self.members]:
+            if self._is_last_holder(agent_id):
+                continue
             reason, self.members[agent_id].lost = self.leaving[agent_id], True
             self._forget(agent_id)
             actions.append(ReturnAgents((agent_id,), reason))
@@ -340,7 +367,7 @@ class ElasticGang(Gang):
         return self._reform(now, dump=True)
 
     def _start_timeout(self) -> Conclude:
-        there = len(self.spares)
+        there = len(self.spares.keys() - self.leaving.keys())
         if self.phase is not Phase.WAITING:
             return super()._start_timeout()
         missing = tuple((rank, "no agent") for rank in range(there, self.spec.minimum))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hopsml.cluster import protocol
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Layout, Member, Placement, Roles
+from hopsml.cluster.preflight.gate import Mode
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class RunRequest:
     roles: Roles = field(default_factory=Roles)
     with_tf_config: bool = True
     resume_url: str = ""
+    resume_step: int = -1  # of the checkpoint there; -1: the newest
     environment: dict[str, str] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
     merge_scope: int | str = 32
@@ -28,6 +30,7 @@ class RunRequest:
     local_logdir: bool = False
     heartbeat_timeout_s: float = 10.0  # silence after which an agent of an elastic run counts as lost
     checkpoint_every_s: float = 60.0  # between two checkpoints that are made of commits
+    preflight: Mode = "off"  # what becomes of slots that are not good enough
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,6 @@ def formation_of(
 ) -> protocol.Formation:
     """What all members share; long, so it is encoded once."""
     source = source or CommitSource()
-    # Where no agent holds a commit any more, the run goes on from its own newest checkpoint.
-    again = generation and source.step < 0 and not request.spec.independent
-    resume_url = request.run_url if again else request.resume_url
     return protocol.Formation(
         run_id=request.spec.run_id,
         generation=generation,
@@ -71,7 +71,8 @@ def formation_of(
         leader=layout.leader,
         world_size=layout.placements[0].world_size,
         run_url=request.run_url,
-        resume_url=resume_url,
+        resume_url=request.resume_url,
+        resume_step=request.resume_step,
         environment=request.environment,
         hooks=request.hooks,
         merge_scope=request.merge_scope,

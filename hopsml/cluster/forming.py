@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from hopsml.cluster import gang, protocol
+from hopsml.cluster import collection, gang, protocol
 from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.elastic_gang import ElasticGang
 from hopsml.cluster.formation import CommitSource, formation_of, launch_of, member_of
@@ -33,11 +33,12 @@ class Former:
             session.work = (run.run_id, -1 if changes else run.gang.generation)
             run.hosts[session.agent_id] = session.hello.host
         if changes:  # the layout is made when it is known who takes part in a generation
-            for session in sessions:
-                session.post(protocol.Preload(run.request.preload))
             hosts = tuple(session.hello.hostname for session in sessions)
             ready = tuple(is_ready(session, run) for session in sessions)
             self._tell(run.run_id, gang.Granted(agent_ids, hosts, ready))
+            for session in sessions:
+                if session.work == (run.run_id, -1):  # those that take part at once have been told with the rest
+                    session.post(protocol.Preload(run.request.preload))
         elif self._lay_out(run, agent_ids):
             self._tell(run.run_id, gang.Granted(tuple(run.placements)))
         else:
@@ -61,7 +62,8 @@ class Former:
     def start(self, run: ActiveRun, action: gang.StartGeneration) -> None:
         """What goes wrong with one run's messages must be that run's error, not the end of an agent's session."""
         try:
-            self._start(run, action)
+            with collection.postponed():
+                self._start(run, action)
         except Exception as error:
             log.exception("run %s cannot be started", run.run_id)
             self._tell(run.run_id, gang.Refused(f"{type(error).__name__}: {error}", "launcher"))
@@ -87,9 +89,7 @@ class Former:
                 )
                 holds = action.step >= 0 and agent_id in action.holders
                 launch = launch_of(run.request, placement, action.generation, holds)
-                # Agents of a group that may change have had it when they were granted.
-                first = () if isinstance(run.gang, ElasticGang) else (protocol.Preload(run.request.preload),)
-                session.post(*first, shared, launch)
+                session.post(protocol.Preload(run.request.preload), shared, launch)
 
     def _start_lane(self, run: ActiveRun, action: gang.StartGeneration) -> None:
         """One worker that is a group of its own; its number stands for rank and generation."""

@@ -166,6 +166,13 @@ class Gang:
 
     def _other(self, event: Event, now: float) -> list[Action]:
         """What concerns groups that may change."""
+        if isinstance(event, DrainAsked) and (rank := self.rank(event.agent_id)) >= 0:
+            return [
+                Note(
+                    f"rank {rank} is about to be lost ({event.reason}), and a group of fixed size ends with it; with "
+                    "min_workers= instead of num_workers= it would go on"
+                )
+            ]
         return []
 
     def _granted(self, event: Granted, now: float) -> list[Action]:

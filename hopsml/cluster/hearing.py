@@ -17,6 +17,7 @@ OfWorker = (
     | protocol.WorkerFailed
     | protocol.WorkerClosed
     | protocol.LogLines
+    | protocol.WorkNote
     | protocol.MirrorState
 )
 
@@ -59,6 +60,8 @@ def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
             return gang.Closed(agent, generation)
         case protocol.LogLines():
             run.state.publish(Change("log", rank, message.text))
+        case protocol.WorkNote():
+            run.state.publish(Change("note", rank, message.text))
         case protocol.MirrorState():
             view.mirror_problem = message.problem
             run.state.publish(Change("note", rank, message.problem or f"rank {rank}: mirroring has caught up"))

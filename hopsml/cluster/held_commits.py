@@ -107,6 +107,8 @@ class HeldCommits:
         from hopsml.storage import checkpoints
         from hopsml.storage.run_dir import RunDir
 
+        directory = RunDir(formation.run_url, formation.storage_timeout_s)
+        directory.check_open()  # this agent may have been cut off while another driver took the run up
         stage = self.folder / "checkpoint"
         stage.mkdir(parents=True, exist_ok=True)
         try:
@@ -115,8 +117,7 @@ class HeldCommits:
             if self.slots.step(slot) != step:
                 raise LookupError("it was overwritten while it was read")
             (stage / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))
-            target = RunDir(formation.run_url).checkpoints
-            checkpoints.commit(stage, target, step, formation.storage_timeout_s)
-            checkpoints.prune(target, KEEP_CHECKPOINTS, formation.storage_timeout_s)
+            checkpoints.commit(stage, directory.checkpoints, step, formation.storage_timeout_s)
+            checkpoints.prune(directory.checkpoints, KEEP_CHECKPOINTS, formation.storage_timeout_s)
         finally:
             shutil.rmtree(stage, ignore_errors=True)

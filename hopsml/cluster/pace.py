@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 AUTOMATIC_FACTOR = 10.0  # times the usual step
 AUTOMATIC_LEAST_S = 30.0
+LOOKS = 8  # reports of a member after which it may be named
+LAGS = 0.75  # share of them at which another one was further already
 FIRST_STEP_S = 600.0  # building, tracing and compiling come before the first step
 
 
@@ -19,11 +21,16 @@ class Pace:
     stopped: set[str] = field(default_factory=set)
     advanced: float = 0.0  # when the furthest member last made a step
     usual_s: float = 0.0
+    looks: dict[str, int] = field(default_factory=dict)
+    lags: dict[str, int] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
 
     def stepped(self, agent_id: str, step: int, stopped: bool, now: float) -> None:
         """A member says how far it is."""
         furthest = max(self.steps.values(), default=None)
         self.steps[agent_id] = step
+        self.looks[agent_id] = self.looks.get(agent_id, 0) + 1
+        self.lags[agent_id] = self.lags.get(agent_id, 0) + (furthest is not None and step < furthest)
         (self.stopped.add if stopped else self.stopped.discard)(agent_id)
         if furthest is None:
             self.advanced = now
@@ -31,6 +38,17 @@ class Pace:
             each = (now - self.advanced) / (step - furthest)
             self.usual_s = each if not self.usual_s else 0.8 * self.usual_s + 0.2 * each
             self.advanced = now
+
+    def newly_slow(self, agent_id: str) -> bool:
+        """Whether this member holds the others up, told once: whenever it says how far it is, another one was further.
+
+        In step with each other all are equally fast; the one that the others wait for is the one that comes last.
+        """
+        looks = self.looks.get(agent_id, 0)
+        if looks < LOOKS or self.lags[agent_id] < LAGS * looks or agent_id in self.named:
+            return False
+        self.named.add(agent_id)
+        return True
 
     def limit_s(self) -> float:
         """How long the furthest member may stand still."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 RETRY_MOST_S = 60.0
+ASIDE = ""  # in place of a run: agents whose slots are not good enough
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class _Agent:
     executor_id: str
     run_id: str | None = None
     idle_since: float = 0.0
+    leaving: bool = False  # it is going away: another one may be asked for
 
 
 @dataclass
@@ -63,6 +65,7 @@ class Pool:
     agents: dict[str, _Agent] = field(default_factory=dict)
     demands: dict[str, int] = field(default_factory=dict)  # run -> wanted; insertion order is the queue
     most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
+    refused: dict[str, int] = field(default_factory=dict)  # run -> agents that were set aside for it
     expected: set[tuple[int, int]] = field(default_factory=set)  # asked for and not connected
     asks: int = 0
     singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
@@ -83,6 +86,7 @@ class Pool:
         """The run wants no more."""
         self.demands.pop(run_id, None)
         self.most.pop(run_id, None)
+        self.refused.pop(run_id, None)
         return self._serve(now) + self._cancel_surplus()
 
     def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
@@ -97,6 +101,11 @@ class Pool:
         agent = self.agents.pop(agent_id, None)
         if agent is not None and returns:
             self.expected.add(agent.slot)
+        return self._serve(now)
+
+    def retired(self, slot: tuple[int, int], now: float) -> list[Action]:
+        """Nobody else comes for this slot: its agents were lost so often that the cluster would give the whole ask up."""
+        self.expected.discard(slot)
         return self._serve(now)
 
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
@@ -115,10 +124,29 @@ class Pool:
                 agent.run_id, agent.idle_since = None, now
         return self._serve(now)
 
+    def leaves(self, agent_id: str, now: float) -> list[Action]:
+        """An agent that a run holds is going away; a successor is wanted before it has gone."""
+        if agent := self.agents.get(agent_id):
+            agent.leaving = True
+        return self._serve(now)
+
     def dismiss(self, agent_ids: tuple[str, ...], reason: str) -> list[Action]:
         """These agents shall end, for instance because their node goes away."""
         known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id, None) is not None)
         return [DismissAgents(known, reason)] if known else []
+
+    def set_aside(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """A run refuses these; nobody shall have them, but they stay: the cluster cannot give the same slots again."""
+        for agent_id in agent_ids:
+            if agent := self.agents.get(agent_id):
+                agent.run_id = ASIDE
+        self.refused[run_id] = self.refused.get(run_id, 0) + len(agent_ids)
+        return self._serve(now)
+
+    def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """A run that was granted agents needs others as well: it waits again, before all others, and gives these back."""
+        self.demands = {run_id: count, **self.demands}
+        return self.returned(agent_ids, now)
 
     def tick(self, now: float, others_wait: bool = False) -> list[Action]:
         """Time passes; ``others_wait``: another job of the application finds no free slot."""
@@ -145,7 +173,7 @@ class Pool:
 
     @staticmethod
     def _idle(agent: _Agent) -> bool:
-        return agent.run_id is None
+        return agent.run_id is None and not agent.leaving
 
     def idle(self) -> list[str]:
         """Agents that no run holds."""
@@ -186,8 +214,10 @@ class Pool:
 
     def _room(self, run_id: str) -> int:
         """How many more agents a run would take."""
-        held = sum(agent.run_id == run_id for agent in self.agents.values())
-        return max(0, self.most.get(run_id, 0) - held)
+        held = sum(agent.run_id == run_id and not agent.leaving for agent in self.agents.values())
+        most = self.most.get(run_id, 0)
+        # After as many refusals as it has workers others will hardly be better: not asked for without end.
+        return max(0, most - held - max(0, self.refused.get(run_id, 0) - most))
 
     def _wanted(self) -> int:
         """Agents that runs wait for or would take."""

@@ -48,7 +48,7 @@ class Formation(Message, frozen=True, tag="formation"):
     leader: str  # host:port of rank 0
     world_size: int
     run_url: str
-    resume_url: str  # run directory to continue from, or empty
+    resume_url: str  # run directory to begin from, where the run has nothing of its own; or empty
     environment: dict[str, str]
     hooks: tuple[str, ...]  # "module:function", called with the context before the user's function
     merge_scope: int | str
@@ -63,6 +63,7 @@ class Formation(Message, frozen=True, tag="formation"):
     commit_holder: str = ""  # host:port of an agent that has it
     commit_certificate: str = ""  # the one that agent shows
     checkpoint_every_s: float = 60.0  # how often the chief's agent puts its newest commit on shared storage
+    resume_step: int = -1  # the checkpoint of ``resume_url`` to begin from; -1: its newest
 
     @property
     def changes(self) -> bool:
@@ -114,6 +115,13 @@ class Stop(Message, frozen=True, tag="stop"):
     dump: bool = False  # first let the Python threads write their stacks into the log
 
 
+class ProbePeer(Message, frozen=True, tag="probe-peer"):
+    """Exchange some bytes with another agent, and say how that went; see ``preflight/probe.py``."""
+
+    agent_id: str
+    address: str  # host:port of its probe door
+
+
 class Release(Message, frozen=True, tag="release"):
     """The run has no further generation on this agent: bring its last files away, forget its commits."""
 
@@ -147,6 +155,7 @@ class Hello(Message, frozen=True, tag="hello"):
     topology: str = ""
     slot: int = 0
     task: int = -1  # Spark's number for this attempt of the task
+    final: bool = False  # Spark would end the whole ask if this attempt were lost too: it is not to be used
 
 
 class PortHeld(Message, frozen=True, tag="port-held"):
@@ -161,6 +170,41 @@ class ServerReady(Message, frozen=True, tag="server-ready"):
     modules: tuple[str, ...]
     mode: str
     import_s: float
+    problem: str = ""
+
+
+class GpuFacts(msgspec.Struct, frozen=True):
+    """The state of one GPU of the slot, by NVML."""
+
+    index: int
+    ecc_errors: int  # uncorrected, since the driver was loaded; 0 where it counts none
+    temperature_c: int
+    processes: int  # that compute on it before the slot's own do
+
+
+class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
+    """What an agent has measured of itself, once; limits are -1 where there is none. 1 MB is 2**20 bytes."""
+
+    clock: float  # seconds since the epoch when it was sent
+    host: str
+    door: int  # port at which neighbours exchange bytes with it
+    folder: str  # its scratch folder
+    open_files: int
+    stack_mb: float
+    shared_memory_mb: float
+    disk_mb: float
+    write_mb_s: float
+    disk_problem: str
+    versions: dict[str, str]
+    gpus: tuple[GpuFacts, ...] = ()
+    took_s: float = 0.0
+
+
+class PeerProbed(Message, frozen=True, tag="peer-probed"):
+    """What came of an exchange of bytes with another agent; ``problem`` is empty where all came back as it was sent."""
+
+    agent_id: str
+    mb_s: float
     problem: str = ""
 
 
@@ -281,11 +325,21 @@ class MirrorState(Message, frozen=True, tag="mirror-state"):
     problem: str
 
 
-ToAgent = Welcome | Renew | Preload | Formation | Launch | Tell | Park | Stop | Release | Dismiss
+class WorkNote(Message, frozen=True, tag="work-note"):
+    """What people should know of the work on this agent: a full disk, a checkpoint that had to be passed over."""
+
+    run_id: str
+    generation: int
+    text: str
+
+
+ToAgent = Welcome | Renew | Preload | ProbePeer | Formation | Launch | Tell | Park | Stop | Release | Dismiss
 ToCoordinator = (
     Hello
     | PortHeld
     | ServerReady
+    | PreflightFacts
+    | PeerProbed
     | Heartbeat
     | WorkerStarted
     | WorkerStepped
@@ -300,6 +354,7 @@ ToCoordinator = (
     | WorkerClosed
     | LogLines
     | MirrorState
+    | WorkNote
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -44,6 +44,7 @@ class Session:
     heard: float  # monotonic seconds
     work: tuple[str, int] | None = None  # run and generation that it works for; -1: it has not begun
     modules: frozenset[str] = frozenset()  # that its workers find imported
+    leaving: str = ""  # why it is going away soon
     was_cut: bool = False  # by us: it may still be there, frozen
     commit_door: tuple[int, str] | None = None  # port and certificate, where others can fetch commits
     unsent: int = 0  # bytes that waited to be sent when it was last looked at

@@ -37,6 +37,7 @@ from hopsml.cluster.protocol import (
     WorkerStarted,
     WorkerStepped,
     WorkerUsage,
+    WorkNote,
 )
 from hopsml.cluster.usage import Sampler
 from hopsml.cluster.worker import DUMP_SIGNAL, Event
@@ -77,6 +78,8 @@ class Work:
         self.reported = False
         self._flush_s = formation.flush_s
         self._server: ForkClient | None = None
+        self._noted: set[str] = set()
+        self._loop = asyncio.get_running_loop()
         self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
         self._mail = Mail(self._undeliverable)
         self._held = 0  # heartbeats for which its process has been stopped
@@ -122,6 +125,7 @@ class Work:
             self.environment,
             self.sys_path,
             self.commits,
+            self._note_from_thread,
         )
         log_path = self.tree.base / "logs" / self._log_name
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -245,9 +249,24 @@ class Work:
         self._append("metrics.jsonl", {"time": event.time, "step": event.step, **event.metrics})
 
     def _append(self, name: str, row: dict[str, Any]) -> None:
-        """One line to a file of the run directory; NaN stays NaN, which a loss that diverged must."""
-        with open(self.tree.base / name, "ab") as file:
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        """One line to a file of the run directory; NaN stays NaN, which a loss that diverged must.
+
+        A disk that takes nothing costs lines, not the training.
+        """
+        try:
+            with open(self.tree.base / name, "ab") as file:
+                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            self._note(f"lines of {name} are lost: {self.tree.base}: {error.strerror or error}")
+
+    def _note_from_thread(self, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._note, text)
+
+    def _note(self, text: str) -> None:
+        """Something that people should know, said once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.send(WorkNote(*self.key, text=f"rank {self.launch.rank}: {text}"))
 
     async def _follow_usage(self) -> None:
         """Samples of what the worker uses, to the coordinator and into a file beside its log."""

@@ -22,6 +22,7 @@ from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.zygote_process import ZygoteProcess
 from hopsml.errors import CoordinatorLost
 from hopsml.experiment import shared_machine
+from hopsml.experiment.taking_up import EarlierRuns
 from hopsml.storage import filesystem
 from hopsml.tracking.mlflow.link import LINK
 
@@ -45,6 +46,7 @@ class Application:
     backend: Backend
     coordinator: Coordinator
     keep_warm_s: float
+    earlier_runs: EarlierRuns
     environment: dict[str, str] = field(default_factory=dict)  # the profile's variables for the driver
     runs: weakref.WeakSet[Joinable] = field(default_factory=weakref.WeakSet)
 
@@ -126,10 +128,12 @@ def _open(
 ) -> Application:
     key = context.applicationId if context is not None else _local_id
     backend: Backend
+    attempt = 1
     if context is not None:
-        from hopsml.cluster.backends.spark import SparkBackend
+        from hopsml.cluster.backends.spark import SparkBackend, application_attempt
 
         backend = SparkBackend(context)
+        attempt = application_attempt(context)
         shared_disk = context.master.startswith("local")
     else:
         from hopsml.cluster.backends.local import LocalBackend
@@ -148,7 +152,8 @@ def _open(
         coordinator.start()
     except OSError as error:
         raise CoordinatorLost(f"the coordinator could not open its port: {error}") from error
-    return Application(key, backend, coordinator, keep_warm_s, profile.environment if profile else {})
+    earlier_runs = EarlierRuns(key, attempt)
+    return Application(key, backend, coordinator, keep_warm_s, earlier_runs, profile.environment if profile else {})
 
 
 def _active_context() -> Any:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hopsml.cluster.preflight.gate import MODES, Mode
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 
@@ -91,6 +92,14 @@ def merge_scope(value: Any) -> int | str:
     if isinstance(value, str):
         raise ArgumentError(f"merge_scope={value!r} is not known; it must be a whole number from 1, or 'all'")
     return whole_number("merge_scope", value)
+
+
+def preflight(value: Any) -> Mode:
+    """How slots are looked at before they train."""
+    for mode in MODES:
+        if value == mode:
+            return mode
+    raise ArgumentError(f"preflight={value!r}: it must be one of {', '.join(map(repr, MODES))}")
 
 
 def text(name: str, value: Any) -> str:

@@ -43,6 +43,7 @@ class Options:
     progress_timeout: float | None = None
     checkpoint_every: float = 60.0
     register_as: str | None = None
+    preflight: str = "warn"
 
 
 def collective_all_reduce(*positional: Any, **named: Any) -> Result:
@@ -76,6 +77,8 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
             times the usual step, at least 30.
         checkpoint_every: seconds between two checkpoints on shared storage that are made of an elastic State's commits.
         environment: variables for the workers.
+        preflight: what becomes of a slot with too few open files, a full disk, a bad GPU, another version, no way to its
+            neighbour: "warn" names it in a note, "enforce" waits for the figures and trains without it, "off" looks away.
         register_as: where MLflow is used, a name in its model registry: what a successful run exports becomes a version.
 
     Raises:
@@ -123,6 +126,7 @@ def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan
         metric_key=options.metric_key,
         checkpoint_every_s=arguments.seconds("checkpoint_every", options.checkpoint_every),
         register_as=arguments.model_name("register_as", options.register_as),
+        preflight=arguments.preflight(options.preflight),
     )
 
 

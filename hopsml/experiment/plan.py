@@ -14,9 +14,10 @@ from hopsml.cluster import capture, gpus
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
+from hopsml.cluster.preflight.gate import Mode
 from hopsml.cluster.run_state import Change
 from hopsml.errors import CoordinatorLost, NotEnoughSlots
-from hopsml.experiment import applications, arguments, mlflow, progress
+from hopsml.experiment import applications, arguments, mlflow, progress, taking_up
 from hopsml.experiment.plain import as_json
 from hopsml.experiment.run import Run
 from hopsml.storage import job_record
@@ -97,8 +98,10 @@ class Plan:
     member: Member | None = None
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
+    continues: str = ""  # URL of the run that this one takes up, whose driver is gone
     register_as: str | None = None  # name in MLflow's model registry
     group: Group | None = None  # the runs that MLflow shows below one
+    preflight: Mode = "warn"  # what becomes of slots that are not good enough
 
 
 def start(plan: Plan) -> Run:
@@ -117,7 +120,14 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     application = applications.current(plan.profile, plan.keep_warm_s, _preload(plan, captured))
     size = _size(plan, application)
     record = _record(plan, captured, application, size, seed)
+    # What a search goes on with is in its journal.
+    searches = plan.lanes is not None or plan.member is not None
+    continues = "" if searches else application.earlier_runs.take(store, record) or plan.continues
+    record |= {"continues": continues, "resumed_from": resume_url}
     directory = _directory(plan, store, application, record)
+    if continues:
+        taking_up.end(continues, directory)
+    resume_url, resume_step = taking_up.standing(continues or resume_url)
     request = RunRequest(
         spec=_spec(plan, plan.member.run_id if plan.member is not None else directory.run_id, size),
         payload=captured.payload if plan.lanes is None else _lane_payload(plan.lanes, captured, seed),
@@ -126,6 +136,7 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
         roles=plan.roles,
         with_tf_config=plan.with_tf_config,
         resume_url=resume_url,
+        resume_step=resume_step,
         environment=_environment(plan, directory, seed),
         hooks=HOOKS,
         merge_scope=plan.merge_scope,
@@ -134,11 +145,15 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
         local_logdir=plan.local_logdir,
         checkpoint_every_s=plan.checkpoint_every_s,
         heartbeat_timeout_s=plan.elastic.heartbeat_timeout_s if plan.elastic else 10.0,
+        preflight=plan.preflight,
     )
     run, application = _launch(plan, request, captured, directory, application)
     try:
         if tell is not None:
             run.observe(tell(run.state, plan.name, directory.url))
+        if continues:
+            where = f"the checkpoint of step {resume_step}" if resume_url else "the beginning: it had no checkpoint yet"
+            run.state.publish(Change("note", text=f"goes on with {continues} from {where}"))
         if captured.large:
             run.state.publish(Change("note", text=captured.large))
         mlflow.follow(run, record, application.environment, register_as=plan.register_as, group=plan.group)
@@ -304,6 +319,7 @@ def _record(
         "profile": plan.profile or os.environ.get("HOPSML_PROFILE"),
         "backend": application.backend.name,
         "application": application.id,
+        "attempt": application.earlier_runs.attempt,
         "user": settings.project_name(),
         "driver": platform.node(),
         **run_record.of_driver(),

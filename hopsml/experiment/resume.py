@@ -18,9 +18,11 @@ def resume(run: Any, *, profile: str | None = None, progress: bool = True) -> Re
 
     ``run`` is its URL, path, id, handle or result. The function and its arguments are those of the record; a
     ``hopsml.elastic.State`` or a ``hopsml.tensorflow.Checkpointer`` in it restores what was saved. Workers of the first run
-    are gone by then: they live on a lease of their driver.
+    are gone by then: they live on a lease of their driver. The first run counts as ended (LOST) from now on, and an agent
+    that was cut off adds no checkpoint to it any more.
 
-    Raises ArgumentError for a run that has finished, or that was not recorded well enough; otherwise as ``submit``.
+    Raises ArgumentError for a run that has finished or goes on elsewhere, or that was not recorded well enough; otherwise as
+    ``submit``.
     """
     return submit(run, profile=profile, progress=progress).result()
 
@@ -34,5 +36,7 @@ def submit(run: Any, *, profile: str | None = None, progress: bool = True) -> Ru
             f"run {directory.run_id} has finished: there is nothing to go on with; experiment.rerun repeats it, and "
             f"collective_all_reduce(..., resume={directory.run_id!r}) trains on from its last checkpoint"
         )
+    if status is not None and status.get("continued_by"):
+        raise ArgumentError(f"run {directory.run_id} goes on in {status['continued_by']} already: resume that one")
     again = rerun.build(directory.url, profile=profile, progress=progress)
-    return plan.start(dataclasses.replace(again, resume=directory.url))
+    return plan.start(dataclasses.replace(again, resume=directory.url, continues=directory.url))

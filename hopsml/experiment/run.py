@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from hopsml.cluster.run_state import Change, Observer, RunState
-from hopsml.errors import ArgumentError, CoordinatorLost, PathNotFound, RunCancelled, RunError
+from hopsml.errors import ArgumentError, CoordinatorLost, PathNotFound, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.plain import as_json, outputs
 from hopsml.experiment.result import Result
@@ -242,13 +242,14 @@ class Run:
 
     def _write_status(self, error: BaseException | None) -> None:
         state = "FINISHED" if error is None else "CANCELLED" if isinstance(error, RunCancelled) else "FAILED"
-        self.directory.write_status(
+        self.directory.end(
             {
                 "run_id": self.run_id,
                 "state": state,
                 "ended": time.time(),
                 "seconds": round(time.time() - self.state.began, 3),
                 "error": as_json(str(error)) if error is not None else "",
+                "raised": isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
                 "workers": as_json(self.status()["members"]),
                 "not_on_shared_storage": {str(rank): list(paths) for rank, paths in self.state.behind.items()},
             }

@@ -181,6 +181,25 @@ class RunDir:
         except PathNotFound:
             return None
 
+    def end(self, record: Mapping[str, Any]) -> bool:
+        """Write ``status.json`` unless the run has ended already; whether it was this call that ended it.
+
+        Of a driver that was taken for dead and the one that took its run up, the first to write wins.
+        """
+        try:
+            self._system.write_bytes(self.status_json, to_json(record), overwrite=False)
+        except PathExists:
+            return False
+        return True
+
+    def check_open(self) -> None:
+        """Raises StorageError where the run has ended: nothing may be added to its checkpoints then."""
+        status = self.read_status()
+        if status is not None:
+            successor = status.get("continued_by")
+            why = f"it goes on in {successor}" if successor else f"it has ended ({status.get('state')})"
+            raise StorageError(f"nothing is added to {self.url} any more: {why}", self.url)
+
     def write_json(self, url: str, record: Mapping[str, Any]) -> None:
         """Any record of this run, in one step. ArgumentTypeError names a value that JSON cannot hold."""
         self._system.write_bytes(url, to_json(record))

@@ -32,7 +32,7 @@ class _Array(msgspec.Struct, frozen=True):
 class _Description(msgspec.Struct, frozen=True):
     version: int
     step: int
-    position: dict[str, int]
+    position: dict[str, int | float]
     arrays: tuple[_Array, ...]
     values: dict[str, bytes]  # pickled
 
@@ -44,7 +44,7 @@ class Snapshot:
     step: int
     arrays: dict[str, NDArray[Any]]
     values: dict[str, bytes] = field(default_factory=dict)
-    position: dict[str, int] = field(default_factory=dict)
+    position: dict[str, int | float] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -7,9 +7,11 @@ sample where the last one stopped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training.ramp import RAMP_EPOCHS, Ramp, first_ramp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +30,12 @@ class Sampler:
 
     With ``scaling="constant"`` a global batch has ``global_batch_size`` samples whatever the number of workers; with
     "linear" each worker has ``global_batch_size`` divided by ``reference_workers``, and the global batch grows with the
-    group; ``learning_rate_scale`` says by how much the learning rate has to follow (arXiv 1706.02677, section 2.1).
+    group; the learning rate, which is meant for ``reference_workers``, has to follow (arXiv 1706.02677, section 2.1):
+
+        for batch in state.resume(data):
+            optimizer.learning_rate = 0.1 * data.learning_rate_scale
+
+    It falls with the group at once, and rises over ``ramp_epochs`` (section 2.2); ``ramp.py``.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class Sampler:
         drop_last: bool = False,
         scaling: Scaling = "constant",
         reference_workers: int = 1,
+        ramp_epochs: float = RAMP_EPOCHS,
     ) -> None:
         """Raises ArgumentTypeError or ArgumentError for a number without meaning.
 
@@ -63,17 +71,22 @@ class Sampler:
             )
         self.n_samples, self.global_batch_size, self.seed = n_samples, global_batch_size, seed
         self.epochs, self.shuffle, self.drop_last = epochs, shuffle, drop_last
-        self.scaling, self.reference_workers = scaling, reference_workers
+        if isinstance(ramp_epochs, bool) or not isinstance(ramp_epochs, (int, float)) or not 0 <= ramp_epochs < 1e6:
+            raise ArgumentError(f"ramp_epochs={ramp_epochs!r}: it must be a number of epochs, or 0 for none")
+        self.scaling, self.reference_workers, self.ramp_epochs = scaling, reference_workers, ramp_epochs
         self.epoch, self.offset = 0, 0  # of the next batch
         self.rank, self.world_size = 0, 1
         self.batch_size = 0  # samples in the present global batch
         self._permutation: tuple[int, NDArray[np.int64]] | None = None
+        self._ramp: Ramp | None = None
 
     # ------------------------------------------------------------------------------------------ the group
 
     def join(self, rank: int, world_size: int) -> None:
         """Take this share from now on."""
         self.rank, self.world_size = rank, world_size
+        if self._samples == 0:  # whatever was asked before there was a group
+            self._ramp = None
 
     @property
     def size(self) -> int:
@@ -84,16 +97,33 @@ class Sampler:
 
     @property
     def learning_rate_scale(self) -> float:
-        """Factor for the learning rate: 1.0 with a constant global batch."""
-        return self.size / self.global_batch_size
+        """Factor for the learning rate of the present batch: 1.0 with a constant global batch."""
+        return self._present_ramp().factor(self._samples) if self.scaling == "linear" else 1.0
+
+    @property
+    def _samples(self) -> int:
+        """Seen since the beginning of the training."""
+        return self.epoch * self.n_samples + self.offset
+
+    def _present_ramp(self) -> Ramp:
+        """Towards the factor of the present group."""
+        target, length = self.size / self.global_batch_size, self.ramp_epochs * self.n_samples
+        before = self._ramp or first_ramp(target, length)
+        self._ramp = before.towards(target, self._samples, length)
+        return self._ramp
 
     # ------------------------------------------------------------------------------------------ the position
 
-    def position(self) -> dict[str, int]:
+    def position(self) -> dict[str, int | float]:
         """Where it is; the same on all ranks."""
-        return {"epoch": self.epoch, "offset": self.offset, "n_samples": self.n_samples, "seed": self.seed}
+        position: dict[str, int | float] = {"n_samples": self.n_samples, "seed": self.seed}
+        position |= {"epoch": self.epoch, "offset": self.offset}
+        if self.scaling == "linear":
+            ramp = self._present_ramp()
+            position |= {"ramp_start": ramp.start, "ramp_target": ramp.target, "ramp_began": ramp.began}
+        return position
 
-    def go_to(self, position: dict[str, int]) -> None:
+    def go_to(self, position: Mapping[str, int | float]) -> None:
         """Go on behind a position. Raises ArgumentError where it belongs to other data or another order."""
         for name in ("n_samples", "seed"):
             if position[name] != getattr(self, name):
@@ -101,7 +131,12 @@ class Sampler:
                     f"the state to go on from was made with {name}={position[name]}, this sampler has "
                     f"{name}={getattr(self, name)}: it must be the same, or the same samples cannot be told apart"
                 )
-        self.epoch, self.offset = position["epoch"], position["offset"]
+        self.epoch, self.offset = int(position["epoch"]), int(position["offset"])
+        if "ramp_start" in position:
+            length = self.ramp_epochs * self.n_samples
+            self._ramp = Ramp(
+                float(position["ramp_start"]), float(position["ramp_target"]), int(position["ramp_began"]), length
+            )
 
     @property
     def is_exhausted(self) -> bool:

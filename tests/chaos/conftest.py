@@ -1,7 +1,8 @@
-"""The table of what was survived: shown at the end, and written to the file that $HOPSML_CHAOS_RESULTS names."""
+"""The rounds that are played, and what came of them: shown at the end, and written where $HOPSML_CHAOS_RESULTS says."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from pathlib import Path
@@ -9,9 +10,23 @@ from typing import Any
 
 import pytest
 
+from tests.chaos import table
 from tests.chaos.runner import Outcome
 
 _OUTCOMES = pytest.StashKey[list[Outcome]]()
+ROUNDS = int(os.environ.get("HOPSML_CHAOS_ROUNDS", "1"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Play everything several times where that is asked for."""
+    if "played" in metafunc.fixturenames and ROUNDS > 1:
+        metafunc.parametrize("played", range(1, ROUNDS + 1), ids=lambda number: f"round {number}")
+
+
+@pytest.fixture(autouse=True)
+def played() -> int:
+    """The number of the round."""
+    return 1
 
 
 @pytest.fixture
@@ -26,36 +41,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     results = os.environ.get("HOPSML_CHAOS_RESULTS")
     if not outcomes or not results:
         return
-    for line in table(outcomes):
+    for line in table.text(outcomes):
         terminalreporter.write_line(line)
-    Path(results).parent.mkdir(parents=True, exist_ok=True)
+    path = Path(results)
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = [outcome.as_json() for outcome in outcomes]
-    Path(results).write_text(json.dumps({"rows": rows, **totals(outcomes)}, indent=1) + "\n")
-    terminalreporter.write_line(json.dumps(totals(outcomes)))
-
-
-def table(outcomes: list[Outcome]) -> list[str]:
-    """For people."""
-    width = max(len(outcome.scenario) for outcome in outcomes)
-    head = f"{'scenario':{width}}  backend  state     recovered  lost  repeated  skipped  left over"
-    rows = [
-        f"{one.scenario:{width}}  {one.backend:7}  {one.state:8}  {_seconds(one.recovered_s):>9}  {one.steps_lost:4}  "
-        f"{one.samples_repeated:8}  {one.samples_skipped:7}  {one.left_over:9}{'' if one.passed else '  ' + one.problem}"
-        for one in outcomes
-    ]
-    return [head, *rows]
-
-
-def totals(outcomes: list[Outcome]) -> dict[str, Any]:
-    """For scripts."""
-    return {
-        "scenarios": len(outcomes),
-        "failed": [f"{one.scenario} ({one.backend})" for one in outcomes if not one.passed],
-        "left_over": sum(one.left_over for one in outcomes),
-        "samples_repeated": sum(one.samples_repeated for one in outcomes),
-        "samples_skipped": sum(one.samples_skipped for one in outcomes),
-    }
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
+    path.write_text(json.dumps({"rows": rows, **table.totals(outcomes)}, indent=1) + "\n")
+    about = f"{datetime.date.today()}, {os.cpu_count()} cores, {ROUNDS} round{'s' if ROUNDS > 1 else ''}."
+    path.with_suffix(".md").write_text(table.page(outcomes, about))
+    terminalreporter.write_line(json.dumps(table.totals(outcomes)))

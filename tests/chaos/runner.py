@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import psutil
 
 from hopsml import experiment
 from hopsml.errors import RunError
-from tests.chaos.history import generations, recovered_s, repeated_and_skipped, steps_lost
+from tests.chaos.history import Generation, generations, recovered_s, repeated_and_skipped, steps_lost
 from tests.chaos.scenarios import Scenario, Trial
 from tests.cluster import elastic_workload
 from tests.cluster.elastic_workload import expected_weight
@@ -35,13 +36,35 @@ class Outcome:
     samples_skipped: int
     left_over: int
     problem: str = ""
+    detail: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def play(scenario: Scenario, backend: str, folder: Path) -> Outcome:
+@dataclass
+class Evidence:
+    """What a scenario has left to judge by; ``limit``: the steps that may be lost."""
+
+    found: list[Generation]
+    disturbed: float  # seconds since the epoch
+    limit: int
+    value: Any = None  # what the training returned; None where it failed
+    problem: str = ""
+    left_over: int = 0
+    notes: list[str] = field(default_factory=list)
+    detail: str = ""
+
+
+def play(scenario: Scenario, backend: str, folder: Path, cluster: Any = None) -> Outcome:
     """Start the run, disturb it, wait for its end, give everything back, look at what happened."""
+    with scenario.around(folder):
+        if scenario.before is not None:
+            scenario.before(cluster)
+        return _play(scenario, backend, folder, cluster)
+
+
+def _play(scenario: Scenario, backend: str, folder: Path, cluster: Any) -> Outcome:
     args = {"folder": str(folder), "commit": COMMIT_EVERY, **scenario.args}
     run = experiment.submit(
         elastic_workload.train,
@@ -51,51 +74,73 @@ def play(scenario: Scenario, backend: str, folder: Path) -> Outcome:
         progress=False,
         **scenario.options,
     )
+    trial = Trial(run, folder, cluster)
     began = time.time()
     problem, value = "", None
     try:
-        scenario.disturb(Trial(run, folder))
-        began = time.time()
+        scenario.disturb(trial)
+        began = trial.disturbed or time.time()
         value = run.result(WAIT_S).value
-    except (RunError, TimeoutError) as error:
-        problem = str(error) if scenario.ends == "FINISHED" else ""
+        problem = scenario.after(trial) if scenario.after is not None else ""
+    except (RunError, TimeoutError, AssertionError) as error:
+        problem = f"{error}; {'; '.join(run.state.notes)}" if scenario.ends == "FINISHED" else ""
         run.cancel()
         run.join(WAIT_S)
     except psutil.NoSuchProcess as error:
         problem = f"the disturbance did not find its victim: {error}"
     finally:
         experiment.shutdown()
-    return _judge(scenario, backend, folder, began, value, problem, run.state.notes)
-
-
-def _judge(
-    scenario: Scenario, backend: str, folder: Path, began: float, value: Any, problem: str, notes: list[str]
-) -> Outcome:
-    found = generations(folder)
-    state = "FINISHED" if value is not None else "FAILED"
-    repeated = skipped = 0
-    if value is not None:
-        repeated, skipped = repeated_and_skipped(value["seen"])
-        difference = abs(value["weight"] - expected_weight()) / abs(expected_weight())
-        if difference > 1e-9:
-            problem = f"the weights differ by {difference:.1e} from those of an undisturbed run"
-    lost, left = steps_lost(found), _left_over(folder)
-    limit = 0 if scenario.loses_nothing else int(scenario.args.get("commit", COMMIT_EVERY)) + 1
-    if not problem and state != scenario.ends:
-        problem = f"it ended {state}, expected was {scenario.ends}"
-    if not problem and lost > limit:
-        problem = f"{lost} steps were lost, at most {limit} may be; {'; '.join(notes)}"
-    passed = not problem and not left and not repeated and not skipped
-    return Outcome(
-        scenario.name, backend, state, passed, recovered_s(found, began), lost, repeated, skipped, left, problem
+    limit = 0 if scenario.loses_nothing else int(args["commit"]) + 1
+    limit = limit if scenario.may_lose is None else scenario.may_lose
+    left = left_over(pids(folder))
+    return judge(
+        scenario,
+        backend,
+        Evidence(generations(folder), began, limit, value, problem, left, run.state.notes, trial.detail),
     )
 
 
-def _left_over(folder: Path) -> int:
-    """Workers that live, after all that time that they were promised to be gone in."""
-    pids = [int(path.read_text()) for path in folder.glob("pid-*-*")]
+def judge(scenario: Scenario, backend: str, seen: Evidence) -> Outcome:
+    """Whether the training came to the end that an undisturbed one comes to, and what it cost."""
+    state, problem = "FINISHED" if seen.value is not None else "FAILED", seen.problem
+    repeated = skipped = 0
+    if seen.value is not None:
+        repeated, skipped = repeated_and_skipped(seen.value["seen"])
+        difference = abs(seen.value["weight"] - expected_weight()) / abs(expected_weight())
+        if difference > 1e-9:
+            problem = f"the weights differ by {difference:.1e} from those of an undisturbed run"
+    lost = steps_lost(seen.found)
+    if not problem and state != scenario.ends:
+        problem = f"it ended {state}, expected was {scenario.ends}"
+    if not problem and lost > seen.limit:
+        problem = f"{lost} steps were lost, at most {seen.limit} may be; {'; '.join(seen.notes)}"
+    if not problem and scenario.notes and not any(scenario.notes in note for note in seen.notes):
+        problem = f"nobody said '{scenario.notes}': {'; '.join(seen.notes)}"
+    return Outcome(
+        scenario.name,
+        backend,
+        state,
+        passed=not problem and not seen.left_over and not repeated and not skipped,
+        recovered_s=recovered_s(seen.found, seen.disturbed),
+        steps_lost=lost,
+        samples_repeated=repeated,
+        samples_skipped=skipped,
+        left_over=seen.left_over,
+        problem=problem,
+        detail=seen.detail,
+    )
+
+
+def pids(folder: Path) -> list[int]:
+    """Of all workers that there were."""
+    return [int(path.read_text()) for path in folder.glob("pid-*-*")]
+
+
+def left_over(found: Iterable[int]) -> int:
+    """How many live, after all that time that they were promised to be gone in."""
+    watched = list(found)
     deadline = time.monotonic() + GONE_S
-    while alive := [pid for pid in pids if _lives(pid)]:
+    while alive := [pid for pid in watched if _lives(pid)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from hopsml.cluster.held_commits import STATE_FILE
 from hopsml.experiment.run import Run
+from tests.chaos import networks, places
 from tests.cluster.workloads import wait_until
 
 WAIT_S = 60.0
+FULL = bool(os.environ.get("HOPSML_CHAOS_RESULTS"))  # `make chaos`, not only a test run
 
 
 @dataclass
@@ -23,6 +28,9 @@ class Trial:
 
     run: Run
     folder: Path
+    cluster: Any = None  # the Hadoop cluster, where there is one
+    detail: str = ""  # what a scenario has measured besides
+    disturbed: float = 0.0  # when the harm was done, seconds since the epoch; 0: when the disturbance returns
 
     def pid(self, rank: int, generation: int = 0) -> int:
         """Of a worker."""
@@ -41,6 +49,23 @@ class Trial:
         """Until rank 0 has finished it."""
         path = self.folder / "step-0"
         wait_until(lambda: path.exists() and int(path.read_text()) >= step, f"step {step}", WAIT_S)
+
+    def hurry(self) -> None:
+        """Let the rest of the steps take no time."""
+        (self.folder / "hurry").touch()
+
+    def await_world(self, world: int, after: int = -1) -> int:
+        """Until a generation later than ``after`` has this many members, and has done a step; its number."""
+
+        def there() -> int | None:
+            status = self.run.status()
+            number, members = status["generation"], len(status["members"])
+            steps = any(self.folder.glob(f"{number}-*-{world - 1}.npy"))
+            return number + 1 if number > after and members == world and steps else None
+
+        found = wait_until(lambda: there() or self.run.done(), f"{world} workers that make steps", WAIT_S)
+        assert not self.run.done(), f"the run ended before {world} workers made steps"
+        return int(found) - 1
 
     def await_generation(self, number: int, world: int) -> None:
         """Until the group has this many members."""
@@ -63,9 +88,15 @@ class Scenario:
     most: int = 2
     args: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    needs: str = ""  # "spark": there must be an executor
+    needs: str = ""  # "spark": there must be an executor; "local": agents that are processes of this machine
+    around: Callable[[Path], AbstractContextManager[None]] = lambda folder: nullcontext()  # where it takes place
+    notes: str = ""  # what must have been said
+    may_lose: int | None = None  # steps; by default those from one commit to the next
     ends: str = "FINISHED"
     loses_nothing: bool = False  # a planned change
+    before: Callable[[Any], None] | None = None  # what is done to the Hadoop cluster before the run begins
+    after: Callable[[Trial], str] | None = None  # a look at what else must hold at its end; says what does not
+    quick: bool = True  # whether it is played in every test run, not only by `make chaos`
 
 
 def _kill(*ranks: int, number: int = signal.SIGKILL) -> Callable[[Trial], None]:
@@ -91,6 +122,66 @@ def _again(trial: Trial) -> None:
     os.kill(trial.pid(0, 1), signal.SIGKILL)
 
 
+def _corrupted_checkpoint(trial: Trial) -> None:
+    """Nobody holds a commit any more, and the newest checkpoint holds other bytes than were written."""
+    trial.await_step(12)
+    made = Path(trial.run.run_dir.removeprefix("file://"), "checkpoints")
+    wait_until(lambda: len(list(made.glob("step-*/manifest.json"))) >= 2, "two checkpoints", WAIT_S)
+    for agent in [trial.above(rank, "agent") for rank in (0, 1)]:
+        agent.kill()
+    newest = max(made.glob("step-*/manifest.json")).parent / STATE_FILE
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    newest.write_bytes(content)
+
+
+def _decommission(rank: int) -> Callable[[Trial], None]:
+    """As a node manager or Kubernetes does it: the executor's JVM gets SIGPWR, and has some time left."""
+
+    def disturb(trial: Trial) -> None:
+        trial.await_step(4)
+        trial.above(rank, "executor").send_signal(signal.SIGPWR)
+
+    return disturb
+
+
+def _network_away(trial: Trial) -> None:
+    """For less time than makes a member count as lost."""
+    trial.await_step(4)
+    networks.pull_cable(1)
+    time.sleep(3.0)  # the harm itself, not a wait for something
+    networks.plug_in(1)
+
+
+def _network_lost(trial: Trial) -> None:
+    """For good: the member on that host ends itself, because nobody can tell it to."""
+    trial.await_step(4)
+    there = _rank_on(f"{networks.SUBNET}.11", trial)
+    worker, agent = psutil.Process(trial.pid(there)), trial.above(there, "agent")
+    networks.pull_cable(1)
+    trial.disturbed = time.time()
+    wait_until(lambda: not (_lives(worker) or _lives(agent)), "the end of those that are cut off", WAIT_S)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Not even as a zombie, which an agent is until its driver looks."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _rank_on(address: str, trial: Trial) -> int:
+    return next(int(one["rank"]) for one in trial.run.status()["members"] if one["host"] == address)
+
+
+def _full_disk(trial: Trial) -> None:
+    """Before the second checkpoint is made, and for good; a worker is killed besides."""
+    trial.await_step(4)
+    places.fill(trial.folder)
+    trial.await_step(10)
+
+
 def _while_forming(trial: Trial) -> None:
     os.kill(trial.pid(1), signal.SIGKILL)
 
@@ -109,6 +200,16 @@ def _grow_and_shrink(trial: Trial) -> None:
     trial.await_step(10)
     trial.run.resize(3)
     trial.await_generation(2, 3)
+
+
+def _same_agent_again_and_again(trial: Trial) -> None:
+    """More often than Spark starts one task anew; each time the others keep the state."""
+    stays = trial.above(0, "agent").pid
+    for number in range(1, 6):
+        generation = trial.await_world(2, number - 2)
+        trial.await_step(6 * number)
+        rank = next(rank for rank in (0, 1) if trial.above(rank, "agent", generation).pid != stays)
+        trial.above(rank, "agent", generation).kill()
 
 
 def _come_back(trial: Trial) -> None:
@@ -135,14 +236,35 @@ SCENARIOS = (
     Scenario("kill -9 of an agent (Spark's Python worker)", _end("agent", 1)),
     Scenario("SIGSTOP of an agent", _end("agent", 1, signal.SIGSTOP), args={"step_s": 0.1},
              options={"heartbeat_timeout": 2.0}),
+    Scenario("kill -9 of the same agent, five times", _same_agent_again_and_again, args={"step_s": 0.05}, quick=False),
     Scenario("kill -9 of an executor", _end("executor", 1), needs="spark"),
     Scenario("kill -9 of rank 0's executor", _end("executor", 0), needs="spark"),
+    Scenario("Spark decommissions an executor", _decommission(1), least=1, args={"step_s": 0.4, "commit": 1000},
+             needs="spark", loses_nothing=True, notes="rank 1 leaves: Spark decommissions executor"),
+    Scenario("Spark decommissions rank 0's executor", _decommission(0), args={"step_s": 0.2, "commit": 1000},
+             needs="spark", loses_nothing=True, notes="rank 0 leaves: Spark decommissions executor"),
     Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.5}, needs="spark"),
     Scenario("3 workers, then 1, then 3", _grow_and_shrink, least=1, most=3, args={"step_s": 0.06, "commit": 1000},
              loses_nothing=True),
     Scenario("a loss during recovery", _again),
     Scenario("a loss while forming", _while_forming),
     Scenario("a loss during commits of 40 MB", _kill(1), args=LARGE),
-    Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1}),
+    Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1, "step_s": 0.03},
+             notes="rank 1 on"),
+    Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
+             args={"step_s": 0.05}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
+    Scenario("loss of network for 3 s", _network_away, args={"step_s": 0.12}, needs="local",
+             around=networks.two_hosts, loses_nothing=True),
+    Scenario("loss of network for good", _network_lost, args={"step_s": 0.1}, options={"heartbeat_timeout": 2.0},
+             needs="local", around=networks.two_hosts),
+    Scenario("full scratch disk", _full_disk, args={"step_s": 0.05, "ballast_mb": 2},
+             options={"checkpoint_every": 0.2}, needs="local", around=places.small_disk, notes="No space left on device"),
+    Scenario("slow scratch disk, and a loss", _kill(1), args={"step_s": 0.02}, options={"checkpoint_every": 0.2},
+             needs="local", around=places.slow_disk),
     Scenario("reset limit reached", _too_often, args={"step_s": 0.03}, options={"reset_limit": 2}, ends="FAILED"),
 )  # fmt: skip
+
+
+def played_here(scenarios: Iterable[Scenario]) -> list[Scenario]:
+    """Those for this test run: all of them in `make chaos`."""
+    return [scenario for scenario in scenarios if FULL or scenario.quick]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.runner import Outcome, play
-from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.chaos.scenarios import SCENARIOS, Scenario, played_here
 from tests.experiment.conftest import store
 
 pytestmark = pytest.mark.chaos
 __all__ = ["store"]
-HERE = [scenario for scenario in SCENARIOS if scenario.needs != "spark"]
+HERE = played_here(scenario for scenario in SCENARIOS if scenario.needs != "spark")
 
 
 @pytest.mark.parametrize("scenario", HERE, ids=lambda scenario: scenario.name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.runner import Outcome, play
-from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.chaos.scenarios import SCENARIOS, Scenario, played_here
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.conftest import end_spark, spark_environment, store
 
@@ -38,7 +38,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             end_spark()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+HERE = [scenario for scenario in played_here(SCENARIOS) if scenario.needs != "local"]
+
+
+@pytest.mark.parametrize("scenario", HERE, ids=lambda scenario: scenario.name)
 def test_scenario(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
     infos = spark._jsc.sc().statusTracker().getExecutorInfos
     wait_until(lambda: len(infos()) == 1 + EXECUTORS, "the executors that the last scenario has cost", 60)

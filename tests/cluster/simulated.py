@@ -91,6 +91,9 @@ class SimulatedBackend:
     def others_wait(self) -> bool:
         return False
 
+    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+        return {}
+
     def close(self) -> None:
         for thread in self._threads:
             thread.join(30)

@@ -13,8 +13,13 @@ import psutil
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import ArgumentError, WorkerFailed
+from hopsml.errors import ArgumentError, RunError, WorkerFailed
+from hopsml.experiment import applications
+from hopsml.experiment.resume import submit as submit_again
 from hopsml.experiment.run import Run
+from hopsml.experiment.taking_up import EarlierRuns
+from hopsml.storage.checkpoints import steps
+from tests.chaos.history import generations, steps_lost
 from tests.cluster import elastic_workload
 from tests.cluster.elastic_workload import check_history, expected_weight
 from tests.cluster.workloads import WAIT_S, wait_until
@@ -160,8 +165,81 @@ def test_a_run_whose_driver_was_killed_is_resumed_from_its_newest_checkpoint(sto
     assert saved >= 2 and steps[0] == 1  # the first run's; the second began behind its checkpoint
 
 
+def begin_second_attempt(run: Run) -> None:
+    """As if YARN had started this driver once more: what there is of the application is its predecessor's."""
+    applications.current().earlier_runs = EarlierRuns(run.directory.read_run()["application"], 2)
+
+
+def test_a_second_attempt_does_not_train_again_what_had_finished(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, args={"by_run": True})
+    first = check_result(run, 0)
+    begin_second_attempt(run)
+    again = submit(tmp_path, args={"by_run": True})
+    assert check_result(again, 0) == first
+    assert again.run_id != run.run_id and "from the checkpoint of step 39" in notes(again)
+    assert not list((tmp_path / again.run_id).glob("*.npy"))  # no step was done
+    assert again.directory.read_run()["continues"] == run.run_dir
+    third = submit(tmp_path, args={"by_run": True})  # the script makes the same call once more: that one is new
+    assert check_result(third, 0) and list((tmp_path / third.run_id).glob("*.npy"))
+
+
+def test_a_second_attempt_reports_an_error_of_the_users_own_code_and_starts_nothing(
+    store: Path, tmp_path: Path
+) -> None:
+    run = submit(tmp_path, args={"raise_at": 5})
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    begin_second_attempt(run)
+    with pytest.raises(RunError, match=r"not started again(.|\n)*a bug in the user's code") as caught:
+        submit(tmp_path, args={"raise_at": 5})
+    assert caught.value.run_dir == run.run_dir
+    assert len(list(store.glob("Experiments/*"))) == 1
+
+
+def test_a_run_that_goes_on_elsewhere_is_not_resumed_twice(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, args={"step_s": 0.1, "by_run": True}, checkpoint_every=0.1)
+    wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
+    again = submit_again(run, progress=False)  # its driver is alive, and does not know
+    with pytest.raises(ArgumentError, match=f"goes on in .*{again.run_id} already"):
+        experiment.resume(run)
+    check_result(run, 0)
+    check_result(again, 0)
+    status = run.directory.read_status()
+    assert status is not None and (status["state"], status["continued_by"]) == ("LOST", again.run_dir)
+    assert max(steps(run.directory.checkpoints)) < 39 == max(steps(again.directory.checkpoints))
+
+
 def test_a_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
     run = experiment.submit(lambda: None, num_workers=1, progress=False)
     run.result(WAIT_S)
     with pytest.raises(ArgumentError, match="has finished"):
         experiment.resume(run)
+
+
+def test_an_agent_that_gets_sigterm_hands_over_and_leaves(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, least=1, most=2, args={"commit": 1000, "step_s": 0.05})
+    await_step(tmp_path, 5)
+    agent = psutil.Process(pid_of(tmp_path, 1)).parents()[1]
+    agent.terminate()
+    assert check_result(run, 2)["worlds"][-1] == 2  # a successor has joined
+    assert "rank 1 leaves: its agent was sent SIGTERM" in notes(run)
+    assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
+    found = generations(tmp_path)
+    assert steps_lost(found) == 0
+
+
+def test_the_only_worker_s_agent_waits_for_its_successor(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, least=1, most=1, args={"commit": 1000, "step_s": 0.05})
+    await_step(tmp_path, 5)
+    psutil.Process(pid_of(tmp_path, 0)).parents()[1].terminate()
+    check_result(run, 1)
+    assert steps_lost(generations(tmp_path)) == 0
+
+
+def test_a_run_of_fixed_size_says_that_a_member_is_about_to_be_lost(store: Path, tmp_path: Path) -> None:
+    args = {"folder": str(tmp_path), "commit": 1, "step_s": 0.05}
+    run = experiment.submit(elastic_workload.train, args=args, num_workers=2, progress=False)
+    await_step(tmp_path, 3)
+    psutil.Process(pid_of(tmp_path, 1)).parents()[1].terminate()
+    assert run.result(WAIT_S).value["world_size"] == 2  # it had time enough
+    assert "rank 1 is about to be lost (its agent was sent SIGTERM)" in notes(run)

@@ -121,6 +121,41 @@ def test_a_draining_member_leaves_and_the_group_waits_when_it_falls_below_the_mi
     assert outcome.error == "minimum" and outcome.missing == ((1, "no agent"),)
 
 
+def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over():
+    machine = running("a", "b", min_size=1)
+    machine.handle(gang.DrainAsked("b", "preempted"), 3.0)
+    machine.handle(gang.Parked("b", 0, 9), 3.5)
+    machine.handle(gang.Tick(), 3.5 + spec().agree_s)  # a was not there in time
+    actions = close(machine, "a", "b", now=4.0)
+    assert not of_kind(actions, gang.ReturnAgents)
+    (start,) = of_kind(actions, gang.StartGeneration)
+    assert start.agent_ids == ("a",) and start.step == 9 and start.holders == ("b",)
+    assert machine.handle(gang.Ready("b"), 4.5) == []
+    assert machine.handle(gang.Started("a", 1), 5.0) == [gang.ReturnAgents(("b",), "preempted")]
+    machine.handle(gang.Failed("a", 1, "killed"), 6.0)
+    (again,) = of_kind(close(machine, "a", now=6.1), gang.StartGeneration)
+    assert again.step == 9 and again.holders == ("a",)
+
+
+def test_the_only_worker_waits_for_a_successor_and_hands_over():
+    machine = running("a", min_size=1)
+    machine.handle(gang.DrainAsked("a", "preempted"), 3.0)
+    machine.handle(gang.Parked("a", 0, 4), 3.5)
+    assert not of_kind(close(machine, "a", now=4.0), gang.StartGeneration) and machine.phase is Phase.WAITING
+    (start,) = of_kind(grant(machine, "b", now=6.0), gang.StartGeneration)
+    assert start.agent_ids == ("b",) and start.step == 4 and start.holders == ("a",)
+    assert gang.ReturnAgents(("a",), "preempted") in machine.handle(gang.Started("b", 1), 7.0)
+
+
+def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
+    machine = gang.Gang(GangSpec("run", size=2))
+    machine.begin(0.0)
+    machine.handle(gang.Granted(("a", "b")), 0.0)
+    (note,) = machine.handle(gang.DrainAsked("b", "decommissioned"), 1.0)
+    assert "rank 1 is about to be lost (decommissioned)" in note.text and "min_workers" in note.text
+    assert machine.handle(gang.DrainAsked("stranger", "decommissioned"), 1.0) == []
+
+
 def test_failures_without_a_commit_in_between_end_the_run():
     machine = running("a", "b", fruitless_limit=2)
     machine.handle(gang.Failed("a", 0, "killed by signal 11"), 3.0)
@@ -154,6 +189,20 @@ def test_a_member_that_stands_still_is_named():
     assert stop.dump
     (start,) = of_kind(close(machine, "a", "b", now=9.5), gang.StartGeneration)
     assert start.why == "rank 1: no step for 5 s; its process is stopped"
+
+
+def test_a_member_that_the_others_wait_for_is_named_once():
+    machine, said = running("a", "b", "c"), list[gang.Action]()
+    for second in range(20):
+        for name, step in (("a", second), ("b", second - 1), ("c", second)):
+            said += machine.handle(gang.Stepped(name, 0, max(0, step)), 3.0 + second)
+    (note,) = said
+    assert note.text.startswith("rank 1 on host-b is slower than the others")
+    even, nothing = running("a", "b"), list[gang.Action]()
+    for second in range(20):  # one always reports half a second after the other
+        nothing += even.handle(gang.Stepped("a", 0, 10 * second), 3.0 + second)
+        nothing += even.handle(gang.Stepped("b", 0, 10 * second + 5), 3.5 + second)
+    assert nothing == []
 
 
 def test_members_that_do_not_report_their_end_are_cut_off():
@@ -221,6 +270,8 @@ class _World:
         self.held: set[str] = set()
         self.alive: dict[str, int] = {}  # agent -> generation of its live worker
         self.concluded = 0
+        self.base = -1
+        self.states: dict[str, int] = {}  # agent -> newest step that it holds
         self.do(self.machine.begin(0.0))
 
     def do(self, actions: list[gang.Action]) -> None:
@@ -232,13 +283,23 @@ class _World:
                     assert not self.alive, "a worker of the last generation lives"
                     assert set(action.agent_ids) | set(action.holders) <= self.held
                     self.alive = dict.fromkeys(action.agent_ids, action.generation)
+                    assert action.step == max(self.states.values(), default=-1), "the newest state was given up"
+                    assert action.step < 0 or all(self.states[agent_id] == action.step for agent_id in action.holders)
+                    assert bool(action.holders) == (action.step >= 0)
+                    self.base = action.step
                 case gang.ReturnAgents():
                     assert set(action.agent_ids) <= self.held
                     assert not set(action.agent_ids) & set(self.alive)
                     self.held -= set(action.agent_ids)
+                    before = max(self.states.values(), default=-1)
+                    for agent_id in action.agent_ids:
+                        self.states.pop(agent_id, None)
+                    if action.leave:
+                        assert max(self.states.values(), default=-1) == before, "the newest state went with it"
                 case gang.DropAgents():
                     for agent_id in action.agent_ids:
                         self.held.discard(agent_id)
+                        self.states.pop(agent_id, None)
                         self.alive.pop(agent_id, None)
                 case gang.Conclude():
                     self.concluded += 1
@@ -264,6 +325,7 @@ class _World:
             return
         elif kind == "lost":
             self.held.discard(agent)
+            self.states.pop(agent, None)
             self.alive.pop(agent, None)
             event = gang.MemberLost(agent, "gone")
         elif kind == "ready":
@@ -282,6 +344,9 @@ class _World:
             made = {"started": gang.Started, "finished": gang.Finished}.get(kind)
             with_step = {"committed": gang.Committed, "parked": gang.Parked, "stepped": gang.Stepped}
             event = made(agent, generation) if made else with_step[kind](agent, generation, value)
+            counts = kind == "committed" or (kind == "parked" and self.machine.phase is Phase.PARKING)
+            if counts or (kind == "started" and self.base >= 0):
+                self.states[agent] = max(self.states.get(agent, -1), value if counts else self.base)
         self.do(self.machine.handle(event, self.now))
 
 

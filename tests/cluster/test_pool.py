@@ -66,6 +66,18 @@ def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
     assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
 
 
+def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
+    pool = Pool()
+    pool.demand("r", 2, 0.0)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    pool.disconnected("b", returns=True, now=2.0)
+    pool.demand("r", 1, 2.0)
+    assert pool.retired((1, 1), 3.0) == [Submit(2, 1)]
+    assert pool.disconnected("b2", returns=True, now=3.5) == []  # the agent that said so, and was never one of the pool
+    assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
+
+
 def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
     pool = Pool()
     pool.demand("big", 5, 0.0)
@@ -157,3 +169,38 @@ def test_asks_that_fail_are_repeated_later_and_later():
     assert pool.tick(4.0) == [Submit(2, 1)]
     assert pool.ask_ended(2, 5.0, failed=True) == [] == pool.tick(8.9)
     assert pool.tick(9.0) == [Submit(3, 1)]
+
+
+def test_agents_that_are_set_aside_go_to_nobody_and_others_are_asked_for():
+    pool = Pool()
+    assert pool.demand("run", 2, 0.0) == [Submit(1, 2)]
+    pool.connected("a1", (1, 0), "e1", 0.0)
+    assert pool.connected("a2", (1, 1), "e2", 0.0) == [Grant("run", ("a1", "a2"))]
+    assert pool.set_aside("run", ("a1",), 0.0) == []
+    assert pool.ask_again("run", 2, ("a2",), 0.0) == [Submit(2, 1)]
+    assert pool.demand("later", 1, 0.0) == [Submit(3, 1)]  # whoever was served before is served first
+    assert pool.connected("a3", (2, 0), "e3", 0.0) == [Grant("run", ("a2", "a3"))]
+    assert pool.tick(1000.0) == []
+    assert pool.dismiss(("a1",), "over") == [DismissAgents(("a1",), "over")]
+
+
+def test_a_run_that_may_grow_does_not_ask_for_ever_where_every_slot_is_refused():
+    pool = Pool()
+    asked = sum(action.count for action in pool.demand("run", 1, 0.0, most=2) if isinstance(action, Submit))
+    for number in range(20):
+        actions = []
+        if asked > number:
+            actions = pool.connected(f"a{number}", (1, number), "e", 0.0)
+            actions += pool.set_aside("run", (f"a{number}",), 0.0)
+        asked += sum(action.count for action in actions if isinstance(action, Submit))
+    assert asked == 4
+
+
+def test_a_successor_is_asked_for_while_an_agent_that_leaves_is_still_there():
+    pool = Pool()
+    assert pool.demand("run", 1, 0.0, most=1) == [Submit(1, 1)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("run", ("a",))]
+    assert pool.leaves("a", 2.0) == [Submit(2, 1)]
+    assert pool.connected("b", (2, 0), "e2", 3.0) == [Grant("run", ("b",))]
+    assert pool.returned(("a",), 4.0) == [] and pool.idle() == []
+    assert pool.dismiss(("a",), "preempted") == [DismissAgents(("a",), "preempted")]

@@ -218,7 +218,7 @@ def test_servers_outlive_a_zygote_that_is_closed_and_end_with_their_agent(own: Z
         return pid
 
     server = with_client(own, use)
-    until(lambda: not psutil.pid_exists(server))
+    until(lambda: is_gone(server))
 
 
 def test_the_zygote_ends_with_its_driver():
@@ -233,7 +233,7 @@ def test_the_zygote_ends_with_its_driver():
     with driver:
         pid = int(driver.stdout.readline())
         driver.kill()
-    until(lambda: not psutil.pid_exists(pid))
+    until(lambda: is_gone(pid))
 
 
 def test_what_differs_is_named():
@@ -241,6 +241,14 @@ def test_what_differs_is_named():
     request = zygote.ForkRequest("python9", ("a", "b"), {**environment, "TF_X": "2", "OTHER": "2"}, (), "/")
     found = zygote.differences(request, ("a",), environment)
     assert found == ["module b", "interpreter python9", "variable TF_X"]
+
+
+def is_gone(pid: int) -> bool:
+    """Whether nothing of it runs any more; who inherits it may take a while to wait for it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def until(met: Callable[[], bool]) -> None:

@@ -193,6 +193,26 @@ def test_a_value_that_cannot_be_pickled_is_named(worker: Any) -> None:
         state.commit(every=1)
 
 
+def test_a_state_that_does_not_fit_in_memory_is_said_with_both_sizes_and_goes_to_disk(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commit_writer, "_ROOM", 1e-6)  # of the free memory: some kilobytes
+    announced = worker()
+    state = hopsml.elastic.State(total=0, ballast=bytes(3_000_000))
+    count(state, hopsml.elastic.Sampler(8, 2), until=4)
+    state._writer.wait()
+    said = [line for line in capsys.readouterr().out.splitlines() if "commit" in line]
+    assert len(said) == 1, said  # at the first commit
+    assert "a commit has 3 MB and two are kept, but only 0 MB of memory may be used" in said[0]
+    assert "memoryOverhead" in said[0]
+    slot = announced[-1][2]
+    assert (tmp_path / "slots" / f"slot-{slot}").stat().st_size > 3_000_000
+    worker(newest=slot)
+    successor = hopsml.elastic.State(total=0, ballast=b"")
+    assert list(successor.resume(hopsml.elastic.Sampler(8, 2))) == []
+    assert (successor.total, len(successor.ballast)) == (4, 3_000_000)
+
+
 @pytest.mark.parametrize("name", ["commit", "resume", "batches", "_hidden"])
 def test_names_of_methods_are_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match=name):

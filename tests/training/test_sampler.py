@@ -69,10 +69,30 @@ def test_shares_differ_by_at_most_one_and_may_be_empty() -> None:
 
 
 def test_linear_scaling_keeps_the_local_batch_and_says_what_the_learning_rate_has_to_do() -> None:
-    (sampler,) = group_at(None, 1, n_samples=100, global_batch_size=32, scaling="linear", reference_workers=4)
+    options = {"n_samples": 100, "global_batch_size": 32, "scaling": "linear", "reference_workers": 4}
+    (sampler,) = group_at(None, 1, **options, ramp_epochs=0)
     assert (sampler.size, sampler.learning_rate_scale) == (8, 0.25)
     sampler.join(0, 8)
     assert (sampler.size, sampler.learning_rate_scale) == (64, 2.0)
+    assert Sampler(100, 32).learning_rate_scale == 1.0
+
+
+def test_the_learning_rate_rises_over_some_epochs_and_goes_on_rising_in_the_next_generation() -> None:
+    options = {"n_samples": 80, "global_batch_size": 4, "scaling": "linear", "reference_workers": 1, "epochs": 9}
+    (sampler,) = group_at(None, 1, **options, ramp_epochs=2)
+    step([sampler])
+    assert sampler.learning_rate_scale == 1.0
+    position, scales = sampler.position(), []
+    for _ in range(20):  # each a generation of its own: what is committed is enough to go on
+        group = group_at(position, 4, **options, ramp_epochs=2)
+        scales.append(group[0].learning_rate_scale)
+        assert {one.learning_rate_scale for one in group} == {scales[-1]}
+        step(group)
+        position = group[0].position()
+    assert scales[0] == 1.0 and scales[-1] == 4.0 and scales == sorted(scales)
+    assert scales[1] == pytest.approx(1.0 + 3 * 16 / 160)  # one batch of 16 of the 160 samples of two epochs
+    (smaller,) = group_at(position, 1, **options, ramp_epochs=2)
+    assert smaller.learning_rate_scale == 1.0  # at once
 
 
 def test_the_last_batch_can_be_left_out() -> None:
@@ -98,6 +118,8 @@ def test_a_state_of_other_data_is_refused() -> None:
         ({"global_batch_size": 2.5}, ArgumentTypeError, "global_batch_size=2.5"),
         ({"epochs": True}, ArgumentTypeError, "epochs=True"),
         ({"scaling": "cubic"}, ArgumentError, "scaling='cubic'"),
+        ({"ramp_epochs": -1}, ArgumentError, "ramp_epochs=-1"),
+        ({"ramp_epochs": float("nan")}, ArgumentError, "ramp_epochs=nan"),
         ({"drop_last": True, "n_samples": 3}, ArgumentError, "no batch"),
     ],
 )

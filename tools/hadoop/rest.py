@@ -57,9 +57,14 @@ class ResourceManager:
         listed: list[dict[str, Any]] = (self._get("apps")["apps"] or {}).get("app", [])
         return sorted(listed, key=lambda app: int(app["startedTime"]))
 
+    def application(self, app_id: str) -> dict[str, Any]:
+        """All that it tells of one application; HadoopError when it is not known."""
+        found: dict[str, Any] = self._get(f"apps/{app_id}")["app"]
+        return found
+
     def application_state(self, app_id: str) -> ApplicationState:
         """How one application stands; HadoopError when it is not known."""
-        app = self._get(f"apps/{app_id}")["app"]
+        app = self.application(app_id)
         return ApplicationState(app["state"], app["finalStatus"], app.get("diagnostics", ""))
 
     def kill_application(self, app_id: str) -> None:

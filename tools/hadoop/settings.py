@@ -130,6 +130,14 @@ def _resource_manager(home: Path, ports: Ports, shape: Shape) -> dict[str, objec
         # by default a folder in /tmp that all clusters of a user would share
         "yarn.node-attribute.fs-store.root-dir": f"file://{home}/rm/node-attribute",
         "yarn.nm.liveness-monitor.expiry-interval-ms": shape.node_expiry_ms,
+        # a ResourceManager that came back knows its applications, and leaves their containers running
+        "yarn.resourcemanager.recovery.enabled": "true",
+        "yarn.resourcemanager.store.class": (
+            "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore"
+        ),
+        "yarn.resourcemanager.fs.state-store.uri": f"file://{home}/rm/state",
+        # how long it then waits for nodes to register before it gives out containers; by default 10 s
+        "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": 2000,
         # how soon nodes and applications find a ResourceManager that came back; by default 30 s
         "yarn.resourcemanager.connect.retry-interval.ms": 500,
         "yarn.am.liveness-monitor.expiry-interval-ms": 60000,

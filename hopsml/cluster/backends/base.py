@@ -22,7 +22,7 @@ AskEnded = Callable[[int, str], None]  # ask, what went wrong ("" when its agent
 
 
 class Backend(Protocol):
-    """Starts agents. ``submit``, ``cancel`` and ``others_wait`` run on a thread that may block; ``ended`` on any thread."""
+    """Starts agents. All but ``addresses`` and ``close`` run on a thread that may block; ``ended`` on any thread."""
 
     name: str
     restarts_agents: bool  # whether an agent that dies comes back by itself
@@ -49,6 +49,9 @@ class Backend(Protocol):
 
     def others_wait(self) -> bool:
         """Whether other work of the application finds no free slot."""
+
+    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+        """Those of these agents' tasks whose executors are about to go away, and why."""
 
     def close(self) -> None:
         """Give everything back; agents that still run are ended."""

@@ -113,6 +113,10 @@ class LocalBackend:
         """Nobody shares these slots."""
         return False
 
+    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+        """Agents of this machine are told by SIGTERM alone."""
+        return {}
+
     def close(self) -> None:
         """End what still runs; the processes' own death signals end what is below them."""
         with self._lock:

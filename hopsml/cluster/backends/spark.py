@@ -6,6 +6,7 @@ tasks that are pending make Spark ask YARN for executors; a task whose executor 
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import Any
 
 from hopsml.cluster.agent import NEVER_JOINED, Bootstrap
 from hopsml.cluster.backends.base import AskEnded, Capacity
+
+log = logging.getLogger("hopsml.spark")
 
 REGISTRATION_WAIT_S = 15.0
 
@@ -129,7 +132,9 @@ class SparkBackend:
             slots = self.context.parallelize(range(count), count)
             if profile is not None:
                 slots = slots.withResources(profile)
-            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap)).collect()
+            # Attempts are counted from 0. The last one is not used: its loss would end the job with all other agents.
+            final = max(1, self._int("spark.task.maxFailures", 4) - 1)
+            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap, final)).collect()
             problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
             problem = _cause(error)
@@ -216,6 +221,26 @@ class SparkBackend:
             return False
         return False
 
+    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+        """Those whose executors Spark decommissions: it was told to, or their node is."""
+        try:
+            scheduler = self.context._jsc.sc().taskScheduler()
+            going = scheduler.executorsPendingDecommission()
+            if going.isEmpty():
+                return {}
+            # py4j makes ints of small longs, so that nothing can be looked up by a task's number.
+            all_managers = _each(scheduler.taskIdToTaskSetManager().elements(), "hasMoreElements", "nextElement")
+            managers = {manager.name(): manager for manager in all_managers}
+            return {
+                int(info.taskId()): f"Spark decommissions executor {info.executorId()} on {info.host()}"
+                for manager in managers.values()
+                for info in _each(manager.taskInfos().values().iterator())
+                if int(info.taskId()) in tasks and going.contains(info.executorId())
+            }
+        except Exception as error:  # noqa: BLE001 Spark is stopping, or is one that keeps this in another place
+            log.debug("which executors are decommissioned is not known: %s", error)
+            return {}
+
     def close(self) -> None:
         """Cancel what is left of the agents' jobs."""
         alive = [job for job in self._jobs.values() if job.is_alive()]
@@ -228,7 +253,19 @@ class SparkBackend:
                 job.join(5)
 
 
-def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator[str]]:
+def _each(iterator: Any, more: str = "hasNext", following: str = "next") -> Iterator[Any]:
+    """The elements of an iterator of Scala's, or of an enumeration of Java's."""
+    while getattr(iterator, more)():
+        yield getattr(iterator, following)()
+
+
+def application_attempt(context: Any) -> int:
+    """Which of YARN's attempts at the application this driver is, from 1; 1 too where nobody else would start it again."""
+    attempt = context._jsc.sc().applicationAttemptId()  # YARN knows one for a driver in its own container alone
+    return int(attempt.get()) if attempt.isDefined() else 1
+
+
+def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int]], Iterator[str]]:
     import msgspec
 
     data = msgspec.msgpack.encode(bootstrap)
@@ -252,6 +289,7 @@ def _agent_body(bootstrap: Bootstrap) -> Callable[[int, Iterator[int]], Iterator
             executor,
             tuple(gpus.addresses) if gpus else (),
             task.taskAttemptId() if task else -1,
+            task is not None and task.attemptNumber() >= final,
         )
 
     return body

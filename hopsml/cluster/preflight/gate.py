@@ -1,0 +1,240 @@
+"""Which of the agents that were granted to a run may take part: a pure state machine, events in, actions out.
+
+    granted ──(own figures there?)──▶ judged ──(neighbours exchanged bytes?)──▶ Pass | SetAside, and others are asked for
+
+A run with "warn" gets its agents at once, and notes when something is found. One with "enforce" waits for the figures,
+for ``FIGURES_S`` at most: they come while the agents import the framework. A slot that fails is set aside, not given
+back: its agent stays where it is, so that the cluster cannot offer the same slot again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hopsml.cluster.natural_order import host_key
+from hopsml.cluster.preflight import rules
+from hopsml.cluster.preflight.rules import Fault, Limits
+from hopsml.cluster.protocol import PeerProbed, PreflightFacts
+
+Mode = Literal["off", "warn", "enforce"]
+MODES: tuple[Mode, ...] = ("off", "warn", "enforce")
+FIGURES_S = 10.0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """These agents may take part."""
+
+    run_id: str
+    agent_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Have this agent exchange bytes with the other one."""
+
+    agent_id: str
+    peer: str
+    address: str
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """These agents' slots are not good enough for the run; nobody shall have them while it goes on."""
+
+    run_id: str
+    agent_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AskAgain:
+    """The run needs ``count`` agents at once, and some were refused: give these back, and wait for as many again."""
+
+    run_id: str
+    agent_ids: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Warn:
+    """What people should know."""
+
+    run_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """More slots were set aside than the run has workers, and none trains: there is something wrong with all of them."""
+
+    run_id: str
+    text: str
+
+
+Action = Pass | Probe | SetAside | AskAgain | Warn | Refuse
+
+
+@dataclass
+class _Group:
+    mode: Mode
+    size: int
+    whole: bool  # all at once, or none
+    waiting: list[str] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    told: set[tuple[str, str]] = field(default_factory=set)  # agent and rule that were noted
+    deadline: float = 0.0
+
+
+@dataclass
+class Gate:
+    """The agents of one application and the runs that were granted some; each method is one event."""
+
+    limits: Limits = field(default_factory=Limits)
+    facts: dict[str, PreflightFacts] = field(default_factory=dict)
+    own: dict[str, list[Fault]] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    probes: dict[tuple[str, str], PeerProbed | None] = field(default_factory=dict)  # None: on its way
+    groups: dict[str, _Group] = field(default_factory=dict)
+
+    # -------------------------------------------------------------------------------- events
+
+    def begin(self, run_id: str, mode: Mode, size: int, whole: bool) -> None:
+        """A run; ``whole``: it needs its agents all at once."""
+        if mode != "off":
+            self.groups[run_id] = _Group(mode, size, whole)
+
+    def granted(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """The pool has given the run these agents."""
+        group = self.groups.get(run_id)
+        if group is None:
+            return [Pass(run_id, agent_ids)]
+        if group.mode == "warn":
+            group.passed += agent_ids
+            return [Pass(run_id, agent_ids), *self._advance(run_id, now)]
+        group.waiting += agent_ids
+        group.deadline = now + FIGURES_S
+        return self._advance(run_id, now)
+
+    def told(self, agent_id: str, place: str, facts: PreflightFacts, received: float, now: float) -> list[Action]:
+        """An agent's figures. ``place``: what people call it; ``received``: the driver's clock, since the epoch."""
+        self.facts[agent_id], self.places[agent_id] = facts, place
+        self.own[agent_id] = rules.own_faults(facts, received, self.limits)
+        return self._about((agent_id,), now)
+
+    def probed(self, agent_id: str, result: PeerProbed, now: float) -> list[Action]:
+        """What came of an exchange."""
+        if (agent_id, result.agent_id) not in self.probes:
+            return []
+        self.probes[agent_id, result.agent_id] = result
+        return self._about((agent_id, result.agent_id), now)
+
+    def left(self, agent_id: str, now: float) -> list[Action]:
+        """An agent is gone."""
+        for table in (self.facts, self.own, self.places):
+            table.pop(agent_id, None)
+        self.probes = {pair: probe for pair, probe in self.probes.items() if agent_id not in pair}
+        actions: list[Action] = []
+        for run_id, group in self.groups.items():
+            if agent_id in group.waiting and group.whole:
+                others = tuple(one for one in group.waiting if one != agent_id)
+                group.waiting = []
+                actions.append(AskAgain(run_id, others, group.size))
+            for members in (group.waiting, group.passed, group.aside):
+                if agent_id in members:
+                    members.remove(agent_id)
+            actions += self._advance(run_id, now)
+        return actions
+
+    def ended(self, run_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The run is over; returns the agents that it was granted and has not got, and those that were set aside."""
+        group = self.groups.pop(run_id, None)
+        return (tuple(group.waiting), tuple(group.aside)) if group is not None else ((), ())
+
+    def returned(self, agent_ids: Iterable[str]) -> None:
+        """Runs have given these back while they go on."""
+        for group in self.groups.values():
+            group.passed = [one for one in group.passed if one not in set(agent_ids)]
+
+    def tick(self, now: float) -> list[Action]:
+        """Time passes."""
+        due = [run_id for run_id, group in self.groups.items() if group.waiting and now >= group.deadline]
+        return [action for run_id in due for action in self._advance(run_id, now)]
+
+    # -------------------------------------------------------------------------------- rules
+
+    def _about(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        concerned = [r for r, g in self.groups.items() if {*g.waiting, *g.passed} & set(agent_ids)]
+        return [action for run_id in concerned for action in self._advance(run_id, now)]
+
+    def _advance(self, run_id: str, now: float) -> list[Action]:
+        group = self.groups[run_id]
+        members = [*group.passed, *group.waiting]
+        late = now >= group.deadline
+        if any(one not in self.facts for one in group.waiting) and not late:
+            return []
+        known = {one: self.facts[one] for one in members if one in self.facts}
+        faults = {one: list(self.own[one]) for one in known if self.own[one]}
+        for one in group.waiting:
+            if one not in known:
+                text = f"silence: no figures within {FIGURES_S:g} s: look at the agent's log"
+                faults.setdefault(one, []).append(Fault("silence", text))
+        for one, more in rules.version_faults(known).items():
+            faults.setdefault(one, []).extend(more)
+        actions, pairs = self._exchange([one for one in known if one not in faults])
+        pending = [pair for pair in pairs if self.probes[pair] is None and set(pair) & set(group.waiting)]
+        if pending and not late:
+            return actions
+        done = [(asker, probe) for asker, peer in pairs if (probe := self.probes[asker, peer]) is not None]
+        for one, more in rules.pair_faults(done, self._name, self.limits).items():
+            faults.setdefault(one, []).extend(more)
+        return actions + self._conclude(run_id, group, faults)
+
+    def _exchange(self, members: list[str]) -> tuple[list[Action], list[tuple[str, str]]]:
+        """The neighbours in the ring of these members, and what must be done so that each pair has met once."""
+        ring = sorted(members, key=lambda one: (host_key(self.facts[one].host), self.facts[one].door))
+        wanted = [(one, ring[number - 1]) for number, one in enumerate(ring)] if len(ring) > 1 else []
+        if len(ring) == 2:
+            wanted = wanted[:1]
+        actions: list[Action] = []
+        pairs = []
+        for one, other in wanted:
+            pair = (other, one) if (other, one) in self.probes else (one, other)
+            pairs.append(pair)
+            if pair not in self.probes:
+                self.probes[pair] = None
+                facts = self.facts[pair[1]]
+                host = f"[{facts.host}]" if ":" in facts.host else facts.host
+                actions.append(Probe(pair[0], pair[1], f"{host}:{facts.door}"))
+        return actions, pairs
+
+    def _conclude(self, run_id: str, group: _Group, faults: dict[str, list[Fault]]) -> list[Action]:
+        actions: list[Action] = []
+        for one, found in faults.items():
+            for fault in found:
+                if (one, fault.rule) not in group.told:
+                    group.told.add((one, fault.rule))
+                    end = "it is set aside" if group.mode == "enforce" and one in group.waiting else "it trains anyway"
+                    actions.append(Warn(run_id, f"preflight: {self._name(one)}: {fault.text} ({end})"))
+        if not group.waiting:
+            return actions
+        bad = tuple(one for one in group.waiting if one in faults)
+        good = tuple(one for one in group.waiting if one not in faults)
+        group.waiting = []
+        if bad:
+            group.aside += bad
+            actions.append(SetAside(run_id, bad))
+        if bad and len(group.aside) > group.size and not group.passed and (group.whole or not good):
+            why = f"{len(group.aside)} slots failed the preflight (preflight='enforce'), the last one: "
+            actions.append(Refuse(run_id, why + f"{self._name(bad[-1])}: {faults[bad[-1]][0].text}"))
+        elif bad and group.whole:
+            actions.append(AskAgain(run_id, good, group.size))
+        elif good:
+            group.passed += good
+            actions.append(Pass(run_id, good))
+        return actions
+
+    def _name(self, agent_id: str) -> str:
+        return self.places.get(agent_id, agent_id)

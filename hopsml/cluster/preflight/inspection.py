@@ -1,0 +1,81 @@
+"""The hands of the gate: messages become its events, its actions become messages and words to the pool and the gang."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from hopsml.cluster import gang, protocol
+from hopsml.cluster.preflight import gate
+from hopsml.cluster.run_state import Change
+
+if TYPE_CHECKING:
+    from hopsml.cluster.coordinator import Coordinator
+    from hopsml.cluster.formation import RunRequest
+    from hopsml.cluster.sessions import Session
+
+
+class Inspection:
+    """Between the pool, which grants agents, and the runs, which get those that are fit; on the coordinator's loop."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._owner = coordinator
+        self._gate = gate.Gate()
+
+    def begin(self, request: RunRequest) -> None:
+        """A run has begun."""
+        self._gate.begin(request.spec.run_id, request.preflight, request.spec.size, not request.spec.changes)
+
+    def granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
+        """The pool has given these to the run."""
+        self._do(self._gate.granted(run_id, agent_ids, time.monotonic()))
+
+    def said(self, session: Session, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
+        """An agent's figures, or what came of an exchange."""
+        if isinstance(message, protocol.PreflightFacts):
+            place = f"the slot of agent {session.agent_id} on {session.hello.hostname} ({session.hello.executor_id})"
+            self._do(self._gate.told(session.agent_id, place, message, time.time(), time.monotonic()))
+        else:
+            self._do(self._gate.probed(session.agent_id, message, time.monotonic()))
+
+    def left(self, agent_id: str) -> None:
+        """An agent is gone."""
+        self._do(self._gate.left(agent_id, time.monotonic()))
+
+    def returned(self, agent_ids: tuple[str, ...]) -> None:
+        """A run has given these back."""
+        self._gate.returned(agent_ids)
+
+    def ended(self, run_id: str) -> None:
+        """The run is over: what was kept for it, or from it, is the pool's again."""
+        waiting, aside = self._gate.ended(run_id)
+        if waiting:
+            self._owner._pool(self._owner.pool.returned(waiting, time.monotonic()))
+        if aside:
+            self._owner._pool(self._owner.pool.dismiss(aside, "its slot failed the preflight"))
+
+    def tick(self) -> None:
+        """Time passes."""
+        self._do(self._gate.tick(time.monotonic()))
+
+    def _do(self, actions: list[gate.Action]) -> None:
+        owner = self._owner
+        for action in actions:
+            if isinstance(action, gate.Probe):
+                if session := owner.door.agents.get(action.agent_id):
+                    session.post(protocol.ProbePeer(action.peer, action.address))
+                continue
+            run = owner.runs.get(action.run_id)
+            if run is None:
+                continue
+            match action:
+                case gate.Pass():
+                    owner.grant(run, action.agent_ids)
+                case gate.SetAside():
+                    owner._pool(owner.pool.set_aside(action.run_id, action.agent_ids, time.monotonic()))
+                case gate.AskAgain():
+                    owner._pool(owner.pool.ask_again(action.run_id, action.count, action.agent_ids, time.monotonic()))
+                case gate.Warn():
+                    run.state.publish(Change("note", text=action.text))
+                case gate.Refuse():
+                    owner._event(action.run_id, gang.Refused(action.text, "slots"))

@@ -1,0 +1,134 @@
+"""Which figures a slot must show; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hopsml.cluster.protocol import GpuFacts, PeerProbed, PreflightFacts
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The least that is enough, and the most that is tolerable."""
+
+    open_files: int = 1024  # a worker holds two connections to each other one, its framework some 200 files
+    stack_mb: float = 1.0  # what glibc gives a thread where the limit is "unlimited" is 2
+    shared_memory_mb: float = 32.0  # /dev/shm; half of what Docker gives by default
+    disk_mb: float = 512.0  # free in the scratch folder: logs, events and a checkpoint
+    write_mb_s: float = 1.0  # synchronously, to the scratch folder; the slowest disks that are sold write 50
+    clock_skew_s: float = 5.0  # from the driver; Kerberos tolerates 300, the order of events in a log much less
+    gpu_temperature_c: int = 90  # the present ones slow themselves down at 87 to 93
+    pair_mb_s: float = 5.0  # between neighbours in the ring; 100 Mbit/s Ethernet carries 12
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a slot: the rule's name, and a sentence with figure, rule and remedy."""
+
+    rule: str
+    text: str
+
+
+DEFAULT_LIMITS = Limits()
+_UNLIMITED = -1
+
+
+def own_faults(facts: PreflightFacts, received: float, limits: Limits = DEFAULT_LIMITS) -> list[Fault]:
+    """What one agent's figures show; ``received`` is the driver's clock when they came, in seconds since the epoch."""
+    skew_s = facts.clock - received
+    checks: tuple[tuple[bool, str, str], ...] = (
+        (
+            _below(facts.open_files, limits.open_files),
+            "open-file limit",
+            f"{facts.open_files}, at least {limits.open_files} are needed: raise it (ulimit -n, LimitNOFILE)",
+        ),
+        (
+            _below(facts.stack_mb, limits.stack_mb),
+            "stack size",
+            f"{facts.stack_mb:g} MB, at least {limits.stack_mb:g} are needed: raise it (ulimit -s)",
+        ),
+        (
+            facts.shared_memory_mb < limits.shared_memory_mb,
+            "shared memory",
+            f"{facts.shared_memory_mb:.0f} MB free in /dev/shm, at least {limits.shared_memory_mb:g} are needed: "
+            "enlarge it (docker run --shm-size)",
+        ),
+        (
+            facts.disk_mb < limits.disk_mb,
+            "disk space",
+            f"{facts.disk_mb:.0f} MB free in {facts.folder}, at least {limits.disk_mb:g} are needed: free some, or let "
+            "spark.local.dir name another disk",
+        ),
+        (
+            bool(facts.disk_problem),
+            "disk write",
+            f"{facts.folder} cannot be written: {facts.disk_problem}; repair it, or let spark.local.dir name another",
+        ),
+        (
+            not facts.disk_problem and facts.write_mb_s < limits.write_mb_s,
+            "disk speed",
+            f"{facts.write_mb_s:.2f} MB/s into {facts.folder}, at least {limits.write_mb_s:g} are needed: look at the "
+            "disk, or let spark.local.dir name another",
+        ),
+        (
+            abs(skew_s) > limits.clock_skew_s,
+            "clock skew",
+            f"{skew_s:+.1f} s from the driver's clock, at most {limits.clock_skew_s:g} are tolerable: run NTP there",
+        ),
+    )
+    found = [Fault(rule, f"{rule}: {text}") for failed, rule, text in checks if failed]
+    return found + [fault for gpu in facts.gpus for fault in _gpu_faults(gpu, limits)]
+
+
+def _below(value: float, least: float) -> bool:
+    return value != _UNLIMITED and value < least
+
+
+def _gpu_faults(gpu: GpuFacts, limits: Limits) -> list[Fault]:
+    checks = (
+        (gpu.ecc_errors > 0, "GPU ECC", f"{gpu.ecc_errors} uncorrected memory errors, none is tolerable: reset it"),
+        (
+            gpu.temperature_c > limits.gpu_temperature_c,
+            "GPU temperature",
+            f"{gpu.temperature_c} °C, at most {limits.gpu_temperature_c} are tolerable: look at its cooling",
+        ),
+        (
+            gpu.processes > 0,
+            "GPU processes",
+            f"{gpu.processes} of somebody else are on it, none may be: end them (nvidia-smi shows them)",
+        ),
+    )
+    return [Fault(rule, f"{rule}: GPU {gpu.index}: {text}") for failed, rule, text in checks if failed]
+
+
+def version_faults(members: Mapping[str, PreflightFacts]) -> dict[str, list[Fault]]:
+    """By agent: versions that differ from those of most members; of two halves the first member's counts."""
+    faults: dict[str, list[Fault]] = {}
+    for package in sorted({name for facts in members.values() for name in facts.versions}):
+        held = {agent_id: facts.versions.get(package, "none") for agent_id, facts in members.items()}
+        usual = Counter(held.values()).most_common(1)[0][0]  # the first of equals
+        for agent_id, version in held.items():
+            if version != usual:
+                text = f"version: {package} {version}, the other members have {usual}: install the same everywhere"
+                faults.setdefault(agent_id, []).append(Fault(f"version of {package}", text))
+    return faults
+
+
+def pair_faults(
+    probes: Sequence[tuple[str, PeerProbed]], name: Callable[[str], str], limits: Limits = DEFAULT_LIMITS
+) -> dict[str, list[Fault]]:
+    """By agent: exchanges with its neighbours that failed. Of each such pair the one is blamed that failed more often.
+
+    ``probes``: (who asked, what came of it). Of two that failed equally often it is the one that did not answer.
+    """
+    failed = [(asker, probe) for asker, probe in probes if probe.problem or probe.mb_s < limits.pair_mb_s]
+    count = Counter(agent_id for asker, probe in failed for agent_id in (asker, probe.agent_id))
+    faults: dict[str, list[Fault]] = {}
+    for asker, probe in failed:
+        blamed, other = (asker, probe.agent_id) if count[asker] > count[probe.agent_id] else (probe.agent_id, asker)
+        what = probe.problem or f"{probe.mb_s:.1f} MB/s, at least {limits.pair_mb_s:g} are needed"
+        text = f"network: between it and {name(other)}: {what}; look at route, firewall and cable"
+        faults.setdefault(blamed, []).append(Fault(f"network to {other}", text))
+    return faults

@@ -1,0 +1,99 @@
+"""What a driver does about a call that a driver before it has made: the rule for YARN's further application attempts.
+
+YARN starts the whole script anew. Each of its calls is answered by the run that the same call made in an earlier attempt:
+it goes on from there, or, where the user's own code had failed, fails again at once. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopsml.storage import urls
+
+
+@dataclass(frozen=True)
+class Call:
+    """What makes two calls of a script the same one."""
+
+    verb: str
+    function: str
+    code_sha256: str
+    arguments: str  # JSON, as they were recorded
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Call:
+        """By the record of its run, ``run.json``."""
+        arguments = json.dumps(record.get("arguments"), sort_keys=True)
+        return cls(str(record.get("verb")), str(record.get("function")), str(record.get("code_sha256")), arguments)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A run of this application that is there already."""
+
+    url: str
+    call: Call
+    attempt: int  # of the application, that made it
+    number: int  # the runs of an application are numbered in the order they began
+    continues: str = ""  # URL of the run that it goes on with
+    raised: str = ""  # the error, where the user's own code ended it
+
+
+@dataclass(frozen=True)
+class Begin:
+    """No earlier attempt has made this call: a new run."""
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """Begin where this run stands; one that had finished has nothing left to do."""
+
+    run: Earlier
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The same code has failed before, and would again."""
+
+    run: Earlier
+
+
+Decision = Begin | GoOn | Refuse
+
+
+def decide(call: Call, attempt: int, runs: Sequence[Earlier], answered: Collection[str] = ()) -> Decision:
+    """What the driver of ``attempt`` does about ``call``.
+
+    ``runs``: all of the application. ``answered``: URLs of those that this driver has refused already, for a script that
+    makes the same call again. The same calls are matched in the order in which they were first made.
+    """
+    by_url = {run.url: run for run in runs}
+    taken = {run.continues for run in runs} | set(answered)
+    open_ones = [run for run in runs if run.attempt < attempt and run.call == call and run.url not in taken]
+    if not open_ones:
+        return Begin()
+    first = min(open_ones, key=lambda run: _origin(run, by_url).number)
+    return Refuse(first) if first.raised else GoOn(first)
+
+
+def _origin(run: Earlier, by_url: Mapping[str, Earlier]) -> Earlier:
+    """The run that a chain of continuations began with."""
+    while run.continues in by_url:
+        run = by_url[run.continues]
+    return run
+
+
+def earlier(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | None) -> Earlier:
+    """A run by what its directory holds."""
+    ended = status or {}
+    return Earlier(
+        url=url,
+        call=Call.of(record),
+        attempt=int(record.get("attempt", 1)),
+        number=int(urls.name(url).rpartition("_")[2]),
+        continues=str(record.get("continues") or ""),
+        raised=str(ended.get("error", "")) if ended.get("raised") else "",
+    )

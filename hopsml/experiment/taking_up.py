@@ -1,0 +1,113 @@
+"""Going on with a run whose driver is gone: which one that is, its end in favour of another, and where it stands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hopsml.errors import PathNotFound, RunError
+from hopsml.experiment.attempts import Begin, Call, Earlier, Refuse, decide, earlier
+from hopsml.storage import checkpoints, urls
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir
+
+PARALLEL_READS = 8
+
+
+class EarlierRuns:
+    """The runs that drivers before this one have begun for the same application, each taken up once."""
+
+    def __init__(self, application_id: str, attempt: int) -> None:
+        """``attempt``: which one of YARN's at the application this driver is; nothing is read for the first."""
+        self.attempt = attempt
+        self._application_id = application_id
+        self._found: dict[str, list[Earlier]] = {}  # by store: a driver that is gone begins no more
+        self._answered: set[str] = set()
+        self._lock = threading.Lock()
+
+    def take(self, store: str, record: Mapping[str, Any]) -> str:
+        """URL of the run that the call of this ``record`` made in an earlier attempt, to go on with; "" where it made none.
+
+        Raises RunError with the error of then where the user's own code had failed, StorageError.
+        """
+        if self.attempt == 1:
+            return ""
+        with self._lock:
+            if store not in self._found:
+                self._found[store] = _runs(store, self._application_id)
+            decision = decide(Call.of(record), self.attempt, self._found[store], self._answered)
+            if isinstance(decision, Begin):
+                return ""
+            self._answered.add(decision.run.url)
+        if isinstance(decision, Refuse):
+            raise RunError(
+                f"it has failed by its own code in an earlier attempt at {self._application_id}, and is not started "
+                f"again: {decision.run.raised}",
+                decision.run.url,
+            )
+        return decision.run.url
+
+
+def _runs(store: str, application_id: str) -> list[Earlier]:
+    folder = urls.join(store, EXPERIMENTS)
+    try:
+        entries = for_url(folder).list_dir(folder)
+    except PathNotFound:
+        return []
+    ours = []
+    for entry in entries:
+        name, _, number = entry.name.rpartition("_")
+        if name == application_id and number.isdigit():
+            ours.append(RunDir(entry.url))
+    with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="hopsml-earlier-runs") as pool:
+        return [run for run in pool.map(_read, ours) if run is not None]
+
+
+def _read(directory: RunDir) -> Earlier | None:
+    try:
+        return earlier(directory.url, directory.read_run(), directory.read_status())
+    except PathNotFound:  # a folder of that name that is no run
+        return None
+
+
+def end(url: str, successor: RunDir) -> None:
+    """The run goes on elsewhere: whoever still works for it adds no checkpoint any more.
+
+    Its agents are gone by then, as a rule: they live on a lease of its driver. One that was cut off may not know yet.
+    """
+    left = RunDir(url)
+    left.end(
+        {
+            "run_id": left.run_id,
+            "state": "LOST",
+            "ended": time.time(),
+            "seconds": None,
+            "error": f"its driver died; it goes on in {successor.url}",
+            "workers": [],
+            "not_on_shared_storage": {},
+            "continued_by": successor.url,
+        }
+    )
+
+
+def standing(url: str) -> tuple[str, int]:
+    """Run directory and step of the newest checkpoint of a run, or of the runs that it went on from; ("", -1) for none.
+
+    Asked once, by the driver, so that all members of the new group begin with the same one.
+    """
+    seen: set[str] = set()
+    while url and url not in seen:
+        seen.add(url)
+        directory = RunDir(url)
+        step = checkpoints.latest_complete(directory.checkpoints)
+        if step is not None:
+            return directory.url, step
+        try:
+            record = directory.read_run()
+        except PathNotFound:
+            break
+        url = str(record.get("continues") or record.get("resumed_from") or "")
+    return "", -1

@@ -1,0 +1,44 @@
+"""How a learning rate follows a global batch that changes size: down at once, up gradually; pure.
+
+With a global batch k times as large the learning rate is multiplied by k (the linear scaling rule), which holds only
+once the weights no longer change fast. So a rise is spread over some epochs, in equal parts with every batch: gradual
+warm-up, arXiv 1706.02677, section 2.2, which takes 5. A fall needs no such time, and must not wait: the old rate is too
+high for the smaller batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RAMP_EPOCHS = 5.0
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Factor of the learning rate as a function of the samples seen since the beginning of the training.
+
+    From ``start`` at ``began`` samples to ``target`` at ``began + length`` samples, and ``target`` from there on.
+    """
+
+    start: float
+    target: float
+    began: int = 0
+    length: float = 0.0  # samples
+
+    def factor(self, samples: int) -> float:
+        """The factor after so many samples; 1.0 is the rate that was given for the reference group."""
+        done = samples - self.began
+        if self.target <= self.start or done >= self.length:
+            return self.target
+        return self.start + (self.target - self.start) * max(0.0, done / self.length)
+
+    def towards(self, target: float, samples: int, length: float) -> Ramp:
+        """The ramp that goes on from here to another target; this one where the target is the same."""
+        if target == self.target:
+            return self
+        return Ramp(self.factor(samples), target, samples, length)
+
+
+def first_ramp(target: float, length: float) -> Ramp:
+    """For a training that begins: from the rate of the reference group."""
+    return Ramp(1.0, target, 0, length)

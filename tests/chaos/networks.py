@@ -1,0 +1,109 @@
+"""Hosts of one machine: network namespaces on a bridge, whose cables can be pulled. Root is needed."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.backends.local import LocalBackend
+from tests.chaos.places import needs_root
+
+BRIDGE, SUBNET = "hopsml-t0", "10.213.77"
+HOSTS = 2
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, timeout=20, capture_output=True)
+
+
+def pull_cable(host: int) -> None:
+    """Nothing gets to this host or away from it any more."""
+    _ip("link", "set", f"{BRIDGE}-{host}", "down")
+
+
+def plug_in(host: int) -> None:
+    """The opposite."""
+    _ip("link", "set", f"{BRIDGE}-{host}", "up")
+
+
+@contextmanager
+def two_hosts(folder: Path) -> Iterator[None]:
+    """Agents alternate between two hosts until each has one; later ones are on the first. Its driver is on neither.
+
+    The driver can end no process on another host, so agents that are cut off must end by their own lease.
+    """
+    needs_root("ip", "nsenter", "unshare")
+    with ExitStack() as stack:
+        _ip("link", "add", BRIDGE, "type", "bridge")
+        stack.callback(_ip, "link", "del", BRIDGE)
+        _ip("addr", "add", f"{SUBNET}.1/24", "dev", BRIDGE)
+        _ip("link", "set", BRIDGE, "up")
+        places = [stack.enter_context(_host(number)) for number in range(HOSTS)]
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
+        number, start = itertools.count(), LocalBackend._start
+
+        def start_there(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
+            started = next(number)
+            with _inside(places[started if started < HOSTS else 0]):
+                return start(bootstrap, index)
+
+        environment.setattr(LocalBackend, "_start", staticmethod(start_there))
+        environment.setattr(LocalBackend, "addresses", lambda self: (f"{SUBNET}.1", (f"{SUBNET}.1",)))
+        environment.setattr(LocalBackend, "evict", lambda self, task, pid: None)
+        yield
+
+
+@contextmanager
+def _host(number: int) -> Iterator[int]:
+    """A descriptor of its network namespace."""
+    with ExitStack() as stack:
+        keeper = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        stack.callback(keeper.wait)
+        stack.callback(keeper.kill)
+        ours = os.stat("/proc/self/ns/net").st_ino
+        while os.stat(f"/proc/{keeper.pid}/ns/net").st_ino == ours:
+            assert keeper.poll() is None
+        cable = f"{BRIDGE}-{number}"
+        _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(keeper.pid))
+        stack.callback(_ip, "link", "del", cable)  # the kernel would do it with the namespace, but in its own time
+        _ip("link", "set", cable, "master", BRIDGE, "up")
+        for words in (
+            ["link", "set", "lo", "up"],
+            ["addr", "add", f"{SUBNET}.{10 + number}/24", "dev", "eth0"],
+            ["link", "set", "eth0", "up"],
+        ):
+            enter = ["nsenter", f"--net=/proc/{keeper.pid}/ns/net", "ip"]
+            subprocess.run([*enter, *words], check=True, timeout=20)
+        descriptor = os.open(f"/proc/{keeper.pid}/ns/net", os.O_RDONLY)
+        stack.callback(os.close, descriptor)
+        yield descriptor
+
+
+@contextmanager
+def _inside(namespace: int) -> Iterator[None]:
+    """Processes that this thread starts are on that host."""
+    library: Any = ctypes.CDLL(None, use_errno=True)
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        _enter(library, namespace)
+        try:
+            yield
+        finally:
+            _enter(library, home)
+    finally:
+        os.close(home)
+
+
+def _enter(library: Any, namespace: int) -> None:
+    if library.setns(namespace, _NEW_NETWORK) != 0:
+        raise OSError(ctypes.get_errno(), "setns")

@@ -1,0 +1,98 @@
+"""Where scenarios take place: a scratch disk that is small or slow, networks of the project's own. Root is needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SCRATCH = "scratch"
+
+SLOW_WRITES = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+/* What a disk of 1 MB/s does to its writers: files of one folder take their time. */
+static int slow(int fd) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    const char *folder = getenv("HOPSML_TEST_SLOW_FOLDER");
+    if (n <= 0 || folder == NULL) return 0;
+    path[n] = 0;
+    return strncmp(path, folder, strlen(folder)) == 0;
+}
+ssize_t write(int fd, const void *data, size_t size) {
+    static ssize_t (*real)(int, const void *, size_t);
+    if (!real) real = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+    struct stat facts;
+    if (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && slow(fd)) usleep(2000 + size);
+    return real(fd, data, size);
+}
+"""
+
+
+def needs_root(*programs: str) -> None:
+    """Mounts and namespaces are root's."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting and making network namespaces needs root")
+    if missing := [program for program in programs if shutil.which(program) is None]:
+        pytest.skip(f"not installed here: {', '.join(missing)}")
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """The agents' scratch folder is a file system of 8 MB."""
+    needs_root("mount")
+    scratch = folder / SCRATCH
+    scratch.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "hopsml-test", str(scratch)], check=True)
+    try:
+        with _scratch_in(scratch):
+            yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(scratch)], check=True)
+
+
+@contextmanager
+def slow_disk(folder: Path) -> Iterator[None]:
+    """The agents' scratch folder takes 1 MB/s, and 2 ms for each write."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    scratch, library = folder / SCRATCH, folder / "slow.so"
+    scratch.mkdir()
+    source = folder / "slow.c"
+    source.write_text(SLOW_WRITES)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True, timeout=60)
+    with _scratch_in(scratch), pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LD_PRELOAD", str(library))
+        environment.setenv("HOPSML_TEST_SLOW_FOLDER", str(scratch))
+        yield
+
+
+@contextmanager
+def _scratch_in(scratch: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TMPDIR", str(scratch))
+        environment.setattr(tempfile, "tempdir", None)
+        yield
+
+
+def fill(folder: Path) -> None:
+    """Until nothing more goes onto the scratch disk."""
+    with open(folder / SCRATCH / "filler", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            pass

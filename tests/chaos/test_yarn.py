@@ -1,0 +1,132 @@
+"""The scenarios on a real YARN with HDFS: containers, nodes and daemons die, nodes join, drivers are started anew.
+
+Every NodeManager has room for one container, so that each executor has a node of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import leaks
+from tests.chaos import runner, yarn_drivers, yarn_tensorflow
+from tests.chaos.runner import Outcome
+from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
+from tests.chaos.yarn_drivers import DRIVER_SCENARIOS, DriverScenario
+from tests.chaos.yarn_scenarios import YARN_SCENARIOS, containers
+from tests.cluster.workloads import wait_until
+from tests.cluster_tests.conftest import end_spark, spark_environment
+from tests.hadoop_tests.conftest import Hadoop, keep_logs
+from tools.hadoop.jars import CACHE, ensure_jars
+from tools.hadoop.settings import Shape
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(240)]
+
+NODES = 4  # one for the application master, three for workers
+# Of those that are played on every backend, what differs on YARN; `make chaos` plays all.
+GENERAL = ("kill -9 of a worker", "kill -9 of an executor")
+HERE = [
+    *(one for one in SCENARIOS if FULL or one.name in GENERAL),
+    *played_here(YARN_SCENARIOS),
+]
+DRIVERS = [one for one in DRIVER_SCENARIOS if FULL or one.quick]
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
+    """Four nodes with one container each."""
+    found = Hadoop(CACHE / f"chaos-{os.getpid()}")
+    failed = request.session.testsfailed
+    with leaks.not_of_this_test():
+        found.start(ensure_jars(), Shape(nodemanagers=NODES, gpus=0, memory_mb=1000), guarded=True)
+    yield found
+    if request.session.testsfailed > failed:
+        keep_logs(found.home)
+    found.stop(now=True, remove=True)
+
+
+@pytest.fixture(scope="module")
+def settings(cluster: Hadoop) -> dict[str, str]:
+    """Executors come when agents are asked for, and go when they are idle."""
+    conf = cluster.spark_conf()
+    del conf["spark.executor.instances"]
+    return conf | {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.maxExecutors": str(NODES - 1),
+        "spark.dynamicAllocation.executorIdleTimeout": "4s",
+        "spark.executor.maxNumFailures": "1000",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+@pytest.fixture(scope="module")
+def application(cluster: Hadoop, settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A SparkContext in client mode, as the first run makes it; the URL of its project."""
+    from hopsml import experiment
+
+    conf = tmp_path_factory.mktemp("conf")
+    (conf / "chaos.yaml").write_text(yaml.safe_dump({"master": "yarn", "spark": settings}))
+    with spark_environment() as environment:
+        for name, value in cluster.submit_env().items():
+            environment.setenv(name, value)
+        environment.setenv("HOPSML_CONF_DIR", str(conf))
+        environment.setenv("HOPSML_PROJECT_URL", f"{cluster.namenode_url}/Projects/chaos")
+        try:
+            experiment.submit(lambda: None, num_workers=1, profile="chaos", progress=False).result(120)
+            experiment.shutdown()
+            yield os.environ["HOPSML_PROJECT_URL"]
+        finally:
+            experiment.shutdown()
+            end_spark()
+
+
+@pytest.fixture(autouse=True)
+def whole(cluster: Hadoop, application: str) -> Iterator[None]:
+    """Each scenario begins with all nodes and daemons in service, and leaves no agent behind."""
+    from hopsml import experiment
+
+    yield
+    experiment.shutdown()
+    dead = [name for name in cluster.names() if not cluster.alive(name)]
+    if dead:
+        cluster.revive(*dead)
+    while len(cluster.names("nm")) < NODES:
+        cluster.add_nodemanager()
+
+
+@pytest.mark.parametrize("scenario", HERE, ids=lambda scenario: scenario.name)
+def test_scenario(scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes: list[Outcome]) -> None:
+    outcome = runner.play(scenario, "yarn", tmp_path, cluster)
+    outcomes.append(outcome)
+    assert outcome.passed, outcome
+
+
+@pytest.mark.parametrize("scenario", DRIVERS, ids=lambda scenario: scenario.name)
+def test_driver(
+    scenario: DriverScenario,
+    cluster: Hadoop,
+    application: str,
+    settings: dict[str, str],
+    tmp_path: Path,
+    outcomes: list[Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait_until(lambda: containers(cluster) == 1, "the end of idle executors", 60)
+    store = f"{cluster.namenode_url}/Projects/{time.monotonic_ns()}"
+    monkeypatch.setenv("HOPSML_PROJECT_URL", store)
+    outcome = yarn_drivers.play(scenario, cluster, tmp_path, store, settings)
+    outcomes.append(outcome)
+    assert outcome.passed, outcome
+
+
+def test_tensorflow(application: str, tmp_path: Path, outcomes: list[Outcome]) -> None:
+    """A worker of a MultiWorkerMirroredStrategy is killed."""
+    outcome = yarn_tensorflow.play(tmp_path)
+    outcomes.append(outcome)
+    assert outcome.passed, outcome

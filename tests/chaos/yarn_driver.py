@@ -1,0 +1,29 @@
+"""What a user submits to YARN, in client or in cluster mode: an elastic training on two workers, its result in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from hopsml import experiment
+from tests.cluster import elastic_workload
+
+
+def main(folder: str) -> None:
+    """The training function sees the same arguments in every attempt; each run writes into a folder of its own."""
+    result = experiment.collective_all_reduce(
+        elastic_workload.train,
+        args={"folder": folder, "step_s": 0.3, "by_run": True},
+        min_workers=2,
+        max_workers=2,
+        checkpoint_every=0.5,
+        progress=False,
+    )
+    part = Path(folder, ".result")
+    part.write_text(json.dumps({"value": result.value, "run_dir": result.run_dir}))
+    part.rename(Path(folder, "result"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

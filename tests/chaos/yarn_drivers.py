@@ -1,0 +1,211 @@
+"""Scenarios in which the driver itself dies: in client mode somebody resumes its run, in cluster mode YARN does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hopsml import experiment
+from hopsml.cluster import processes
+from hopsml.storage import checkpoints
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir
+from tests.chaos import yarn_driver
+from tests.chaos.history import Generation, generations
+from tests.chaos.runner import Evidence, Outcome, judge, left_over, pids
+from tests.chaos.scenarios import Scenario
+from tests.chaos.yarn_scenarios import node_of
+from tests.cluster.workloads import wait_until
+from tests.hadoop_tests.conftest import Hadoop
+from tools.hadoop import daemons, spark
+
+WAIT_S = 120.0
+MARK = "HOPSML_TEST_CHAOS_DRIVER"  # in the environment of every process of the application
+Awake = Callable[[], None] | None  # lets what was frozen go on
+
+
+@dataclass(frozen=True)
+class Program:
+    """A user's program that runs on the cluster."""
+
+    process: subprocess.Popen[bytes]  # spark-submit, or the driver itself
+    folder: Path
+    mark: str
+    store: str
+
+    def runs(self) -> list[str]:
+        """Ids of the runs whose workers have begun: each writes into a folder of that name."""
+        return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+
+    def directory(self, run_id: str) -> RunDir:
+        """Where it lies."""
+        return RunDir(f"{self.store}/{EXPERIMENTS}/{run_id}")
+
+    def await_checkpoint(self) -> RunDir:
+        """Until the first run has one, and has made steps since; its directory."""
+        found: RunDir = wait_until(self._saved_run, "a checkpoint", WAIT_S)
+        return found
+
+    def _saved_run(self) -> RunDir | None:
+        assert self.process.poll() is None, f"the program has ended: {self.output()}"
+        for run_id in self.runs():
+            saved = checkpoints.latest_complete(self.directory(run_id).checkpoints)
+            step = self.folder / run_id / "step-0"
+            if saved is not None and step.exists() and int(step.read_text()) > saved:
+                return self.directory(run_id)
+        return None
+
+    def output(self) -> str:
+        """The end of what it has printed."""
+        return (self.folder / "output").read_text(errors="replace")[-1500:]
+
+    def living(self) -> list[int]:
+        """All processes of the application, wherever they run."""
+        return processes.carrying(MARK, self.mark)
+
+
+@contextmanager
+def program(cluster: Hadoop, folder: Path, store: str, mode: str, conf: dict[str, str]) -> Iterator[Program]:
+    """yarn_driver.py, submitted; whatever is left of it at the end is killed."""
+    mark = f"{time.monotonic_ns()}"
+    settings = {**conf, f"spark.yarn.appMasterEnv.{MARK}": mark, f"spark.executorEnv.{MARK}": mark}
+    settings["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] = store
+    settings["spark.yarn.maxAppAttempts"] = "2"
+    command = spark.submit_command(yarn_driver.__file__, str(folder), conf=settings, deploy_mode=mode)
+    environment = {**cluster.submit_env(), MARK: mark, "HOPSML_PROJECT_URL": store, "PYTHONPATH": str(spark.ROOT)}
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    started = Program(process, folder, mark, store)
+    try:
+        yield started
+    finally:
+        for app in cluster.applications():
+            if app["state"] in ("ACCEPTED", "RUNNING") and app["name"] == Path(yarn_driver.__file__).name:
+                cluster.kill_application(app["id"])
+        daemons.kill_all(started.living)
+        process.kill()
+        process.wait()
+
+
+# ------------------------------------------------------------------------------------------ what is killed
+
+
+def _driver_here(cluster: Hadoop, running: Program) -> Awake:
+    """In client mode: the JVM that spark-submit has become, and the program below it."""
+    family = [running.process.pid, *processes.descendants_of(running.process.pid)]
+    for pid in family:
+        processes.kill_quietly(pid)
+    return None
+
+
+def _driver_here_behind_a_node_that_is_cut_off(cluster: Hadoop, running: Program) -> Awake:
+    """The chief's node stands still, then the driver dies: when the node wakes, the run goes on elsewhere already."""
+    chief = int((running.folder / running.runs()[0] / "pid-0-0").read_text())
+    node = node_of(cluster, chief)
+    frozen = daemons.containers_of(cluster.home, node)
+    cluster.kill(node, signal.SIGSTOP)
+    for pid in frozen:
+        processes.kill_quietly(pid, signal.SIGSTOP)
+    _driver_here(cluster, running)
+
+    def awake() -> None:
+        cluster.send(node, signal.SIGCONT)
+        for pid in frozen:
+            processes.kill_quietly(pid, signal.SIGCONT)
+
+    return awake
+
+
+def _application_master(cluster: Hadoop, running: Program) -> int:
+    """The JVM that the driver runs below, in a container."""
+    for pid in running.living():
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"org.apache.spark.deploy.yarn.ApplicationMaster" in command and b"java" in command[0]:
+            return pid
+    raise psutil.NoSuchProcess(0)
+
+
+def _driver_in_its_container(cluster: Hadoop, running: Program) -> Awake:
+    os.kill(_application_master(cluster, running), signal.SIGKILL)
+    return None
+
+
+def _node_of_the_driver(cluster: Hadoop, running: Program) -> Awake:
+    cluster.kill(node_of(cluster, _application_master(cluster, running)), containers=True)
+    return None
+
+
+@dataclass(frozen=True)
+class DriverScenario:
+    """``harm`` kills the driver; in client mode the test then resumes its run, as a person would."""
+
+    name: str
+    mode: str
+    harm: Callable[[Hadoop, Program], Awake]
+    quick: bool = True
+
+
+DRIVER_SCENARIOS = (
+    DriverScenario("kill -9 of the driver in client mode, then experiment.resume", "client", _driver_here),
+    DriverScenario("kill -9 of the driver in cluster mode: YARN's second attempt", "cluster", _driver_in_its_container),
+    DriverScenario("the node of the driver dies: YARN's second attempt", "cluster", _node_of_the_driver, quick=False),
+    DriverScenario("the driver dies, and a worker that was cut off wakes when its run goes on elsewhere", "client",
+                   _driver_here_behind_a_node_that_is_cut_off, quick=False),
+)  # fmt: skip
+
+
+def play(scenario: DriverScenario, cluster: Hadoop, folder: Path, store: str, conf: dict[str, str]) -> Outcome:
+    """Submit, kill the driver behind a checkpoint, have the training go on, judge."""
+    with program(cluster, folder, store, scenario.mode, conf) as running:
+        first = running.await_checkpoint()
+        awake = scenario.harm(cluster, running)
+        disturbed = time.time()
+        value, problem = _second_life(scenario, running, first)
+        saved = checkpoints.steps(first.checkpoints)
+        if awake is not None:
+            awake()
+        others = [run_id for run_id in running.runs() if run_id != first.run_id]
+        parts = [folder / run_id for run_id in (first.run_id, *others)]
+        left = left_over([*(pid for part in parts for pid in pids(part)), *running.living()])
+        if checkpoints.steps(first.checkpoints) != saved:
+            problem = f"a worker of the first run has added a checkpoint: {checkpoints.steps(first.checkpoints)}"
+    lives = [generations(part) for part in parts]
+    continued_by = (first.read_status() or {}).get("continued_by")
+    if not problem and [running.directory(run_id).url for run_id in others] != [continued_by]:
+        problem = f"the first run goes on in {continued_by}, other runs are {others}"
+    # What lies on the store when the driver dies is not lost; nothing else is promised.
+    limit = lives[0][-1].last - (checkpoints.latest_complete(first.checkpoints) or 0)
+    evidence = Evidence(_joined(lives), disturbed, limit, value, problem, left)
+    return judge(Scenario(scenario.name, lambda trial: None), "yarn", evidence)
+
+
+def _second_life(scenario: DriverScenario, running: Program, first: RunDir) -> tuple[Any, str]:
+    """What the training returns after all, and what is wrong."""
+    if scenario.mode == "client":
+        wait_until(lambda: all(map(processes.is_stopped, running.living())), "the end of the application", WAIT_S)
+        return experiment.resume(first.url, progress=False).value, ""
+    running.process.wait(WAIT_S)
+    result = running.folder / "result"
+    if not result.exists():
+        return None, f"the second attempt left no result: {running.output()}"
+    return json.loads(result.read_text())["value"], ""
+
+
+def _joined(lives: list[list[Generation]]) -> list[Generation]:
+    """Generations of several runs, one after the other."""
+    found: list[Generation] = []
+    for life in lives:
+        found += [dataclasses.replace(one, number=len(found) + index) for index, one in enumerate(life)]
+    return found

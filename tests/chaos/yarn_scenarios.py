@@ -1,0 +1,152 @@
+"""What befalls a training on YARN besides: its nodes, its ResourceManager, its HDFS; nodes that join and leave."""
+
+from __future__ import annotations
+
+import time
+
+from hopsml.storage import checkpoints
+from hopsml.storage.run_dir import RunDir
+from tests.chaos.scenarios import FULL, Scenario, Trial
+from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
+from tests.cluster.workloads import wait_until
+from tests.hadoop_tests.conftest import Hadoop
+from tools.hadoop import daemons
+
+STEPS = EPOCHS * -(-N_SAMPLES // BATCH)
+WAIT_S = 60.0
+DOWN_S = 20.0 if FULL else 6.0  # how long the NameNode is away
+SLOW = {"step_s": 1.0, "commit": 1}  # until the harm is done: then the rest takes no time
+SLOWER = {"step_s": 1.5, "commit": 1}
+
+
+# ------------------------------------------------------------------------------------------ where things are
+
+
+def node_of(cluster: Hadoop, pid: int) -> str:
+    """The NodeManager in one of whose containers the process runs."""
+    return next(name for name in cluster.names("nm") if pid in daemons.containers_of(cluster.home, name))
+
+
+def busy_nodes(cluster: Hadoop) -> list[str]:
+    """NodeManagers that run a container."""
+    return [name for name in cluster.names("nm") if daemons.containers_of(cluster.home, name)]
+
+
+def containers(cluster: Hadoop) -> int:
+    """How many the ResourceManager counts for the application that runs."""
+    (running,) = [app for app in cluster.applications() if app["state"] == "RUNNING"]
+    return int(cluster.resource_manager.application(running["id"])["runningContainers"])
+
+
+def newest_checkpoint(trial: Trial) -> int:
+    """-1 where there is none."""
+    step = checkpoints.latest_complete(RunDir(trial.run.run_dir).checkpoints)
+    return -1 if step is None else step
+
+
+def saved_to_the_end(trial: Trial) -> str:
+    """What comes of a store that was away: once it is back, the last state lies there."""
+    newest = newest_checkpoint(trial)
+    return "" if newest == STEPS else f"the newest checkpoint is of step {newest}, the last step was {STEPS}"
+
+
+# ------------------------------------------------------------------------------------------ harm
+
+
+def _power_cut(trial: Trial) -> None:
+    """A node is gone with all that ran there, comes back, and is used again."""
+    cluster = trial.cluster
+    generation = trial.await_world(3)
+    node = node_of(cluster, trial.pid(2, generation))
+    trial.disturbed = time.time()
+    cluster.kill(node, containers=True)
+    generation = trial.await_world(2, generation)
+    cluster.revive(node)
+    back = time.monotonic()
+    trial.await_world(3, generation)
+    trial.detail = f"used again {time.monotonic() - back:.1f} s after its NodeManager had registered"
+    trial.hurry()
+
+
+def _without_resource_manager(trial: Trial) -> None:
+    """While it is away the training goes on, and loses an executor; when it is back, there is another one."""
+    generation = trial.await_world(2)
+    trial.cluster.kill("rm")
+    step = int((trial.folder / "step-0").read_text())
+    trial.await_step(step + 3)
+    trial.disturbed = time.time()
+    trial.above(1, "executor", generation).kill()
+    generation = trial.await_world(1, generation)
+    trial.cluster.revive("rm")
+    back = time.monotonic()
+    trial.await_world(2, generation)
+    trial.detail = f"another executor at work {time.monotonic() - back:.1f} s after the ResourceManager was back"
+    trial.hurry()
+
+
+def _without_namenode(trial: Trial) -> None:
+    """It dies under a training that makes checkpoints all the time, and is away for a while."""
+    wait_until(lambda: newest_checkpoint(trial) >= 0, "a checkpoint", WAIT_S)
+    trial.cluster.kill("nn")
+    gone = time.monotonic()
+    step = int((trial.folder / "step-0").read_text())
+    trial.await_step(step + 3)
+    wait_until(lambda: time.monotonic() - gone > DOWN_S, "the end of the outage", DOWN_S + 5)
+    trial.cluster.revive("nn")
+    trial.detail = (
+        f"away for {time.monotonic() - gone:.0f} s, {int((trial.folder / 'step-0').read_text()) - step} steps"
+    )
+    trial.hurry()
+
+
+def _without_datanode(trial: Trial) -> None:
+    """One of two dies while checkpoints are being written."""
+    wait_until(lambda: newest_checkpoint(trial) >= 0, "a checkpoint", WAIT_S)
+    trial.cluster.kill("dn1")
+    before = newest_checkpoint(trial)
+    wait_until(lambda: newest_checkpoint(trial) > before, "a checkpoint on the other DataNode", WAIT_S)
+    trial.hurry()
+
+
+def _one_node_for_workers(cluster: Hadoop) -> None:
+    """Take nodes away until, beside the one of the driver's container, there is one."""
+    wait_until(lambda: len(busy_nodes(cluster)) == 1, "the end of idle executors", WAIT_S)
+    idle = [name for name in cluster.names("nm") if name not in busy_nodes(cluster)]
+    for name in idle[1:]:
+        cluster.remove_nodemanager(name)
+
+
+def _join_and_leave(trial: Trial) -> None:
+    """Nodes join one by one and are used; then workers leave, and their executors are given back."""
+    cluster, used = trial.cluster, []
+    generation = trial.await_world(1)
+    for world in (2, 3):
+        cluster.add_nodemanager()
+        joined = time.monotonic()
+        generation = trial.await_world(world, generation)
+        used.append(time.monotonic() - joined)
+    trial.run.resize(1)
+    trial.await_world(1, generation)
+    resized = time.monotonic()
+    wait_until(lambda: containers(cluster) == 2, "executors that are given back", WAIT_S)
+    given_back = time.monotonic() - resized
+    trial.detail = (
+        f"a new node made its first step {used[0]:.1f} and {used[1]:.1f} s after it had registered; "
+        f"2 executors were given back {given_back:.1f} s after the group had shrunk"
+    )
+    trial.hurry()
+
+
+OFTEN = {"checkpoint_every": 0.2}
+
+YARN_SCENARIOS = (
+    Scenario("a NodeManager dies with its containers, and comes back", _power_cut, least=1, most=3, args=SLOW),
+    Scenario("the ResourceManager dies, an executor too, and it restarts", _without_resource_manager, least=1,
+             args=SLOWER),
+    Scenario("a NameNode that is away while checkpoints are made", _without_namenode, args=SLOW, options=OFTEN,
+             loses_nothing=True, after=saved_to_the_end),
+    Scenario("a DataNode dies while checkpoints are made", _without_datanode, args=SLOW, options=OFTEN,
+             loses_nothing=True, after=saved_to_the_end),
+    Scenario("nodes join: 1 worker becomes 3; then 1, and executors are given back", _join_and_leave, least=1, most=3,
+             args=SLOWER, options={"keep_warm": 1.0}, loses_nothing=True, before=_one_node_for_workers),
+)  # fmt: skip

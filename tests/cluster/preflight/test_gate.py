@@ -1,0 +1,174 @@
+"""Which granted agents a run gets, and when."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster.preflight.gate import FIGURES_S, AskAgain, Gate, Mode, Pass, Probe, Refuse, SetAside, Warn
+from hopsml.cluster.protocol import PeerProbed
+from tests.cluster.preflight.test_rules import with_
+
+pytestmark = pytest.mark.fast
+NOW = 10.0
+
+
+def gate(mode: Mode, size: int = 2, whole: bool = True) -> Gate:
+    found = Gate()
+    found.begin("run", mode, size, whole)
+    return found
+
+
+def tell(found: Gate, agent_id: str, **changed: Any) -> list[Any]:
+    facts = with_(host=f"10.0.0.{agent_id[1:]}", **changed)
+    return found.told(agent_id, f"the slot of {agent_id}", facts, facts.clock, NOW)
+
+
+def answer(found: Gate, actions: list[Any], problem: str = "") -> list[Any]:
+    """Let every exchange that is asked for come out like this."""
+    probes = [action for action in actions if isinstance(action, Probe)]
+    return [
+        a for p in probes for a in found.probed(p.agent_id, PeerProbed(p.peer, 0.0 if problem else 99.0, problem), NOW)
+    ]
+
+
+def test_a_run_that_looks_away_gets_what_the_pool_gives() -> None:
+    assert gate("off").granted("run", ("a1", "a2"), NOW) == [Pass("run", ("a1", "a2"))]
+
+
+def test_a_run_that_warns_waits_for_nothing_and_hears_of_it_once() -> None:
+    found = gate("warn")
+    assert found.granted("run", ("a1", "a2"), NOW) == [Pass("run", ("a1", "a2"))]
+    (warning,) = tell(found, "a1", open_files=100)
+    assert isinstance(warning, Warn) and "the slot of a1: open-file limit: 100" in warning.text
+    assert "it trains anyway" in warning.text
+    assert tell(found, "a2") == []
+    assert found.tick(NOW + 100) == []
+
+
+def test_a_run_that_enforces_waits_for_figures_and_for_the_exchange() -> None:
+    found = gate("enforce")
+    assert found.granted("run", ("a1", "a2"), NOW) == []
+    assert tell(found, "a1") == []
+    asked = tell(found, "a2")
+    assert len(asked) == 1 and isinstance(asked[0], Probe) and asked[0].address.endswith(":4000")
+    assert answer(found, asked) == [Pass("run", ("a1", "a2"))]
+    found.ended("run")
+    found.begin("next", "enforce", 2, True)
+    assert found.granted("next", ("a1", "a2"), NOW) == [Pass("next", ("a1", "a2"))]  # what is known is known
+
+
+def test_a_bad_slot_is_set_aside_and_a_whole_group_asks_again() -> None:
+    found = gate("enforce")
+    found.granted("run", ("a1", "a2"), NOW)
+    tell(found, "a1", disk_mb=1.0)
+    warning, aside, again = tell(found, "a2")
+    assert "disk space: 1 MB" in warning.text and "it is set aside" in warning.text
+    assert aside == SetAside("run", ("a1",)) and again == AskAgain("run", ("a2",), 2)
+    found.granted("run", ("a2", "a3"), NOW)
+    assert answer(found, tell(found, "a3")) == [Pass("run", ("a2", "a3"))]
+    assert found.ended("run") == ((), ("a1",))
+
+
+def test_a_group_that_may_change_takes_the_good_ones_at_once() -> None:
+    found = gate("enforce", whole=False)
+    found.granted("run", ("a1", "a2", "a3"), NOW)
+    tell(found, "a1", clock=0.0)  # told with this clock: no skew
+    tell(found, "a2", write_mb_s=0.01)
+    actions = answer(found, tell(found, "a3"))
+    assert [type(one) for one in actions] == [Warn, SetAside, Pass]
+    assert actions[1:] == [SetAside("run", ("a2",)), Pass("run", ("a1", "a3"))]
+
+
+def test_silence_is_a_fault_in_the_end() -> None:
+    found = gate("enforce")
+    found.granted("run", ("a1", "a2"), NOW)
+    tell(found, "a1")
+    assert found.tick(NOW + FIGURES_S - 0.1) == []
+    warning, aside, again = found.tick(NOW + FIGURES_S)
+    assert "no figures within 10 s" in warning.text
+    assert aside == SetAside("run", ("a2",)) and again == AskAgain("run", ("a1",), 2)
+
+
+def test_one_that_no_neighbour_reaches_is_set_aside() -> None:
+    found = gate("enforce", size=3)
+    found.granted("run", ("a1", "a2", "a3"), NOW)
+    tell(found, "a1"), tell(found, "a2")
+    asked = [action for action in tell(found, "a3") if isinstance(action, Probe)]
+    actions: list[Any] = []
+    for probe in asked:
+        problem = "refused" if "a2" in (probe.agent_id, probe.peer) else ""
+        actions = found.probed(probe.agent_id, PeerProbed(probe.peer, 0.0 if problem else 90.0, problem), NOW)
+    assert SetAside("run", ("a2",)) in actions and AskAgain("run", ("a1", "a3"), 3) in actions
+
+
+def test_a_run_whose_every_slot_fails_is_refused() -> None:
+    found, actions = gate("enforce", size=1), []
+    for agent_id in ("a1", "a2"):
+        found.granted("run", (agent_id,), NOW)
+        actions = tell(found, agent_id, open_files=10)
+    assert isinstance(actions[-1], Refuse) and "2 slots failed the preflight" in actions[-1].text
+    assert "open-file limit: 10, at least 1024" in actions[-1].text
+
+
+def test_who_leaves_while_others_wait_makes_a_whole_group_ask_again() -> None:
+    found = gate("enforce", size=3)
+    found.granted("run", ("a1", "a2", "a3"), NOW)
+    tell(found, "a1")
+    assert found.left("a3", NOW) == [AskAgain("run", ("a1", "a2"), 3)]
+    assert found.ended("run") == ((), ())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["warn", "enforce"]), st.booleans())
+def test_whatever_comes_in_whatever_order_no_agent_is_lost(seed: int, mode: Mode, whole: bool) -> None:
+    """Every granted agent is passed on, set aside, given back, gone, or still waited for; bad ones never pass."""
+    choose, found = random.Random(seed), gate(mode, size=4, whole=whole)
+    bad = {f"a{number}" for number in range(8) if choose.random() < 0.3}
+    held: dict[str, str] = {}
+    events = [("granted", f"a{number}") for number in range(8)] + [("told", f"a{number}") for number in range(8)]
+    events += [("left", f"a{choose.randrange(8)}"), ("tick", "")]
+    choose.shuffle(events)
+    queue: list[Any] = []
+    gone: set[str] = set()
+    refused = False
+
+    def obey(actions: list[Any]) -> None:
+        nonlocal refused
+        for action in actions:
+            if isinstance(action, Probe):
+                queue.append(action)
+            elif isinstance(action, Refuse):
+                refused = True
+            elif not isinstance(action, Warn):
+                for agent_id in action.agent_ids:
+                    assert held[agent_id] == "granted"
+                    held[agent_id] = type(action).__name__
+
+    now = NOW
+    for kind, agent_id in events:
+        now += 0.1
+        if kind == "granted" and agent_id not in gone:
+            held[agent_id] = "granted"
+            obey(found.granted("run", (agent_id,), now))
+        elif kind == "told" and agent_id not in gone:
+            obey(tell(found, agent_id, open_files=1 if agent_id in bad else 65536))
+        elif kind == "left":
+            gone.add(agent_id)
+            held.pop(agent_id, None)
+            obey(found.left(agent_id, now))
+        elif kind == "tick":
+            obey(found.tick(now))
+        if queue and choose.random() < 0.7:
+            probe = queue.pop(choose.randrange(len(queue)))
+            obey(found.probed(probe.agent_id, PeerProbed(probe.peer, 90.0), now))
+    obey(found.tick(now + 2 * FIGURES_S))
+    assert "granted" not in held.values() or refused
+    if mode == "enforce":
+        assert not any(how == "Pass" and agent_id in bad for agent_id, how in held.items())
+    else:
+        assert set(held.values()) <= {"Pass"}

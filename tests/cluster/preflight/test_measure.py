@@ -1,0 +1,99 @@
+"""What an agent measures of its slot, and how neighbours meet: real limits, real disks, real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hopsml.cluster.preflight import probe as probing
+from hopsml.cluster.preflight import rules
+from hopsml.cluster.preflight.measure import measure, write_speed
+from hopsml.cluster.preflight.probe import ProbeDoor, probe
+
+pytestmark = pytest.mark.fast
+TOKEN = "x" * 43
+
+
+def test_the_figures_are_those_of_the_system(tmp_path: Path) -> None:
+    began = time.time()
+    facts = measure(tmp_path, "127.0.0.1", 4000, ())
+    assert facts.open_files == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert facts.disk_mb == pytest.approx(psutil.disk_usage(str(tmp_path)).free / 2**20, rel=0.05)
+    assert facts.write_mb_s > 0 and not facts.disk_problem
+    assert began <= facts.clock <= time.time() and facts.took_s < 2
+    assert facts.versions["python"] == sys.version.split()[0] and facts.versions["numpy"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_nothing_more_is_said(tmp_path: Path) -> None:
+    """The size of a file is limited, in a process of its own: what a full disk answers comes from the same call."""
+    code = (
+        "import resource, sys, pathlib; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
+        "from hopsml.cluster.preflight.measure import write_speed; print(write_speed(pathlib.Path(sys.argv[1])))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "(0.0, 'File too large after 1.0 MB')", done.stderr
+    speed, problem = write_speed(tmp_path / "not there")
+    assert speed == 0.0 and "No such file" in problem
+
+
+def exchange(token: str, offered: str = TOKEN) -> tuple[float, str]:
+    async def both() -> tuple[float, str]:
+        door = ProbeDoor(token)
+        await door.open("127.0.0.1")
+        try:
+            result = await probe("a2", f"127.0.0.1:{door.port}", offered)
+            return result.mb_s, result.problem
+        finally:
+            door.close()
+
+    return asyncio.run(both())
+
+
+def test_two_that_have_the_token_exchange_bytes() -> None:
+    mb_s, problem = exchange(TOKEN)
+    assert mb_s > rules.DEFAULT_LIMITS.pair_mb_s and problem == ""
+
+
+def test_a_stranger_is_told_nothing() -> None:
+    mb_s, problem = exchange(TOKEN, offered="y" * 43)
+    assert mb_s == 0.0 and ("hung up" in problem or "reset" in problem)
+
+
+def test_one_that_is_not_there_and_one_that_changes_bytes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonce = bytes(32)
+        writer.write(nonce)
+        await reader.readexactly(36)
+        content = bytearray(await reader.readexactly(probing.EXCHANGED))
+        content[77] ^= 1
+        digest = probing.hashlib.sha256(content).digest()
+        writer.write(probing._proof(TOKEN.encode(), nonce + digest) + content)
+        await writer.drain()
+        writer.close()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def problems() -> list[str]:
+        found = []
+        for serve in (wrong_bytes, silent):
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            found.append((await probe("a", f"127.0.0.1:{port}", TOKEN)).problem)
+            server.close()
+        return [*found, (await probe("a", f"127.0.0.1:{port}", TOKEN)).problem]
+
+    monkeypatch.setattr(probing, "TIMEOUT_S", 0.5)
+    changed, nothing, gone = asyncio.run(problems())
+    assert "other bytes than were sent" in changed
+    assert "did not answer within 0.5 s" in nothing
+    assert "Connect call failed" in gone

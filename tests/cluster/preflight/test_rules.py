@@ -1,0 +1,96 @@
+"""Which figures are good enough."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+
+from hopsml.cluster.preflight import rules
+from hopsml.cluster.preflight.rules import Limits
+from hopsml.cluster.protocol import GpuFacts, PeerProbed, PreflightFacts
+
+pytestmark = pytest.mark.fast
+GOOD = PreflightFacts(
+    clock=1000.0,
+    host="10.0.0.1",
+    door=4000,
+    folder="/scratch",
+    open_files=65536,
+    stack_mb=8.0,
+    shared_memory_mb=64.0,
+    disk_mb=5000.0,
+    write_mb_s=80.0,
+    disk_problem="",
+    versions={"python": "3.11.7", "hopsml": "0.1.0", "tensorflow": "2.21.0"},
+    gpus=(GpuFacts(0, 0, 50, 0),),
+)
+
+
+def with_(**changed: Any) -> PreflightFacts:
+    return msgspec.structs.replace(GOOD, **changed)
+
+
+def test_a_good_slot_has_no_fault_and_unlimited_is_enough() -> None:
+    assert rules.own_faults(GOOD, 1000.1) == []
+    assert rules.own_faults(with_(open_files=-1, stack_mb=-1.0), 1000.1) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule", "figure"),
+    [
+        ({"open_files": 256}, "open-file limit", "256, at least 1024"),
+        ({"stack_mb": 0.5}, "stack size", "0.5 MB, at least 1"),
+        ({"shared_memory_mb": 3.7}, "shared memory", "4 MB free in /dev/shm, at least 32"),
+        ({"disk_mb": 12.0}, "disk space", "12 MB free in /scratch, at least 512"),
+        ({"disk_problem": "No space left on device after 0.5 MB"}, "disk write", "No space left on device"),
+        ({"write_mb_s": 0.25}, "disk speed", "0.25 MB/s into /scratch, at least 1"),
+        ({"clock": 993.0}, "clock skew", "-7.0 s from the driver's clock, at most 5"),
+        ({"clock": 1007.0}, "clock skew", "+7.0 s"),
+        ({"gpus": (GpuFacts(0, 0, 50, 0), GpuFacts(3, 2, 50, 0))}, "GPU ECC", "GPU 3: 2 uncorrected"),
+        ({"gpus": (GpuFacts(0, 0, 97, 0),)}, "GPU temperature", "97 °C, at most 90"),
+        ({"gpus": (GpuFacts(1, 0, 50, 2),)}, "GPU processes", "GPU 1: 2 of somebody else"),
+    ],
+)
+def test_a_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: str, figure: str) -> None:
+    (fault,) = rules.own_faults(with_(**changed), 1000.0)
+    assert fault.rule == rule and figure in fault.text and fault.text.startswith(rule)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Limits) if field.name != "pair_mb_s"])
+def test_every_limit_counts(field: str) -> None:
+    """A limit that is moved past the good slot's figure makes it a bad one."""
+    beyond = {"clock_skew_s": -1.0, "gpu_temperature_c": 1}.get(field, 1e9)
+    assert len(rules.own_faults(GOOD, 1000.0, dataclasses.replace(Limits(), **{field: beyond}))) == 1
+
+
+def test_the_version_of_most_members_counts_and_the_first_one_s_of_two_halves() -> None:
+    other = with_(versions={**GOOD.versions, "tensorflow": "2.20.0"})
+    without = with_(versions={"python": "3.11.7", "hopsml": "0.1.0"})
+    assert rules.version_faults({"a": GOOD, "b": GOOD}) == {}
+    (fault,) = rules.version_faults({"a": other, "b": GOOD, "c": GOOD})["a"]
+    assert fault.text.startswith("version: tensorflow 2.20.0, the other members have 2.21.0")
+    assert list(rules.version_faults({"a": GOOD, "b": other})) == ["b"]
+    assert "tensorflow none" in rules.version_faults({"a": GOOD, "b": GOOD, "c": without})["c"][0].text
+
+
+def test_of_a_pair_that_failed_the_one_is_blamed_that_failed_more_often() -> None:
+    failed = "did not answer"
+    ring = [
+        ("a", PeerProbed("b", 0.0, failed)),
+        ("b", PeerProbed("c", 0.0, failed)),
+        ("c", PeerProbed("d", 500.0)),
+        ("d", PeerProbed("a", 500.0)),
+    ]
+    faults = rules.pair_faults(ring, str.upper)
+    assert list(faults) == ["b"] and len(faults["b"]) == 2
+    assert "between it and A: did not answer" in faults["b"][0].text
+    assert list(rules.pair_faults([("a", PeerProbed("b", 0.0, failed))], str)) == ["b"]  # it did not answer
+
+
+def test_a_slow_pair_is_a_fault_with_its_figure() -> None:
+    faults = rules.pair_faults([("a", PeerProbed("b", 1.25))], str)
+    assert "1.2 MB/s, at least 5 are needed" in faults["b"][0].text
+    assert rules.pair_faults([("a", PeerProbed("b", 50.0))], str) == {}

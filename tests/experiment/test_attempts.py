@@ -1,0 +1,210 @@
+"""What a driver that YARN has started anew does about the calls that the one before it has made."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.held_commits import HeldCommits
+from hopsml.cluster.protocol import Formation
+from hopsml.cluster.resuming import fetch, sources
+from hopsml.errors import RunError, StorageError
+from hopsml.experiment import taking_up
+from hopsml.experiment.attempts import Begin, Call, Earlier, GoOn, Refuse, decide
+from hopsml.storage import checkpoints
+from hopsml.storage.run_dir import RunDir
+
+pytestmark = pytest.mark.fast
+
+TRAIN = Call("collective_all_reduce", "train", "c0de", '{"lr": 0.1}')
+OTHER = Call("collective_all_reduce", "train", "c0de", '{"lr": 0.2}')
+
+
+def run(number: int, call: Call = TRAIN, attempt: int = 1, continues: int = 0, raised: str = "") -> Earlier:
+    return Earlier(f"/p/app_{number}", call, attempt, number, f"/p/app_{continues}" if continues else "", raised)
+
+
+class Script:
+    """The calls of one driver, in order, as ``EarlierRuns`` would answer them."""
+
+    def __init__(self, attempt: int, runs: list[Earlier]) -> None:
+        self.attempt, self.runs, self.answered = attempt, runs, set[str]()
+
+    def call(self, call: Call = TRAIN) -> str:
+        decision = decide(call, self.attempt, self.runs, self.answered)
+        if isinstance(decision, Begin):
+            return "new"
+        self.answered.add(decision.run.url)
+        return f"{'refused' if isinstance(decision, Refuse) else 'goes on'} {decision.run.number}"
+
+
+def test_a_call_goes_on_with_the_run_that_it_made_before() -> None:
+    assert decide(TRAIN, 2, [run(1, OTHER), run(2)]) == GoOn(run(2))
+
+
+def test_a_call_that_nobody_has_made_begins() -> None:
+    assert decide(TRAIN, 2, [run(1, OTHER)]) == Begin()
+    assert decide(TRAIN, 2, []) == Begin()
+
+
+def test_runs_of_the_same_attempt_are_not_gone_on_with() -> None:
+    assert decide(TRAIN, 2, [run(1, attempt=2)]) == Begin()
+
+
+def test_the_same_calls_are_answered_in_the_order_in_which_they_were_made() -> None:
+    script = Script(2, [run(2), run(1), run(3, OTHER)])
+    assert [script.call(), script.call(OTHER), script.call(), script.call()] == [
+        "goes on 1", "goes on 3", "goes on 2", "new",
+    ]  # fmt: skip
+
+
+def test_what_the_users_own_code_has_ended_is_refused_once() -> None:
+    """A script that tries again after an error finds its second try."""
+    script = Script(2, [run(1, raised="ValueError"), run(2)])
+    assert [script.call(), script.call()] == ["refused 1", "goes on 2"]
+
+
+def test_a_third_attempt_goes_on_where_the_second_stood() -> None:
+    script = Script(3, [run(1), run(2), run(3, attempt=2, continues=1)])
+    # The second attempt had taken up the first run, and died before it came to the second.
+    assert [script.call(), script.call()] == ["goes on 3", "goes on 2"]
+
+
+# ------------------------------------------------------------------------------------------ on a store
+
+
+def record(call: Call, attempt: int, **more: Any) -> dict[str, Any]:
+    return {
+        "verb": call.verb, "function": call.function, "code_sha256": call.code_sha256, "arguments": {"lr": 0.1},
+        "attempt": attempt, **more,
+    }  # fmt: skip
+
+
+def directory(store: Path, name: str, attempt: int, **more: Any) -> RunDir:
+    made = RunDir(str(store / "Experiments" / name))
+    made.write_run(record(TRAIN, attempt, **more))
+    return made
+
+
+def checkpoint(run_dir: RunDir, folder: Path, step: int, content: str = "state") -> None:
+    source = folder / f"source-{run_dir.run_id}-{step}"
+    source.mkdir()
+    (source / "state.hopsml").write_text(content)
+    checkpoints.commit(source, run_dir.checkpoints, step)
+
+
+def test_each_earlier_run_is_taken_up_once(tmp_path: Path) -> None:
+    first = directory(tmp_path, "app_1", 1)
+    directory(tmp_path, "app_x_1", 1)
+    directory(tmp_path, "other_1", 1)
+    (tmp_path / "Experiments" / "app_7").mkdir()
+    runs = taking_up.EarlierRuns("app", 2)
+    assert runs.take(str(tmp_path), record(TRAIN, 2)) == first.url
+    assert runs.take(str(tmp_path), record(TRAIN, 2)) == ""
+    assert taking_up.EarlierRuns("app", 1).take(str(tmp_path), record(TRAIN, 1)) == ""
+    assert taking_up.EarlierRuns("app", 2).take(str(tmp_path / "empty"), record(TRAIN, 2)) == ""
+
+
+def test_an_error_of_the_users_own_code_is_reported_and_not_repeated(tmp_path: Path) -> None:
+    first = directory(tmp_path, "app_1", 1)
+    first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
+    with pytest.raises(RunError, match="KeyError: 'label'"):
+        taking_up.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2))
+
+
+def test_a_run_that_the_cluster_ended_is_gone_on_with(tmp_path: Path) -> None:
+    first = directory(tmp_path, "app_1", 1)
+    first.end({"state": "FAILED", "error": "rank 1: its executor is gone", "raised": False})
+    assert taking_up.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2)) == first.url
+
+
+def test_where_a_run_stands_is_looked_up_along_what_it_went_on_from(tmp_path: Path) -> None:
+    first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 1)
+    second.write_run(record(TRAIN, 2, continues=first.url))
+    third = directory(tmp_path, "app_3", 3, continues=second.url)
+    assert taking_up.standing(third.url) == ("", -1)
+    checkpoint(first, tmp_path, 4)
+    assert taking_up.standing(third.url) == (first.url, 4)
+    checkpoint(second, tmp_path, 6)
+    assert taking_up.standing(third.url) == (second.url, 6)
+    assert taking_up.standing("") == ("", -1)
+
+
+def test_the_first_end_of_a_run_stands(tmp_path: Path) -> None:
+    """A driver that was taken for dead, and was not, does not undo what its successor has written."""
+    first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
+    first.check_open()
+    taking_up.end(first.url, second)
+    status = first.read_status()
+    assert status is not None and (status["state"], status["continued_by"]) == ("LOST", second.url)
+    assert not first.end({"state": "FINISHED"})
+    assert first.read_status() == status
+    with pytest.raises(StorageError, match="app_2"):
+        first.check_open()
+
+
+# ------------------------------------------------------------------------------------------ on an agent
+
+
+def formation(run_dir: RunDir, generation: int = 0, **more: Any) -> Formation:
+    return Formation(
+        run_id=run_dir.run_id, generation=generation, payload=b"", cluster_json="", leader="", world_size=1,
+        run_url=run_dir.url, environment={}, hooks=(), merge_scope=1, scoped_allocator=False, grace_s=0.0, flush_s=0.0,
+        storage_timeout_s=5.0, elastic=True, **{"resume_url": "", **more},
+    )  # fmt: skip
+
+
+def test_an_agent_that_was_cut_off_adds_no_checkpoint_to_a_run_that_goes_on_elsewhere(tmp_path: Path) -> None:
+    first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
+    problems: list[str] = []
+
+    async def life() -> None:
+        held = HeldCommits(first.run_id, tmp_path / "agent", "token")
+        try:
+            for step in (3, 5):
+                slot = held.slots.free(held.slot)
+                held.slots.write(slot, step, [b"content"])
+                held.committed(step, slot)
+                await held.persist_last(formation(first), problems.append)
+                taking_up.end(first.url, second)  # while it was away
+        finally:
+            await held.close()
+
+    (tmp_path / "agent").mkdir()
+    asyncio.run(life())
+    assert checkpoints.steps(first.checkpoints) == [3]
+    assert len(problems) == 1 and "step 5" in problems[0] and "app_2" in problems[0]
+
+
+def test_all_members_begin_with_the_checkpoint_that_the_driver_has_named(tmp_path: Path) -> None:
+    first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
+    for step in (2, 4):
+        checkpoint(first, tmp_path, step)
+    begins = formation(second, resume_url=first.url, resume_step=2)  # step 4 came later, from an agent that was cut off
+    found, passed_over = fetch(begins, tmp_path / "resume")
+    assert Path(found).name == "step-000000002" and not passed_over
+
+
+def test_a_later_generation_prefers_its_own_checkpoint_and_falls_back_to_where_the_run_began(tmp_path: Path) -> None:
+    first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
+    checkpoint(first, tmp_path, 2)
+    later = formation(second, generation=1, resume_url=first.url, resume_step=2)
+    assert Path(fetch(later, tmp_path / "resume")[0]).name == "step-000000002"
+    checkpoint(second, tmp_path, 9)
+    assert Path(fetch(later, tmp_path / "resume")[0]).name == "step-000000009"
+    assert sources(formation(second, generation=1, commit_step=11)) == []
+    assert fetch(formation(second), tmp_path / "resume") == ("", [])
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    first = directory(tmp_path, "app_1", 1)
+    for step in (2, 4):
+        checkpoint(first, tmp_path, step)
+    damaged = Path(first.checkpoint(4), "state.hopsml")
+    damaged.write_text("spoil")  # of the same length
+    found, passed_over = fetch(formation(first, generation=1), tmp_path / "resume")
+    assert Path(found).name == "step-000000002"
+    assert len(passed_over) == 1 and "step-000000004" in passed_over[0] and "CRC" in passed_over[0]
