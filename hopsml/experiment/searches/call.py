@@ -16,6 +16,7 @@ from hopsml.experiment.searches.names import NameOf
 from hopsml.search import registry
 from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.space import Searchspace, check_function
+from hopsml.storage.run_dir import RunDir
 
 VERSION = 1  # of what a search writes down of itself
 DIRECTIONS = ("max", "min")
@@ -68,7 +69,7 @@ class SearchCall:
 
     ``name_of`` names the trials' folders, None: by Maggy's ids; they lie in ``folder`` of the run directory.
     ``with_summary``: the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a
-    search that is continued, which has no ``function`` of this process.
+    search that is continued, which has no ``function`` of this process. ``finish`` writes what else the verb promises.
     """
 
     verb: str
@@ -108,11 +109,14 @@ class SearchCall:
     with_summary: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     captured: Captured | None = None
+    finish: Callable[[RunDir, list[dict[str, Any]]], None] | None = None
 
 
-def checked(verb: str, function: Callable[..., Any], space: Any, options: Options, seed: int) -> SearchCall:
+def checked(
+    verb: str, function: Callable[..., Any], space: Any, options: Options, seed: int, may_be_empty: bool = False
+) -> SearchCall:
     """Check everything; nothing is started. ``seed``: of the run, where the call names none."""
-    space = searchspace(space)
+    space = searchspace(space, may_be_empty)
     args = dict(options.args or {})
     check_function(space, function)
     check_filled_in(space, function, args)
@@ -120,7 +124,8 @@ def checked(verb: str, function: Callable[..., Any], space: Any, options: Option
     direction = direction_of(options.direction)
     searcher = searcher_of(options, space, seed)
     trials = options.num_trials
-    if trials is None and searcher.total is None and options.deadline is None and options.budget is None:
+    endless = isinstance(options.searcher, str) and searcher.total is None  # one that the user made may have an end
+    if trials is None and endless and options.deadline is None and options.budget is None:
         raise ArgumentError("num_trials=None: the search has no end; give num_trials, deadline or budget")
     return SearchCall(
         verb=verb,
@@ -128,7 +133,7 @@ def checked(verb: str, function: Callable[..., Any], space: Any, options: Option
         args=args,
         space=space,
         searcher=searcher,
-        stopper=stopper_of(options),
+        stopper=stopper_of(options, space, seed),
         num_trials=None if trials is None else arguments.whole_number("num_trials", trials),
         direction=direction,
         metric="" if options.metric is None else arguments.text("metric", options.metric),
@@ -203,7 +208,7 @@ def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tupl
     return function, space, Options(**named)
 
 
-def searchspace(space: Any) -> Searchspace:
+def searchspace(space: Any, may_be_empty: bool = False) -> Searchspace:
     """A Searchspace, or the one that a dict of ``name: (type, region)`` describes."""
     if isinstance(space, Searchspace):
         found = space
@@ -213,7 +218,7 @@ def searchspace(space: Any) -> Searchspace:
         raise ArgumentTypeError(
             f"space={space!r:.80} is a {type(space).__name__}; pass hopsml.Searchspace(lr=('DOUBLE', [0.1, 1.0]), ...)"
         )
-    if not len(found):
+    if not len(found) and not may_be_empty:
         raise ArgumentError("the search space is empty; give it at least one parameter, such as lr=('DOUBLE', [0, 1])")
     return found
 
@@ -248,14 +253,17 @@ def searcher_of(options: Options, space: Searchspace, seed: int) -> Searcher:
     return registry.searcher(options.searcher, space, seed=seed, **given)
 
 
-def stopper_of(options: Options) -> Stopper | None:
-    """The stopper by name or as it is."""
+def stopper_of(options: Options, space: Searchspace, seed: int) -> Stopper | None:
+    """The stopper by name or as it is. One that changes configurations gets space, seed and number of trials, too."""
     given = dict(options.stopper_args or {})
     if isinstance(options.stopper, Stopper):
         if given:
             raise ArgumentError("stopper_args goes with a stopper's name; give them to the stopper that you made")
         return options.stopper
-    return registry.stopper(options.stopper, **given)
+    kind = registry.stopper_class(options.stopper)
+    takes = inspect.signature(kind).parameters if kind is not None else {}
+    known = {"space": space, "seed": seed, "population": options.num_trials}
+    return registry.stopper(options.stopper, **{**{name: known[name] for name in known if name in takes}, **given})
 
 
 def duration(name: str, value: Any, unit_s: float = 1.0) -> float | None:

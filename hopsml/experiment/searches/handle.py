@@ -35,20 +35,18 @@ class SearchRun:
         space: Searchspace | None,
         *,
         folder: str = "trials",
-        finish: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     ) -> None:
-        """``folder`` of the trials below the run directory; ``finish`` gets the rows and writes what the verb promises."""
-        self._session, self.directory, self._space, self._folder, self._finish = (
-            session,
-            directory,
-            space,
-            folder,
-            finish,
-        )
+        """``folder`` of the trials below the run directory."""
+        self._session, self.directory, self._space, self._folder = session, directory, space, folder
+        self._finish: Callable[[list[dict[str, Any]]], None] = lambda rows: None
         self.board: Board = session.board
         self.run_id, self.run_dir = directory.run_id, directory.url
         self._future: concurrent.futures.Future[SearchResult] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._drive, name=f"hopsml-search-{self.run_id}", daemon=True)
+
+    def on_finish(self, finish: Callable[[list[dict[str, Any]]], None]) -> None:
+        """Call ``finish`` with the rows of the table before the search's directory is complete; before ``begin``."""
+        self._finish = finish
 
     def begin(self) -> SearchRun:
         """Let the search begin."""

@@ -100,6 +100,8 @@ def _begin_on(
     session.files |= _files(session, directory, call)
     board.best = session.best()
     search = SearchRun(session, directory, call.space, folder=call.folder)
+    if call.finish is not None:
+        search.on_finish(partial(call.finish, directory))
     application.runs.add(search)
     if spec.deadline_s is not None:
         board.deadline_at = board.began + spec.deadline_s

@@ -1,0 +1,264 @@
+"""Ablation: what features, layers and groups of layers of a Keras model are worth, by leaving each of them out once (LOCO).
+
+    study = AblationStudy("titanic", 1, label_name="survived", dataset_generator=make_dataset)
+    study.features.include("age", "fare")
+    study.model.set_base_model_generator(make_model)
+    study.model.layers.include("dense_two")
+    study.model.layers.include_groups(["dense_two", "dense_three"])
+    lagom(train, experiment_type="ablation", ablation_study=study)   # def train(dataset_function, model_function, reporter)
+
+Trials are one of the whole model, and one for each feature, layer, group and custom model. Keras is used by workers alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.maggy.surgery import without_layers
+from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.space import Searchspace
+
+NONE = "None"  # nothing is left out, in Maggy's words
+FEATURE, LAYER = "ablated_feature", "ablated_layer"
+_CUSTOM = "custom: "
+
+
+class Features:
+    """The features of the training data that are left out, one at a time."""
+
+    def __init__(self) -> None:
+        self.included: list[str] = []
+
+    def include(self, *features: str | Iterable[str]) -> None:
+        """Try the training without each of these."""
+        self.included += [name for name in _flat(features, "feature") if name not in self.included]
+
+    def exclude(self, *features: str | Iterable[str]) -> None:
+        """Not without these."""
+        gone = set(_flat(features, "feature"))
+        self.included = [name for name in self.included if name not in gone]
+
+    def list_all(self) -> list[str]:
+        """Those that are included."""
+        for name in self.included:
+            print(name)
+        return list(self.included)
+
+
+class Layers:
+    """Layers of the base model that are left out, by their names."""
+
+    def __init__(self) -> None:
+        self.included: list[str] = []
+        self.groups: list[tuple[str, ...] | str] = []  # names, or a prefix of them
+
+    def include(self, *layers: str | Iterable[str]) -> None:
+        """Try the training without each of these."""
+        self.included += [name for name in _flat(layers, "layer") if name not in self.included]
+
+    def exclude(self, *layers: str | Iterable[str]) -> None:
+        """Not without these."""
+        gone = set(_flat(layers, "layer"))
+        self.included = [name for name in self.included if name not in gone]
+
+    def include_groups(self, *groups: Sequence[str], prefix: str | None = None) -> None:
+        """Try the training without all layers of a list at once; or without all whose names begin with ``prefix``."""
+        self.groups += [group for group in self._groups(groups, prefix) if group not in self.groups]
+
+    def exclude_groups(self, *groups: Sequence[str], prefix: str | None = None) -> None:
+        """Not without these."""
+        gone = self._groups(groups, prefix)
+        self.groups = [group for group in self.groups if group not in gone]
+
+    @staticmethod
+    def _groups(groups: Sequence[Sequence[str]], prefix: str | None) -> list[tuple[str, ...] | str]:
+        found: list[tuple[str, ...] | str] = []
+        for group in groups:
+            names = _flat([group], "layer")
+            if isinstance(group, str) or len(names) < 2:
+                raise ArgumentError(f"include_groups({group!r}): a group is a list of two layers or more")
+            found.append(tuple(names))
+        return found if prefix is None else [*found, prefix]
+
+    def print_all(self) -> None:
+        """Print the layers that are included."""
+        print("\n".join(self.included))
+
+    def print_all_groups(self) -> None:
+        """Print the groups that are included."""
+        print("\n".join(str(group) for group in self.groups))
+
+
+class Model:
+    """The model: a function that makes it, layers that are left out, other models to compare."""
+
+    def __init__(self) -> None:
+        self.layers = Layers()
+        self.base_model_generator: Callable[..., Any] | None = None
+        self.custom_model_generators: dict[str, Callable[..., Any]] = {}
+
+    def set_base_model_generator(self, base_model_generator: Callable[..., Any]) -> None:
+        """What makes the whole model, compiled or not, anew at each call."""
+        self.base_model_generator = base_model_generator
+
+    def add_custom_model_generator(self, custom_model_generator: Callable[..., Any], model_identifier: str) -> None:
+        """Another model, in a trial of its own."""
+        if model_identifier in self.custom_model_generators:
+            raise ArgumentError(f"the custom model {model_identifier!r} is there already; choose another identifier")
+        self.custom_model_generators[model_identifier] = custom_model_generator
+
+
+class AblationStudy:
+    """What is left out. ``dataset_generator`` makes the data; it gets ``ablated_feature=`` where it has such a parameter."""
+
+    def __init__(
+        self,
+        training_dataset_name: str = "",
+        training_dataset_version: int = 1,
+        label_name: str = "",
+        dataset_generator: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.training_dataset_name = training_dataset_name
+        self.training_dataset_version = training_dataset_version
+        self.label_name = label_name
+        self.dataset_generator = kwargs.get("dataset_generator", dataset_generator)
+        self.features = Features()
+        self.model = Model()
+
+    def set_dataset_generator(self, dataset_generator: Callable[..., Any]) -> None:
+        """What makes the data."""
+        self.dataset_generator = dataset_generator
+
+    def configurations(self) -> list[Config]:
+        """Of the trials: the whole first, then without each feature, layer and group, then each custom model."""
+        layers = self.model.layers
+        trials = [(NONE, NONE), *((feature, NONE) for feature in self.features.included)]
+        trials += [(NONE, layer) for layer in layers.included]
+        trials += [(NONE, _written(group)) for group in layers.groups]
+        trials += [(NONE, _CUSTOM + name) for name in self.model.custom_model_generators]
+        return [{FEATURE: feature, LAYER: layer} for feature, layer in trials]
+
+    def space(self) -> Searchspace:
+        """The same as a search space."""
+        configs = self.configurations()
+        return Searchspace(
+            **{name: ("CATEGORICAL", list(dict.fromkeys(one[name] for one in configs))) for name in (FEATURE, LAYER)}
+        )
+
+    def generators(self, config: Any = None) -> dict[str, Any]:
+        """What workers need; the config's model and dataset stand for generators that the study has not.
+
+        Raises ArgumentError for what is missing: there is no feature store to read the data from.
+        """
+        model = self.model.base_model_generator or getattr(config, "model", None)
+        dataset = self.dataset_generator or getattr(config, "dataset", None)
+        if model is None:
+            raise ArgumentError("the study has no model; say study.model.set_base_model_generator(function)")
+        if dataset is None:
+            raise ArgumentError(
+                "the study has no data; pass dataset_generator=function, as there is no feature store here"
+            )
+        return {"model": model, "dataset": dataset, "custom": dict(self.model.custom_model_generators)}
+
+
+def _written(group: tuple[str, ...] | str) -> str:
+    return f"{group}*" if isinstance(group, str) else "|".join(group)
+
+
+def _flat(names: Iterable[Any], what: str) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        found += [name] if isinstance(name, str) else list(name)
+    if wrong := [name for name in found if not isinstance(name, str) or not name]:
+        raise ArgumentError(f"{wrong[0]!r} is no name of a {what}; give its name as text")
+    return found
+
+
+class Listed(Searcher):
+    """Given configurations, each once, in their order."""
+
+    def __init__(self, configs: list[Config]) -> None:
+        self._configs, self._asked = configs, 0
+        self.total = len(configs)
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        self._asked = number + 1
+        return Suggestion(dict(self._configs[number])) if number < len(self._configs) else Wait.DONE
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        pass  # they are given
+
+    def state(self) -> dict[str, Any]:
+        return {"asked": self._asked}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._asked = state["asked"]
+
+
+def carry_out(
+    function: Callable[..., Any],
+    generators: Mapping[str, Any],
+    given: Mapping[str, Any],
+    ablated_feature: str,
+    ablated_layer: str,
+    reporter: Any,
+) -> Any:
+    """One trial, in a worker: the user's function with the functions that make its data and its model."""
+    offers = {
+        "dataset_function": _dataset_function(generators["dataset"], ablated_feature),
+        "model_function": _model_function(generators, ablated_layer),
+        "reporter": reporter,
+        "hparams": {FEATURE: ablated_feature, LAYER: ablated_layer},
+        **given,
+    }
+    offers["dataset"], offers["model"] = offers["dataset_function"], offers["model_function"]  # Maggy 1.x
+    known = inspect.signature(function).parameters
+    return function(**{name: value for name, value in offers.items() if name in known})
+
+
+def _dataset_function(generator: Callable[..., Any], feature: str) -> Callable[..., Any]:
+    left_out = None if feature == NONE else feature
+    known = inspect.signature(generator).parameters
+    if FEATURE in known or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
+        return functools.partial(generator, **{FEATURE: left_out})
+    if left_out is not None:
+        raise ArgumentError(
+            f"{getattr(generator, '__name__', generator)} has no parameter {FEATURE}, so {feature!r} cannot be left out; "
+            "add it"
+        )
+    return generator
+
+
+def _model_function(generators: Mapping[str, Any], layer: str) -> Callable[..., Any]:
+    if layer.startswith(_CUSTOM):
+        custom: Callable[..., Any] = generators["custom"][layer.removeprefix(_CUSTOM)]
+        return custom
+    base: Callable[..., Any] = generators["model"]
+    if layer == NONE:
+        return base
+
+    def make(*positional: Any, **named: Any) -> Any:
+        model = base(*positional, **named)
+        names = [one.name for one in model.layers]
+        chosen = [name for name in names if name.startswith(layer[:-1])] if layer.endswith("*") else layer.split("|")
+        return without_layers(model, chosen)
+
+    return make
+
+
+def effects(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The table of a study: what was left out, the metric without it, and by how much that differs from the whole."""
+    base = next((row["value"] for row in rows if row["config"] == {FEATURE: NONE, LAYER: NONE}), None)
+    table = []
+    for row in rows:
+        names = [value for value in row["config"].values() if value != NONE]
+        value = row["value"]
+        effect = None if value is None or base is None else value - base
+        without = " and ".join(names) or "nothing"
+        table.append({"without": without, "value": value, "effect": effect, "error": row["error"]})
+    return table

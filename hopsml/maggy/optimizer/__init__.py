@@ -1,0 +1,9 @@
+"""``maggy.optimizer``: optimizers as instances, and the base class of own ones."""
+
+from __future__ import annotations
+
+from hopsml.maggy.optimizer import bayes
+from hopsml.maggy.optimizer.base import AbstractOptimizer, Asha, GridSearch, RandomSearch, SingleRun
+from hopsml.maggy.optimizer.bayes import GP, TPE
+
+__all__ = ["GP", "TPE", "AbstractOptimizer", "Asha", "GridSearch", "RandomSearch", "SingleRun", "bayes"]

@@ -1,0 +1,188 @@
+"""Maggy's optimizers on this project's searchers: those that have a name here, and own ones by an adapter."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.maggy.trial import Trial
+from hopsml.search import registry
+from hopsml.search.contract import End, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.space import Searchspace
+
+
+class Named:
+    """An optimizer that this project has, by its ``name``; ``arguments`` are its own."""
+
+    name = "none"
+    pruner: str | None = None
+    pruner_arguments: Mapping[str, Any]
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments, self.pruner_arguments = arguments, {}
+
+
+class RandomSearch(Named):
+    """Drawn at random."""
+
+    name = "random"
+
+
+class GridSearch(Named):
+    """Every combination; it fixes the number of trials itself."""
+
+    name = "grid"
+
+
+class SingleRun(Named):
+    """The function as often as there are trials, without hyper-parameters."""
+
+    name = "none"
+
+
+class Asha(Named):
+    """Promotions; the resource arrives as hyper-parameter ``budget``."""
+
+    name = "asha"
+
+    def __init__(self, reduction_factor: int = 2, resource_min: int = 1, resource_max: int = 4) -> None:
+        super().__init__(reduction_factor=reduction_factor, resource_min=resource_min, resource_max=resource_max)
+
+
+class AbstractOptimizer(ABC):
+    """Base of own optimizers: ``initialize``, ``get_suggestion``, ``finalize_experiment``.
+
+    Attributes are set before ``initialize``: ``num_trials``, ``searchspace``, ``trial_store`` (running trials by id),
+    ``final_store`` (those that are over), ``direction``.
+    """
+
+    num_trials: int
+    searchspace: Searchspace
+    trial_store: dict[str, Trial]
+    final_store: list[Trial]
+    direction: str
+
+    @abstractmethod
+    def initialize(self) -> None:
+        """Once, before the first suggestion."""
+
+    @abstractmethod
+    def get_suggestion(self, trial: Trial | None = None) -> Trial | str | None:
+        """The next trial, "IDLE" (ask again when one has ended), or None: there are no more. ``trial``: what has ended."""
+
+    @abstractmethod
+    def finalize_experiment(self, trials: list[Trial]) -> None:
+        """Once, with all trials, when there are no more."""
+
+
+class Adapted(Searcher):
+    """An own optimizer as a searcher. Its state is what it was and what it was told, in order."""
+
+    def __init__(self, optimizer: AbstractOptimizer, space: Searchspace, num_trials: int, direction: str) -> None:
+        self._plain = cloudpickle.dumps(optimizer)
+        self.space, self._num_trials, self._direction = space, num_trials, direction
+        self._events: list[list[Any]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.optimizer: AbstractOptimizer = cloudpickle.loads(self._plain)
+        self.optimizer.num_trials, self.optimizer.searchspace = self._num_trials, copy.deepcopy(self.space)
+        self.optimizer.direction = self._direction
+        self.optimizer.trial_store, self.optimizer.final_store = {}, []
+        self.optimizer.initialize()
+        self._trials: dict[int, Trial] = {}
+        self._last: Trial | None = None
+        self._over = False
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        if self._over:
+            return Wait.DONE
+        found = self.optimizer.get_suggestion(self._last)
+        self._last = None
+        self._events.append(["ask", number])
+        if found is None:
+            self._over = True
+            self.optimizer.finalize_experiment(list(self._trials.values()))
+            return Wait.DONE
+        if isinstance(found, str):
+            if found != "IDLE":
+                raise ArgumentError(f'get_suggestion gave {found!r}; it must give a Trial, "IDLE" or None')
+            return Wait.LATER
+        if not isinstance(getattr(found, "params", None), dict):
+            raise ArgumentTypeError(f"get_suggestion gave {found!r:.80}; it must give a Trial with a dict of params")
+        found.status = Trial.RUNNING
+        self._trials[number] = found
+        self.optimizer.trial_store[found.trial_id] = found
+        return Suggestion(dict(found.params))
+
+    def report(self, number: int, step: int, score: float) -> None:
+        self._events.append(["report", number, step, score])
+        trial = self._trials[number]
+        trial.step_history.append(step)
+        trial.metric_history.append(self._value(score))
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        self._events.append(["tell", number, outcome.end.value, outcome.score, outcome.step])
+        trial = self._trials[number]
+        trial.status = Trial.ERROR if outcome.end is End.FAILED else Trial.FINALIZED
+        trial.early_stop = outcome.end is End.STOPPED
+        trial.final_metric = None if outcome.score is None else self._value(outcome.score)
+        self.optimizer.trial_store.pop(trial.trial_id, None)
+        self.optimizer.final_store.append(trial)
+        self._last = trial
+
+    def _value(self, score: float) -> float:
+        return score if self._direction == "max" else -score
+
+    def state(self) -> dict[str, Any]:
+        return {"events": [list(event) for event in self._events]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._begin()
+        self._events = []
+        for kind, number, *rest in state["events"]:
+            if kind == "ask":
+                self.ask(number)
+            elif kind == "report":
+                self.report(number, *rest)
+            else:
+                self.tell(number, Outcome(End(rest[0]), *rest[1:]))
+
+
+def searcher_of(optimizer: Any, space: Searchspace, num_trials: int, direction: str, seed: int) -> Searcher:
+    """The searcher of Maggy's ``optimizer=``: None, a name, an instance or class of this module, an own one, a Searcher."""
+    if isinstance(optimizer, Searcher):
+        return optimizer
+    if isinstance(optimizer, type):
+        optimizer = optimizer()
+    if isinstance(optimizer, AbstractOptimizer):
+        return Adapted(optimizer, space, num_trials, direction)
+    if not isinstance(optimizer, Named):
+        if optimizer is not None and not isinstance(optimizer, str):
+            raise ArgumentTypeError(
+                f"optimizer={optimizer!r:.80} is a {type(optimizer).__name__}; it must be a name, an optimizer or a Searcher"
+            )
+        optimizer = _named(optimizer)
+    arguments = dict(optimizer.arguments)
+    if optimizer.name == "asha":
+        arguments["num_trials"] = num_trials
+    found = registry.searcher(optimizer.name, space, seed=seed, **arguments)
+    if optimizer.pruner is not None:
+        if optimizer.pruner.lower() != "hyperband":
+            raise ArgumentError(f"pruner={optimizer.pruner!r} is not known; there is 'hyperband'")
+        found = registry.searcher("hyperband", space, seed=seed, searcher=found, **optimizer.pruner_arguments)
+    return found
+
+
+def _named(name: str | None) -> Named:
+    if name is not None and name.lower() == "asha":
+        return Asha()
+    found = Named()
+    registry.searcher_class(name)  # raises the KeyError that Maggy's callers expect
+    found.name = name or "none"
+    return found

@@ -1,0 +1,7 @@
+"""``maggy.searchspace``."""
+
+from __future__ import annotations
+
+from hopsml.search.space import Searchspace
+
+__all__ = ["Searchspace"]
