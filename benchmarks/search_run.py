@@ -69,9 +69,9 @@ def in_session(options: Options) -> Report:
             measured("search.first_in_session_s", cold, "s"),
         ],
         [
-            f"search: {EXECUTORS} executors; sixteen trials of {min(work.SIXTEEN)} to {max(work.SIXTEEN)} s take {ideal:g} s at "
-            f"the least; {trials} short trials of {work.SHORT_S} s; first: two of them, the first search of the session; nested: "
-            "8 trials of a second on 2 workers each, 4 slots, so 4 s at the least"
+            f"search: {EXECUTORS} executors; sixteen trials of {min(work.SIXTEEN)} to {max(work.SIXTEEN)} s take {ideal:g} s "
+            f"at the least; {trials} short trials of {work.SHORT_S} s; first: two of them, the first search of the session; "
+            "nested: 8 trials of a second on 2 workers each, 4 slots, so 4 s at the least"
         ],
     )
 
@@ -114,7 +114,10 @@ def from_nothing(options: Options) -> Report:
     for name, figure, title in (("ray", "search.ray_ratio", RAY), ("optuna", "search.optuna_ratio", OPTUNA)):
         theirs = numbers(times.get(name, ()))
         if theirs and len(theirs) == len(mine):
-            report.figures += [ratio_of(figure, mine, theirs, title), measured(f"search.{name}_from_nothing_s", theirs, "s")]
+            report.figures += [
+                ratio_of(figure, mine, theirs, title),
+                measured(f"search.{name}_from_nothing_s", theirs, "s"),
+            ]
     if asha["ray"] and len(asha["ray"]) == len(asha["ours"]):
         report.figures += [
             ratio_of("search.asha_ratio", asha["ours"], asha["ray"], f"{RAY} ASHA"),
@@ -135,7 +138,9 @@ def _hopsml(options: Options, case: str, running: list[float]) -> float:
         return _result(ours.start(python, script, EXECUTORS), Path(name), running)
 
 
-def _peer(options: Options, name: str, case: str, more: tuple[str, ...] = (), running: list[float] | None = None) -> float:
+def _peer(
+    options: Options, name: str, case: str, more: tuple[str, ...] = (), running: list[float] | None = None
+) -> float:
     script = {"ray-tune": "ray_tune_job.py", "optuna": "optuna_job.py"}[name]
     with temporary_folder() as folder:
         python = environments.ensure(name, options.say)

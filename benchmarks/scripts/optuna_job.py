@@ -1,4 +1,4 @@
-"""The searches of the benchmark by optuna, in processes that share a journal file: FOLDER EXECUTORS CASE; writes result.json.
+"""The benchmark's searches by optuna, in processes that share a journal file: FOLDER EXECUTORS CASE; writes result.json.
 
 Every process imports optuna and takes the next trial when it is free, as its documentation has it.
 """

@@ -1,6 +1,7 @@
 """The searches of the benchmark by Ray Tune, on a Ray that this starts: FOLDER EXECUTORS CASE REUSE; writes result.json.
 
-CASE sixteen or asha; REUSE 1 keeps the trials' actors. A second search in the same Ray gives ``seconds`` of a running session.
+CASE sixteen or asha; REUSE 1 keeps the trials' actors. A second search in the same Ray gives ``seconds`` of a running
+session.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the searches of the benchmark do, the same for every candidate: trials that sleep, as no other work is as even.
 
-    sixteen   16 trials of 0.3 to 2 s, 18 s in all; on two executors, in this order, 9.5 s at the least
-    short     trials of 0.05 s
-    asha      64 trials of up to 27 steps, a step of 0.01 to 0.06 s by the trial; a trial's value shows at its first step
+sixteen   16 trials of 0.3 to 2 s, 18 s in all; on two executors, in this order, 9.5 s at the least
+short     trials of 0.05 s
+asha      64 trials of up to 27 steps, a step of 0.01 to 0.06 s by the trial; a trial's value shows at its first step
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def least_s(durations: tuple[float, ...], places: int) -> float:
 def asha_trials() -> list[dict[str, float]]:
     """Quality and seconds of a step of each trial; the same on every machine."""
     draw = random.Random(20261121)
-    return [{"quality": round(draw.random(), 4), "step_s": round(draw.uniform(0.01, 0.06), 4)} for _ in range(ASHA_TRIALS)]
+    return [
+        {"quality": round(draw.random(), 4), "step_s": round(draw.uniform(0.01, 0.06), 4)} for _ in range(ASHA_TRIALS)
+    ]
 
 
 def value_at(step: int, quality: float) -> float:
