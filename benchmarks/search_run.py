@@ -69,8 +69,8 @@ def in_session(options: Options) -> Report:
             measured("search.first_in_session_s", cold, "s"),
         ],
         [
-            f"search: {EXECUTORS} executors; sixteen trials of {min(work.SIXTEEN)} to {max(work.SIXTEEN)} s take {ideal:g} s "
-            f"at the least; {trials} short trials of {work.SHORT_S} s; first: two of them, the first search of the session; "
+            f"search: {EXECUTORS} executors; sixteen trials of {min(work.SIXTEEN)} to {max(work.SIXTEEN)} s take "
+            f"{ideal:g} s at the least; {trials} short trials of {work.SHORT_S} s; first: two of them, the first search of the session; "
             "nested: 8 trials of a second on 2 workers each, 4 slots, so 4 s at the least"
         ],
     )
@@ -124,8 +124,8 @@ def from_nothing(options: Options) -> Report:
             measured("search.ray_asha_s", asha["ray"], "s"),
         ]
     report.notes.append(
-        "search.asha_ratio: 64 trials of 27 steps at most, rungs 1, 3, 9, 27, stopping as Ray's ASHA does; from the call to its "
-        "result, the second search of a session that runs already, on both sides"
+        "search.asha_ratio: 64 trials of 27 steps at most, rungs 1, 3, 9, 27, stopping as Ray's ASHA does; from the call "
+        "to its result, the second search of a session that runs already, on both sides"
     )
     return report
 
