@@ -69,9 +69,9 @@ def in_session(options: Options) -> Report:
             measured("search.first_in_session_s", cold, "s"),
         ],
         [
-            f"search: {EXECUTORS} executors; sixteen trials of {min(work.SIXTEEN)} to {max(work.SIXTEEN)} s take "
-            f"{ideal:g} s at the least; {trials} short trials of {work.SHORT_S} s; first: two of them, the first search of the session; "
-            "nested: 8 trials of a second on 2 workers each, 4 slots, so 4 s at the least"
+            f"search: {EXECUTORS} executors; 16 trials of {min(work.SIXTEEN)} to {max(work.SIXTEEN)} s take {ideal:g} s "
+            f"at least; {trials} short trials of {work.SHORT_S} s; first: two of them, the first search of the session; "
+            "nested: 8 trials of a second on 2 workers each, 4 slots, so 4 s at least",
         ],
     )
 
