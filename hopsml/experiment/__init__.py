@@ -30,6 +30,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.search import continue_search, search, submit_search
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.result import SearchResult
+from hopsml.search.space import Searchspace
 
 __all__ = [
     "Direction",
@@ -38,6 +39,7 @@ __all__ = [
     "Run",
     "SearchResult",
     "SearchRun",
+    "Searchspace",
     "collective_all_reduce",
     "continue_search",
     "differential_evolution",
