@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.chaos import table
 from tests.chaos.runner import Outcome
 
 _OUTCOMES = pytest.StashKey[list[Outcome]]()
+RESULTS = os.environ.get("HOPSML_CHAOS_RESULTS", "")
 ROUNDS = int(os.environ.get("HOPSML_CHAOS_ROUNDS", "1"))
 
 
@@ -30,23 +32,27 @@ def played() -> int:
 
 
 @pytest.fixture
-def outcomes(request: pytest.FixtureRequest) -> list[Outcome]:
-    """To which each test adds its own."""
-    return request.config.stash.setdefault(_OUTCOMES, [])
+def outcomes(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
+    """To which each test adds its own; written after each, so that an interrupted session has some too."""
+    found = request.config.stash.setdefault(_OUTCOMES, [])
+    yield found
+    if found and RESULTS:
+        _write(Path(RESULTS), found)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """A row for each scenario, and one line of JSON."""
     outcomes = config.stash.get(_OUTCOMES, [])
-    results = os.environ.get("HOPSML_CHAOS_RESULTS")
-    if not outcomes or not results:
+    if not outcomes or not RESULTS:
         return
     for line in table.text(outcomes):
         terminalreporter.write_line(line)
-    path = Path(results)
+    terminalreporter.write_line(json.dumps(table.totals(outcomes)))
+
+
+def _write(path: Path, outcomes: list[Outcome]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [outcome.as_json() for outcome in outcomes]
     path.write_text(json.dumps({"rows": rows, **table.totals(outcomes)}, indent=1) + "\n")
     about = f"{datetime.date.today()}, {os.cpu_count()} cores, {ROUNDS} round{'s' if ROUNDS > 1 else ''}."
     path.with_suffix(".md").write_text(table.page(outcomes, about))
-    terminalreporter.write_line(json.dumps(table.totals(outcomes)))

@@ -45,6 +45,12 @@ class Trial:
             return next(parent for parent in parents if "java" in parent.name())
         return parents[{"fork server": 0, "agent": 1}[kind]]
 
+    def step(self) -> int:
+        """The last one that rank 0 has finished; waits for its first."""
+        path = self.folder / "step-0"
+        wait_until(path.exists, "a step", WAIT_S)
+        return int(path.read_text())
+
     def await_step(self, step: int) -> None:
         """Until rank 0 has finished it."""
         path = self.folder / "step-0"

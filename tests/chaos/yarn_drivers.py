@@ -28,6 +28,7 @@ from tests.chaos.yarn_scenarios import node_of
 from tests.cluster.workloads import wait_until
 from tests.hadoop_tests.conftest import Hadoop
 from tools.hadoop import daemons, spark
+from tools.hadoop.settings import host
 
 WAIT_S = 120.0
 MARK = "HOPSML_TEST_CHAOS_DRIVER"  # in the environment of every process of the application
@@ -143,7 +144,12 @@ def _driver_in_its_container(cluster: Hadoop, running: Program) -> Awake:
 
 
 def _node_of_the_driver(cluster: Hadoop, running: Program) -> Awake:
-    cluster.kill(node_of(cluster, _application_master(cluster, running)), containers=True)
+    """It comes back later: the training needs as many nodes as before."""
+    node = node_of(cluster, _application_master(cluster, running))
+    cluster.kill(node, containers=True)
+    nodes = cluster.resource_manager.nodes
+    wait_until(lambda: nodes()[host(node)]["state"] == "LOST", "the loss of the node", WAIT_S)
+    cluster.revive(node)
     return None
 
 
@@ -170,8 +176,8 @@ def play(scenario: DriverScenario, cluster: Hadoop, folder: Path, store: str, co
     """Submit, kill the driver behind a checkpoint, have the training go on, judge."""
     with program(cluster, folder, store, scenario.mode, conf) as running:
         first = running.await_checkpoint()
-        awake = scenario.harm(cluster, running)
         disturbed = time.time()
+        awake = scenario.harm(cluster, running)
         value, problem = _second_life(scenario, running, first)
         saved = checkpoints.steps(first.checkpoints)
         if awake is not None:

@@ -72,7 +72,7 @@ def _without_resource_manager(trial: Trial) -> None:
     """While it is away the training goes on, and loses an executor; when it is back, there is another one."""
     generation = trial.await_world(2)
     trial.cluster.kill("rm")
-    step = int((trial.folder / "step-0").read_text())
+    step = trial.step()
     trial.await_step(step + 3)
     trial.disturbed = time.time()
     trial.above(1, "executor", generation).kill()
@@ -89,13 +89,11 @@ def _without_namenode(trial: Trial) -> None:
     wait_until(lambda: newest_checkpoint(trial) >= 0, "a checkpoint", WAIT_S)
     trial.cluster.kill("nn")
     gone = time.monotonic()
-    step = int((trial.folder / "step-0").read_text())
+    step = trial.step()
     trial.await_step(step + 3)
     wait_until(lambda: time.monotonic() - gone > DOWN_S, "the end of the outage", DOWN_S + 5)
     trial.cluster.revive("nn")
-    trial.detail = (
-        f"away for {time.monotonic() - gone:.0f} s, {int((trial.folder / 'step-0').read_text()) - step} steps"
-    )
+    trial.detail = f"away for {time.monotonic() - gone:.0f} s, {trial.step() - step} steps"
     trial.hurry()
 
 
