@@ -95,6 +95,7 @@ class HeldCommits:
 
     async def _persist(self, formation: Formation, problem: Problem) -> bool:
         """Whether trying again would be of no use: it is there, or it must not be."""
+        from hopsml.errors import StorageError
         from hopsml.storage.run_dir import RunEnded
 
         step, slot = self.step, self.slot
@@ -107,7 +108,8 @@ class HeldCommits:
             return True
         except (OSError, LookupError) as error:
             problem(f"checkpoint of step {step}: {error}")
-            return isinstance(error, RunEnded)
+            # Nor on a full disk of this machine, which nobody will have emptied by then.
+            return isinstance(error, RunEnded) or not isinstance(error, StorageError)
         finally:
             self.slots.pin(slot, False)
 

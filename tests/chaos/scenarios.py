@@ -16,6 +16,7 @@ import psutil
 from hopsml.cluster.held_commits import STATE_FILE
 from hopsml.experiment.run import Run
 from tests.chaos import networks, places
+from tests.cluster.finding import agent_of
 from tests.cluster.workloads import wait_until
 
 WAIT_S = 60.0
@@ -39,11 +40,12 @@ class Trial:
         return int(path.read_text())
 
     def above(self, rank: int, kind: str, generation: int = 0) -> psutil.Process:
-        """The fork server, the agent or the executor above a worker."""
-        parents = psutil.Process(self.pid(rank, generation)).parents()
-        if kind == "executor":
-            return next(parent for parent in parents if "java" in parent.name())
-        return parents[{"fork server": 0, "agent": 1}[kind]]
+        """The zygote, the fork server, the agent or the executor that a worker has come of."""
+        server = psutil.Process(self.pid(rank, generation)).parent()
+        if kind in ("fork server", "zygote"):
+            return server if kind == "fork server" else server.parent()
+        agent = agent_of(self.run, rank)
+        return agent if kind == "agent" else next(above for above in agent.parents() if "java" in above.name())
 
     def step(self) -> int:
         """The last one that rank 0 has finished; waits for its first."""
@@ -239,6 +241,7 @@ SCENARIOS = (
     Scenario("SIGSTOP of a worker", _kill(1, number=signal.SIGSTOP), options={"progress_timeout": 2.0}),
     Scenario("SIGSTOP of rank 0", _kill(0, number=signal.SIGSTOP), options={"progress_timeout": 2.0}),
     Scenario("kill -9 of a fork server", _end("fork server", 1)),
+    Scenario("kill -9 of the process that imports for all", _end("zygote", 0), loses_nothing=True),
     Scenario("kill -9 of an agent (Spark's Python worker)", _end("agent", 1)),
     Scenario("SIGSTOP of an agent", _end("agent", 1, signal.SIGSTOP), args={"step_s": 0.1},
              options={"heartbeat_timeout": 2.0}),

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from hopsml import experiment
 from hopsml.elastic import Sampler
-from hopsml.experiment import applications
 from hopsml.experiment.run import Run
+from tests.cluster.finding import agent_of
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests import elastic_digits
 
@@ -75,14 +74,6 @@ def test_a_killed_worker(store: Path, tmp_path: Path, rank: int) -> None:
     await_step(tmp_path, 12)
     os.kill(int((tmp_path / f"pid-{rank}-0").read_text()), signal.SIGKILL)
     check(run, 1)
-
-
-def agent_of(run: Run, rank: int) -> psutil.Process:
-    """The worker itself is not below it: the fork servers of this machine come of one zygote."""
-    coordinator = applications.current().coordinator
-    placements = coordinator.runs[run.run_id].placements.values()
-    (agent_id,) = (placement.agent_id for placement in placements if placement.rank == rank)
-    return psutil.Process(coordinator.door.agents[agent_id].hello.pid)
 
 
 def test_a_killed_executor_the_rest_goes_on_and_the_group_grows_again(store: Path, tmp_path: Path) -> None:
