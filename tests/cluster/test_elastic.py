@@ -22,6 +22,7 @@ from hopsml.storage.checkpoints import steps
 from tests.chaos.history import generations, steps_lost
 from tests.cluster import elastic_workload
 from tests.cluster.elastic_workload import check_history, expected_weight
+from tests.cluster.finding import agent_of
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 
@@ -84,7 +85,7 @@ def test_all_workers_killed_at_once_go_on_from_their_agents_commits(store: Path,
 def test_a_lost_agent_is_replaced_and_gets_the_state_from_the_other(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path)
     await_step(tmp_path, 7)
-    agent = psutil.Process(pid_of(tmp_path, 1)).parents()[1]
+    agent = agent_of(run, 1)
     agent.kill()
     check_result(run, 1)
 
@@ -92,7 +93,7 @@ def test_a_lost_agent_is_replaced_and_gets_the_state_from_the_other(store: Path,
 def test_the_group_goes_on_with_fewer_and_grows_again(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, least=1, most=2, args={"step_s": 0.1})
     await_step(tmp_path, 5)
-    psutil.Process(pid_of(tmp_path, 1)).parents()[1].kill()
+    agent_of(run, 1).kill()
     worlds = check_result(run, 2)["worlds"]
     assert worlds[0] == 2 and 1 in worlds and worlds[-1] == 2
 
@@ -219,7 +220,7 @@ def test_a_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
 def test_an_agent_that_gets_sigterm_hands_over_and_leaves(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, least=1, most=2, args={"commit": 1000, "step_s": 0.05})
     await_step(tmp_path, 5)
-    agent = psutil.Process(pid_of(tmp_path, 1)).parents()[1]
+    agent = agent_of(run, 1)
     agent.terminate()
     assert check_result(run, 2)["worlds"][-1] == 2  # a successor has joined
     assert "rank 1 leaves: its agent was sent SIGTERM" in notes(run)
@@ -231,7 +232,7 @@ def test_an_agent_that_gets_sigterm_hands_over_and_leaves(store: Path, tmp_path:
 def test_the_only_worker_s_agent_waits_for_its_successor(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, least=1, most=1, args={"commit": 1000, "step_s": 0.05})
     await_step(tmp_path, 5)
-    psutil.Process(pid_of(tmp_path, 0)).parents()[1].terminate()
+    agent_of(run, 0).terminate()
     check_result(run, 1)
     assert steps_lost(generations(tmp_path)) == 0
 
@@ -240,6 +241,6 @@ def test_a_run_of_fixed_size_says_that_a_member_is_about_to_be_lost(store: Path,
     args = {"folder": str(tmp_path), "commit": 1, "step_s": 0.05}
     run = experiment.submit(elastic_workload.train, args=args, num_workers=2, progress=False)
     await_step(tmp_path, 3)
-    psutil.Process(pid_of(tmp_path, 1)).parents()[1].terminate()
+    agent_of(run, 1).terminate()
     assert run.result(WAIT_S).value["world_size"] == 2  # it had time enough
     assert "rank 1 is about to be lost (its agent was sent SIGTERM)" in notes(run)
