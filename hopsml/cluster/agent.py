@@ -81,6 +81,11 @@ class Bootstrap(msgspec.Struct, frozen=True):
     gpus: int = 0  # to be claimed where Spark assigns none
     host: str = ""  # address to bind and to announce; found by trying when empty
     zygote: str = ""  # of the driver, where it shares the agents' machine
+    zygote_modules: tuple[str, ...] = ()  # that it imports
+
+    def zygote_for(self, modules: tuple[str, ...]) -> str:
+        """Its name, where it imports just these: an import of others may hang, and is no business of theirs."""
+        return self.zygote if set(modules) == set(self.zygote_modules) else ""
 
 
 def decode_bootstrap(data: bytes) -> Bootstrap:
@@ -99,7 +104,7 @@ def run_agent(
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
     folder, lock = _own_folder()
-    server = fork_client.start_process(bootstrap.preload, bootstrap.zygote)
+    server = fork_client.start_process(bootstrap.preload, bootstrap.zygote_for(bootstrap.preload))
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final)
     try:
         return asyncio.run(agent.live(server))
@@ -357,7 +362,7 @@ class Agent:
         self._spawn(self._announce_server(self.server))
 
     def _new_server(self, modules: tuple[str, ...]) -> fork_client.ForkClient:
-        return fork_client.ForkClient(modules, *fork_client.start_process(modules, self.bootstrap.zygote))
+        return fork_client.ForkClient(modules, *fork_client.start_process(modules, self.bootstrap.zygote_for(modules)))
 
     async def _announce_server(self, server: fork_client.ForkClient) -> None:
         try:

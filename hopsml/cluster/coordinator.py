@@ -431,6 +431,7 @@ class Coordinator:
             port_range=self.port_range,
             gpus=self.backend.gpus_per_agent,
             zygote=self.zygote.name if self.zygote is not None else "",
+            zygote_modules=self.zygote.modules if self.zygote is not None else (),
         )
         self._loop.run_in_executor(None, submit, self.backend, bootstrap, action.count, self._loop, self._ask_ended)
 

@@ -167,11 +167,15 @@ class ForkClient:
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
             self.broken = True
         self._connection.close()
+        if isinstance(self._process, zygote_process.Adopted) and not self.ready.done():
+            self._process.withdraw()
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._process.poll() is None and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         if self._process.poll() is None:
             self._end_marked()
+            if isinstance(self._process, zygote_process.Adopted):
+                self._process.withdraw()
             self._process.wait()
 
     def _end_marked(self) -> None:

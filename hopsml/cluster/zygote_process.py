@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from hopsml.cluster import zygote
 from hopsml.cluster.fork_environment import MARK, MARK_LENGTH, environment_of, own_sys_path
 
 CONNECT_S = 0.5
-CLOSE_S = 5.0
+CLOSE_S = 1.0
 
 
 class ZygoteProcess:
@@ -72,8 +73,16 @@ class Adopted:
                 data = self._connection.recv(zygote.MAX_REQUEST)
             self._connection.close()
             # Without a word: the zygote went first, so nobody knows.
-            self.returncode = os.waitstatus_to_exitcode(zygote.decode_exited.decode(data).status) if data else -9
+            self.returncode = (
+                os.waitstatus_to_exitcode(zygote.decode_exited.decode(data).status) if data else -signal.SIGKILL
+            )
         return self.returncode
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more: it may not have been forked yet, and then ends at once."""
+        if self.returncode is None:
+            self._connection.close()
+            self.returncode = -signal.SIGKILL
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises subprocess.TimeoutExpired."""
