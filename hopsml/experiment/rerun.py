@@ -54,6 +54,11 @@ def build(run: Any, *, profile: str | None = None, progress: bool = True) -> pla
     """The plan of a recorded run; nothing is started, and nothing of its code is run."""
     directory = find(run, settings.project_url())
     recorded = directory.read_run()
+    if "search" in recorded:
+        raise ArgumentError(
+            f"run {directory.run_id} is a search: experiment.continue_search({directory.run_id!r}, num_trials=...) goes "
+            "on with it; to repeat it, start its script again with the same seed"
+        )
     options = recorded.get("options")
     if not isinstance(options, dict):
         raise ArgumentError(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hopsml.errors import PathExists, PathNotFound, StorageError
+from hopsml.errors import PathExists, PathNotFound
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 
@@ -37,20 +37,20 @@ class SegmentWriter:
         """``first``: what the first segment holds already."""
         self._folder, self._writer, self._timeout_s = folder, writer, timeout_s
         self._number, self._kept = 1, first
+        self._torn = False
         self._appends = urls.split(folder)[0] in ("", "file")
 
     def add(self, lines: Sequence[str]) -> None:
         """Keep these lines, in their order. Raises StorageError; then none of them counts, and they may be added again."""
         text = self._kept + _bytes(lines)
         url = urls.join(self._folder, _name(self._writer, self._number))
-        if self._appends:
-            try:
-                for_url(url).append_bytes(url, text[len(self._kept) :])
-            except StorageError:
-                self._number, self._kept = self._number + 1, b""  # what there is of them is no end of a line
-                raise
+        system = for_url(url, self._timeout_s)
+        if self._appends and not self._torn:
+            self._torn = True  # until it is known that all of it is there
+            system.append_bytes(url, text[len(self._kept) :])
         else:
-            for_url(url, self._timeout_s).write_bytes(url, text)
+            system.write_bytes(url, text)
+        self._torn = False
         self._kept = text
         if len(text) >= LONG_BYTES:
             self._number, self._kept = self._number + 1, b""

@@ -29,7 +29,7 @@ from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls
 from hopsml.tracking import inputs
-from hopsml.training import between_trials, trial_arguments, trial_checkpoint, trial_files, trial_result
+from hopsml.training import between_trials, hparams, trial_arguments, trial_checkpoint, trial_files, trial_result
 from hopsml.training.lane_queue import Worn
 from hopsml.training.runner_channel import Channel
 from hopsml.training.trial import Trial
@@ -246,6 +246,13 @@ class Runner:
             history=trial.reporter.history,
             began=trial.began,
         )
+        if hparams.wanted():
+            step = trial.reporter.history[-1][0] if trial.reporter.history else 0
+            events = trial.folder / trial_files.EVENTS
+            try:
+                hparams.write(events, trial.message.trial_id, trial.config, trial.message.metric, metric, step)
+            except (ImportError, OSError, ValueError, TypeError) as problem:
+                print(f"hopsml: TensorBoard's HParams are not written: {problem}", file=sys.stderr)
 
 
 def _failed(message: RunTrial, error: BaseException) -> TrialEnded:

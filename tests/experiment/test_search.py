@@ -15,6 +15,7 @@ import pytest
 import hopsml
 from hopsml import Searchspace, experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, RunCancelled, RunError
+from hopsml.experiment import rerun
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
 
@@ -346,6 +347,8 @@ def test_a_search_of_a_newer_version_and_a_changed_file(store: Path) -> None:
     with pytest.raises(ArgumentError, match="version 99"):
         experiment.continue_search(result, num_trials=1)
     path.write_text(json.dumps(record))
+    with pytest.raises(ArgumentError, match="is a search"):
+        rerun.build(result)
     pickle = folder(result) / "code" / "search.pickle"
     pickle.write_bytes(pickle.read_bytes() + b"x")
     with pytest.raises(ArgumentError, match="changed or damaged"):

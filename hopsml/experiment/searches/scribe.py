@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -31,6 +32,7 @@ class Scribe:
     def __init__(self, writer: Writer, note: Callable[[str], None]) -> None:
         """``note`` gets what people should know."""
         self._writer, self._note = writer, note
+        self._tasks: deque[Callable[[], None]] = deque()
         self._files: dict[str, Callable[[], bytes]] = {}
         self._next_at: dict[str, float] = {}
         self._news = threading.Condition()
@@ -60,6 +62,12 @@ class Scribe:
             self._files[url] = content
             self._news.notify()
 
+    def later(self, task: Callable[[], None]) -> None:
+        """Have the thread do this, in order; before ``close`` returns."""
+        with self._news:
+            self._tasks.append(task)
+            self._news.notify()
+
     def close(self) -> None:
         """Write the newest version of each file, and end."""
         with self._news:
@@ -72,12 +80,16 @@ class Scribe:
     def _write_files(self) -> None:
         while True:
             with self._news:
-                while (url := self._due()) is None and not self._closing:
+                while (url := self._due()) is None and not self._tasks and not self._closing:
                     self._news.wait(self._patience_s())
-                if url is None:
+                task = self._tasks.popleft() if self._tasks else None
+                if url is None and task is None:
                     return
-                content = self._files.pop(url)
-            self._write(url, content)
+                content = self._files.pop(url) if url is not None else None
+            if task is not None:
+                task()
+            if url is not None and content is not None:
+                self._write(url, content)
 
     def _due(self) -> str | None:
         now = time.monotonic()

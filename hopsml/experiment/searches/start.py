@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +27,7 @@ from hopsml.experiment.searches.groups import GroupHands
 from hopsml.experiment.searches.handle import BEST, SUMMARY, SearchRun
 from hopsml.experiment.searches.hands import Hands, LaneHands
 from hopsml.experiment.searches.learned import Learned
+from hopsml.experiment.searches.mlflow import TrialsInMlflow, group_of, uri_of
 from hopsml.experiment.searches.names import Names, by_id
 from hopsml.experiment.searches.scribe import Scribe
 from hopsml.experiment.searches.session import Session
@@ -36,7 +36,6 @@ from hopsml.search.spec import SearchSpec
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import seeds
-from hopsml.tracking.mlflow.order import Group
 
 log = logging.getLogger("hopsml.search")
 
@@ -100,6 +99,8 @@ def _begin_on(
     session.files |= _files(session, directory, call)
     board.best = session.best()
     search = SearchRun(session, directory, call.space, folder=call.folder)
+    if call.size_of is None and (uri := uri_of(application.environment)):
+        _tell_mlflow(call, session, directory, uri)
     if call.finish is not None:
         search.on_finish(partial(call.finish, directory))
     application.runs.add(search)
@@ -131,13 +132,27 @@ def _hands(
             member=plans.Member(call.folder),
             with_tf_config=True,
             captured=call.captured or capture.capture(cast("Callable[..., Any]", call.function), call.args),
-            group=Group(run.run_dir, call.name, call.num_trials or sys.maxsize),
+            group=group_of(run.run_dir, call.name),
         )
         complete = partial(application.coordinator.complete, run.run_id, "complete")
         return GroupHands(
             run, lambda value: complete(bytes(cloudpickle.dumps(value))), member, names.given, call.metric, slots
         )
     return LaneHands(Lanes(run, application.coordinator), names.given, call.metric)
+
+
+def _tell_mlflow(call: SearchCall, session: Session, directory: RunDir, uri: str) -> None:
+    """Every trial becomes a run below the search's; distributed ones are runs of their own, which are followed anyway."""
+    trials = TrialsInMlflow(
+        directory, uri, lambda row: urls.join(directory.url, call.folder, row["trial_id"]), call.name
+    )
+
+    def settled(what: str, facts: dict[str, Any]) -> None:
+        if what == "settled":
+            curve = list(session.board.curves.get(facts["number"], ()))
+            session.scribe.later(partial(trials.publish, facts, curve, call.metric))
+
+    session.board.observe(settled)
 
 
 def _spec(call: SearchCall, capacity: Capacity, earlier: Earlier | None) -> SearchSpec:

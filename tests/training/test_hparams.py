@@ -1,0 +1,30 @@
+"""A trial's event file is one that TensorBoard's HParams view reads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopsml.training import hparams
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_what_tensorboard_reads(tmp_path: Path) -> None:
+    hparams.write(tmp_path, "abc", {"lr": 0.1, "act": "relu", "shape": (1, 2)}, "accuracy", 0.75, 9)
+    assert hparams.wanted() and "tensorflow" not in sys.modules  # tensorboard alone does
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    (file,) = tmp_path.iterdir()
+    values = [value for event in EventFileLoader(str(file)).Load() for value in event.summary.value]
+    kinds = {value.tag: value for value in values}
+    data = plugin_data_pb2.HParamsPluginData.FromString(
+        kinds["_hparams_/session_start_info"].metadata.plugin_data.content
+    )
+    shown = data.session_start_info.hparams
+    assert shown["lr"].number_value == 0.1 and shown["act"].string_value == "relu"
+    assert shown["shape"].string_value == "(1, 2)" and data.session_start_info.group_name == "abc"
+    assert kinds["accuracy"].tensor.float_val[0] == 0.75
