@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_SIGNS = ("tensorboard", "tensorflow", "tf_keras")  # what a function has imported that will want to look at this
-
 
 def wanted() -> bool:
-    """Whether the training function uses TensorBoard's family; for another one it is not worth an import."""
-    return any(name in sys.modules for name in _SIGNS) and importlib.util.find_spec("tensorboard") is not None
+    """Whether the function uses TensorFlow, which tensorboard's API would import; for another it is not worth that."""
+    return "tensorflow" in sys.modules and importlib.util.find_spec("tensorboard") is not None
 
 
 def write(events: Path, trial_id: str, config: Mapping[str, Any], metric: str, value: float | None, step: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,7 +23,7 @@ _STATES = {"completed": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
 
 def group_of(run_url: str, name: str) -> Group:
     """What puts trials below the search's own run: it is found by the same key."""
-    return Group(key_of(run_url), name, sys.maxsize)
+    return Group(key_of(run_url), name, 0, ends_itself=True)
 
 
 class TrialsInMlflow:

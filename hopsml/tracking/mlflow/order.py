@@ -20,11 +20,15 @@ _PENDING_FOLDER = ".mlflow-pending"
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that belong together below one MLflow run: the combinations of a ``launch``."""
+    """Runs that belong together below one MLflow run: the combinations of a ``launch``, the trials of a search.
+
+    ``ends_itself``: that run is a run of ours, with this key, and what becomes of its members does not end it.
+    """
 
     key: str
     name: str
     count: int
+    ends_itself: bool = False
 
 
 @dataclass(frozen=True)

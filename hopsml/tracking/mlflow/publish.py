@@ -135,7 +135,7 @@ def _parent(store: Store, wanted: Order, experiment: str, record: Mapping[str, A
 
 def _finish_parent(store: Store, opened: Order, ended: float) -> None:
     """The last member to be completed completes the group; one that failed has ended it at once."""
-    if opened.group is None:
+    if opened.group is None or opened.group.ends_itself:
         return
     for parent in store.find(opened.experiment_id, opened.group.key)[:1]:
         members = store.statuses_below(opened.experiment_id, parent)
