@@ -41,9 +41,11 @@ class Trial:
 
     def above(self, rank: int, kind: str, generation: int = 0) -> psutil.Process:
         """The zygote, the fork server, the agent or the executor that a worker has come of."""
-        server = psutil.Process(self.pid(rank, generation)).parent()
         if kind in ("fork server", "zygote"):
+            server = psutil.Process(self.pid(rank, generation)).parent()
             return server if kind == "fork server" else server.parent()
+        if generation:
+            self.pid(rank, generation)  # it is that far; the first one may begin without this rank
         agent = agent_of(self.run, rank)
         return agent if kind == "agent" else next(above for above in agent.parents() if "java" in above.name())
 
