@@ -261,7 +261,7 @@ SCENARIOS = (
     Scenario("a loss while forming", _while_forming),
     Scenario("a loss during commits of 40 MB", _kill(1), args=LARGE),
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1, "step_s": 0.03},
-             notes="rank 1 on"),
+             notes="rank 1 on", quick=False),
     Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
              args={"step_s": 0.05}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
     Scenario("loss of network for 3 s", _network_away, args={"step_s": 0.12}, needs="local",

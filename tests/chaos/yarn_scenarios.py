@@ -140,7 +140,7 @@ OFTEN = {"checkpoint_every": 0.2}
 YARN_SCENARIOS = (
     Scenario("a NodeManager dies with its containers, and comes back", _power_cut, least=1, most=3, args=SLOW),
     Scenario("the ResourceManager dies, an executor too, and it restarts", _without_resource_manager, least=1,
-             args=SLOWER),
+             args=SLOWER, quick=False),
     Scenario("a NameNode that is away while checkpoints are made", _without_namenode, args=SLOW, options=OFTEN,
              loses_nothing=True, after=saved_to_the_end, quick=False),
     Scenario("a DataNode dies while checkpoints are made", _without_datanode, args=SLOW, options=OFTEN,
