@@ -147,9 +147,9 @@ class Zygote:
                 connection.close()
                 return
             served, errors = descriptors
-            zygote, pid = os.getpid(), os.fork()
+            pid = os.fork()
             if pid == 0:
-                self.become_server(request, served, errors, connection, zygote)
+                self.become_server(request, served, errors, connection)
             self.servers[pid] = connection
         except (OSError, ValueError):  # msgspec's errors among them
             connection.close()
@@ -157,13 +157,10 @@ class Zygote:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def become_server(
-        self, request: ForkRequest, served: int, errors: int, connection: socket.socket, zygote: int
-    ) -> None:
-        """The forked child's whole life; never returns."""
+    def become_server(self, request: ForkRequest, served: int, errors: int, connection: socket.socket) -> None:
+        """The forked child's whole life, which is its agent's and not the zygote's; never returns."""
         try:
             os.setsid()
-            processes.die_with_parent(zygote)
             processes.become_subreaper()
             signal.set_wakeup_fd(-1)
             os.dup2(errors, 2)

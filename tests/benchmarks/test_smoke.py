@@ -19,4 +19,4 @@ def test_steps_of_two_workers():
     assert all(value > 0 for values in times.values() for value in values)
     figure = ratio_of("step.ratio_n2", times["hopsml"], times["bare"], "by hand")
     assert 0.1 < figure.value < 10  # the same training: another order of magnitude would be another thing measured
-    assert len(said) == 3
+    assert sum(line.endswith(" ms") for line in said) == 3  # beside those of an environment that had to be made

@@ -41,9 +41,11 @@ class Trial:
 
     def above(self, rank: int, kind: str, generation: int = 0) -> psutil.Process:
         """The zygote, the fork server, the agent or the executor that a worker has come of."""
-        server = psutil.Process(self.pid(rank, generation)).parent()
         if kind in ("fork server", "zygote"):
+            server = psutil.Process(self.pid(rank, generation)).parent()
             return server if kind == "fork server" else server.parent()
+        if generation:
+            self.pid(rank, generation)  # it is that far; the first one may begin without this rank
         agent = agent_of(self.run, rank)
         return agent if kind == "agent" else next(above for above in agent.parents() if "java" in above.name())
 
@@ -259,7 +261,7 @@ SCENARIOS = (
     Scenario("a loss while forming", _while_forming),
     Scenario("a loss during commits of 40 MB", _kill(1), args=LARGE),
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1, "step_s": 0.03},
-             notes="rank 1 on"),
+             notes="rank 1 on", quick=False),
     Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
              args={"step_s": 0.05}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
     Scenario("loss of network for 3 s", _network_away, args={"step_s": 0.12}, needs="local",

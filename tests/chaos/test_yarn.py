@@ -31,10 +31,11 @@ NODES = 4  # one for the application master, three for workers
 # Of those that are played on every backend, what differs on YARN; `make chaos` plays all.
 GENERAL = ("kill -9 of a worker", "kill -9 of an executor")
 HERE = [
-    *(one for one in SCENARIOS if FULL or one.name in GENERAL),
+    *(one for one in SCENARIOS if (FULL and one.needs in ("", "spark")) or one.name in GENERAL),
     *played_here(YARN_SCENARIOS),
 ]
 DRIVERS = [one for one in DRIVER_SCENARIOS if FULL or one.quick]
+for_make_chaos = pytest.mark.skipif(not FULL, reason="`make chaos` plays it")
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,7 @@ def test_driver(
     assert outcome.passed, outcome
 
 
+@for_make_chaos
 def test_tensorflow(application: str, tmp_path: Path, outcomes: list[Outcome]) -> None:
     """A worker of a MultiWorkerMirroredStrategy is killed."""
     outcome = yarn_tensorflow.play(tmp_path)

@@ -164,7 +164,7 @@ class DriverScenario:
 
 
 DRIVER_SCENARIOS = (
-    DriverScenario("kill -9 of the driver in client mode, then experiment.resume", "client", _driver_here),
+    DriverScenario("kill -9 of the driver in client mode, then experiment.resume", "client", _driver_here, quick=False),
     DriverScenario("kill -9 of the driver in cluster mode: YARN's second attempt", "cluster", _driver_in_its_container),
     DriverScenario("the node of the driver dies: YARN's second attempt", "cluster", _node_of_the_driver, quick=False),
     DriverScenario("the driver dies, and a worker that was cut off wakes when its run goes on elsewhere", "client",

@@ -6,7 +6,7 @@ import time
 
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
-from tests.chaos.scenarios import FULL, Scenario, Trial
+from tests.chaos.scenarios import Scenario, Trial
 from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
 from tests.cluster.workloads import wait_until
 from tests.hadoop_tests.conftest import Hadoop
@@ -14,7 +14,7 @@ from tools.hadoop import daemons
 
 STEPS = EPOCHS * -(-N_SAMPLES // BATCH)
 WAIT_S = 60.0
-DOWN_S = 20.0 if FULL else 6.0  # how long the NameNode is away
+DOWN_S = 20.0  # how long the NameNode is away
 SLOW = {"step_s": 1.0, "commit": 1}  # until the harm is done: then the rest takes no time
 SLOWER = {"step_s": 1.5, "commit": 1}
 
@@ -140,11 +140,11 @@ OFTEN = {"checkpoint_every": 0.2}
 YARN_SCENARIOS = (
     Scenario("a NodeManager dies with its containers, and comes back", _power_cut, least=1, most=3, args=SLOW),
     Scenario("the ResourceManager dies, an executor too, and it restarts", _without_resource_manager, least=1,
-             args=SLOWER),
+             args=SLOWER, quick=False),
     Scenario("a NameNode that is away while checkpoints are made", _without_namenode, args=SLOW, options=OFTEN,
-             loses_nothing=True, after=saved_to_the_end),
+             loses_nothing=True, after=saved_to_the_end, quick=False),
     Scenario("a DataNode dies while checkpoints are made", _without_datanode, args=SLOW, options=OFTEN,
-             loses_nothing=True, after=saved_to_the_end),
+             loses_nothing=True, after=saved_to_the_end, quick=False),
     Scenario("nodes join: 1 worker becomes 3; then 1, and executors are given back", _join_and_leave, least=1, most=3,
              args=SLOWER, options={"keep_warm": 1.0}, loses_nothing=True, before=_one_node_for_workers),
 )  # fmt: skip
