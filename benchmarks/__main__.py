@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ from benchmarks.figures import Report
 from benchmarks.launched import end_in_order
 from benchmarks.options import Options
 from benchmarks.peers import NAMES as PEERS
+
+log = logging.getLogger(__name__)
 
 KNOWN = (*PEERS, "ray-tune", "optuna")
 BENCHMARKS = (
@@ -36,7 +39,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main(words: list[str]) -> int:
-    """Run what was named; 0 although a goal may be missed: the table says so."""
+    """Run what was named; 0 although a goal may be missed: the table says so. 1 where a benchmark broke off."""
     if words[:1] == ["merge"]:
         merge.main(words[1:])
         return 0
@@ -49,16 +52,27 @@ def main(words: list[str]) -> int:
     end_in_order()
     began = time.monotonic()
     report = Report(machine=machine.facts())
+    broken: list[str] = []
     options = Options(given.quick, given.rounds, chosen, say)
     for name in BENCHMARKS if "all" in given.names else dict.fromkeys(given.names):
         say(f"{name} begins after {time.monotonic() - began:.0f} s")
-        report.add(importlib.import_module(f"benchmarks.{name}").run(options))
-    if given.json is not None:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(report.as_json(), encoding="utf-8")
+        try:
+            report.add(importlib.import_module(f"benchmarks.{name}").run(options))
+        except Exception as error:
+            log.exception("benchmark %s broke off; what the others measure is not lost with it", name)
+            report.notes.append(f"{name} BROKE OFF: {str(error)[:300]}")
+            broken.append(name)
+        keep(report, given.json)
     say(f"took {time.monotonic() - began:.0f} s")
     print(report.table(), flush=True)
-    return 0
+    return 1 if broken else 0
+
+
+def keep(report: Report, path: Path | None) -> None:
+    """Write what there is so far: an hour's figures shall not wait for the last one."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(report.as_json(), encoding="utf-8")
 
 
 def say(line: str) -> None:

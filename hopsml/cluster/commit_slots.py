@@ -14,6 +14,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ SLOTS = 3
 PAGE = 4096
 _HEADER = struct.Struct("<8sqq")
 _MAGIC = b"hopsml-1"
-_PARK, _PINNED, _PROGRESS = 0, 8, 16  # places on the blackboard
+_PARK, _PINNED, _PROGRESS, _PROGRESS_AT = 0, 8, 16, 24  # places on the blackboard
 
 Buffer = bytes | bytearray | memoryview
 
@@ -67,7 +68,12 @@ class CommitSlots:
 
     @progress.setter
     def progress(self, value: int) -> None:
-        struct.pack_into("<q", self._board, _PROGRESS, value + 1)
+        struct.pack_into("<qd", self._board, _PROGRESS, value + 1, time.monotonic())  # one clock for all processes
+
+    @property
+    def progress_age_s(self) -> float:
+        """How long ago the worker said so."""
+        return max(0.0, time.monotonic() - float(struct.unpack_from("<d", self._board, _PROGRESS_AT)[0]))
 
     def pin(self, slot: int, pinned: bool) -> None:
         """Keep the worker from overwriting a slot while the agent reads it."""

@@ -107,7 +107,7 @@ class ElasticGang(Gang):
         return []
 
     def _stepped(self, event: Stepped, now: float) -> list[Action]:
-        self.pace.stepped(event.agent_id, event.step, event.stopped, now)
+        self.pace.stepped(event.agent_id, event.step, event.stopped, now, event.age_s)
         member = self.members.get(event.agent_id)
         if member is None or self.phase is not Phase.RUNNING or not self.pace.newly_slow(event.agent_id):
             return []

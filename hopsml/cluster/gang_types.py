@@ -113,12 +113,16 @@ class Started:
 
 @dataclass(frozen=True)
 class Stepped:
-    """How far the worker is: batches since the beginning of the run; ``stopped``: the system holds its process."""
+    """How far the worker is: batches since the beginning of the run; ``stopped``: the system holds its process.
+
+    ``age_s``: how long ago it finished the last one.
+    """
 
     agent_id: str
     generation: int
     step: int
     stopped: bool = False
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True)

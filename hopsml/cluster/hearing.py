@@ -32,7 +32,7 @@ def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
             return gang.Started(agent, generation)
         case protocol.WorkerStepped():
             view.step = message.step
-            return gang.Stepped(agent, generation, message.step, message.stopped)
+            return gang.Stepped(agent, generation, message.step, message.stopped, message.age_s)
         case protocol.Committed():
             kind = gang.Parked if message.parked else gang.Committed
             return kind(agent, generation, message.step)

@@ -8,6 +8,7 @@ AUTOMATIC_FACTOR = 10.0  # times the usual step
 AUTOMATIC_LEAST_S = 30.0
 LOOKS = 8  # reports of a member after which it may be named
 LAGS = 0.75  # share of them at which another one was further already
+LAG_STEPS = 0.4  # by so much: members that leave a collective together are less apart
 FIRST_STEP_S = 600.0  # building, tracing and compiling come before the first step
 
 
@@ -18,6 +19,7 @@ class Pace:
     began: float
     timeout_s: float | None = None  # None: worked out from the usual step
     steps: dict[str, int] = field(default_factory=dict)
+    finished: dict[str, float] = field(default_factory=dict)  # when each member made the step that it reported last
     stopped: set[str] = field(default_factory=set)
     advanced: float = 0.0  # when the furthest member last made a step
     usual_s: float = 0.0
@@ -25,24 +27,35 @@ class Pace:
     lags: dict[str, int] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
 
-    def stepped(self, agent_id: str, step: int, stopped: bool, now: float) -> None:
-        """A member says how far it is."""
+    def stepped(self, agent_id: str, step: int, stopped: bool, now: float, age_s: float = 0.0) -> None:
+        """A member says how far it is, and how long it has been there."""
         furthest = max(self.steps.values(), default=None)
-        self.steps[agent_id] = step
-        self.looks[agent_id] = self.looks.get(agent_id, 0) + 1
-        self.lags[agent_id] = self.lags.get(agent_id, 0) + (furthest is not None and step < furthest)
+        at = now - age_s
+        self.steps[agent_id], self.finished[agent_id] = step, at
+        self._compare(agent_id)
         (self.stopped.add if stopped else self.stopped.discard)(agent_id)
         if furthest is None:
-            self.advanced = now
+            self.advanced = at
         elif step > furthest:
-            each = (now - self.advanced) / (step - furthest)
+            each = max(0.0, at - self.advanced) / (step - furthest)
             self.usual_s = each if not self.usual_s else 0.8 * self.usual_s + 0.2 * each
-            self.advanced = now
+            self.advanced = max(self.advanced, at)
+
+    def _compare(self, agent_id: str) -> None:
+        """Was another one further when this one made its step? Members report at different times, so it is worked out."""
+        if not self.usual_s:
+            return
+        at = self.finished[agent_id]
+        others = [name for name in self.steps if name != agent_id]
+        best = max((self.steps[name] + (at - self.finished[name]) / self.usual_s for name in others), default=0.0)
+        self.looks[agent_id] = self.looks.get(agent_id, 0) + 1
+        self.lags[agent_id] = self.lags.get(agent_id, 0) + (best - self.steps[agent_id] > LAG_STEPS)
 
     def newly_slow(self, agent_id: str) -> bool:
-        """Whether this member holds the others up, told once: whenever it says how far it is, another one was further.
+        """Whether this member holds the others up, told once: whenever it makes a step, another one was further.
 
-        In step with each other all are equally fast; the one that the others wait for is the one that comes last.
+        In step with each other all are equally fast; the one that the others wait for is the one that comes last. Members
+        that wait inside a collective make their steps together, and nobody is named.
         """
         looks = self.looks.get(agent_id, 0)
         if looks < LOOKS or self.lags[agent_id] < LAGS * looks or agent_id in self.named:

@@ -221,12 +221,16 @@ class WorkerStarted(Message, frozen=True, tag="worker-started"):
 
 
 class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
-    """How far an elastic worker is, with each heartbeat; ``stopped``: the system holds its process (SIGSTOP)."""
+    """How far an elastic worker is, with each heartbeat; ``stopped``: the system holds its process (SIGSTOP).
+
+    ``age_s``: how long ago it finished that step.
+    """
 
     run_id: str
     generation: int
     step: int
     stopped: bool = False
+    age_s: float = 0.0
 
 
 class CommitDoorOpened(Message, frozen=True, tag="commit-door"):

@@ -231,7 +231,8 @@ class Work:
         if self.commits is None or not self._pid or self.commits.slots.progress < 0:
             return None
         stopped = processes.is_stopped(self._pid)
-        return WorkerStepped(*self.key, step=self.commits.slots.progress, stopped=stopped)
+        slots = self.commits.slots
+        return WorkerStepped(*self.key, step=slots.progress, stopped=stopped, age_s=slots.progress_age_s)
 
     def look_after_it(self) -> None:
         """With each heartbeat: a worker that others do not wait for is ended when the system holds it, and replaced."""

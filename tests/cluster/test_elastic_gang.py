@@ -205,6 +205,19 @@ def test_a_member_that_the_others_wait_for_is_named_once():
     assert nothing == []
 
 
+@pytest.mark.parametrize("offset", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("behind", [0.0, 0.24])
+def test_when_members_report_does_not_matter(offset: float, behind: float) -> None:
+    """Steps of 0.3 s; rank 1 makes each of them ``behind`` seconds later, and reports ``offset`` seconds later."""
+    machine, said = running("a", "b"), list[gang.Action]()
+    for second in range(20):
+        for name, at, late in (("a", float(second), 0.0), ("b", second + offset, behind)):
+            step = max(0, int((at - late) / 0.3))
+            age = max(0.0, at - late - 0.3 * step)
+            said += machine.handle(gang.Stepped(name, 0, step, age_s=age), 3.0 + at)
+    assert len(said) == (behind > 0), said
+
+
 def test_members_that_do_not_report_their_end_are_cut_off():
     machine = running("a", "b", "c")
     machine.handle(gang.Committed("a", 0, 3), 3.0)
