@@ -23,7 +23,7 @@ from hopsml.cluster.framing import Frames, framed
 from hopsml.errors import ArgumentError
 from hopsml.search import messages
 from hopsml.search.messages import TrialEnded, TrialReported
-from hopsml.training import lane_queue, runner, trial_files
+from hopsml.training import between_trials, lane_queue, runner, trial_files
 from hopsml.training.lane_queue import FromRunner, LaneQueue
 from hopsml.training.thinning import Thinner
 
@@ -59,6 +59,7 @@ class Lane:
         """Until the queue is at its end."""
         import cloudpickle  # noqa: F401 what every runner needs is imported once, before they are forked
 
+        between_trials.prepare()
         processes.become_subreaper()
         gc.freeze()  # a runner's collector need not look at what is here already
         self._poll.register(self.inbox.fileno(), select.POLLIN)

@@ -50,9 +50,10 @@ def make(folder: Path) -> None:
 
 def write(path: Path, text: str) -> None:
     """In one step."""
-    fresh = Path(urls.temporary_sibling(str(path)))
-    fresh.write_text(text, encoding="utf-8", errors="replace")
-    fresh.replace(path)
+    fresh = urls.temporary_sibling(str(path))
+    with open(fresh, "wb", buffering=0) as file:  # it stands between two trials: no more layers than it needs
+        file.write(text.encode(errors="replace"))
+    os.replace(fresh, path)
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
