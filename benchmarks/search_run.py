@@ -103,6 +103,7 @@ def from_nothing(options: Options) -> Report:
     candidates: dict[str, Callable[[], float | None]] = {"hopsml": partial(_hopsml, options, "sixteen", [])}
     if options.wants("ray-tune"):
         note = report.note_of(RAY)
+        candidates["local"] = partial(_hopsml_without_spark, options)
         candidates["ray"] = forgiving(partial(_peer, options, "ray-tune", "sixteen", ("1",)), note)
         candidates["hopsml_asha"] = partial(_hopsml, options, "asha", asha["ours"])
         candidates["ray_asha"] = forgiving(partial(_peer, options, "ray-tune", "asha", ("1",), asha["ray"]), note)
@@ -111,6 +112,7 @@ def from_nothing(options: Options) -> Report:
     times = alternate(options.rounds_of(3, 1), candidates, options.say)
     mine = numbers(times["hopsml"])
     report.figures.append(measured("search.from_nothing_s", mine, "s"))
+    report.add(_beside_ray_without_spark(numbers(times.get("local", ())), numbers(times.get("ray", ()))))
     for name, figure, title in (("ray", "search.ray_ratio", RAY), ("optuna", "search.optuna_ratio", OPTUNA)):
         theirs = numbers(times.get(name, ()))
         if theirs and len(theirs) == len(mine):
@@ -136,6 +138,31 @@ def _hopsml(options: Options, case: str, running: list[float]) -> float:
         python = ours.PEER.python(options.say)
         script = [str(SCRIPTS / "hopsml_search_job.py"), name, str(EXECUTORS), case]
         return _result(ours.start(python, script, EXECUTORS), Path(name), running)
+
+
+def _hopsml_without_spark(options: Options) -> float:
+    """The same job with the local profile: agents as processes of this machine, as Ray's workers are."""
+    with temporary_folder() as name:
+        python = ours.PEER.python(options.say)
+        words = [str(python), str(SCRIPTS / "hopsml_search_job.py"), name, str(EXECUTORS), "sixteen"]
+        variables = {**ours.variables_of(python, Path(name)), "HOPSML_PROFILE": "local"}
+        return _result([Command(words, variables)], Path(name), None)
+
+
+def _beside_ray_without_spark(mine: list[float], theirs: list[float]) -> Report:
+    """No figure of this has a goal: the goal is for executors of Spark."""
+    if not theirs or len(mine) != len(theirs):
+        return Report()
+    least = work.least_s(work.SIXTEEN, EXECUTORS)
+    floor = [least / seconds for seconds in theirs]
+    return Report(
+        [
+            measured("search.local_from_nothing_s", mine, "s"),
+            ratio_of("search.local_ray_ratio", mine, theirs, RAY),
+            measured("search.ray_ratio_of_no_overhead", floor, "ratio"),
+        ],
+        ["search.ray_ratio_of_no_overhead: the trials' own time alone over Ray's; nothing can come below it"],
+    )
 
 
 def _peer(
