@@ -198,6 +198,7 @@ class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
     versions: dict[str, str]
     gpus: tuple[GpuFacts, ...] = ()
     took_s: float = 0.0
+    core_mb_s: float = 0.0  # SHA-256 on one core; 0: not measured
 
 
 class PeerProbed(Message, frozen=True, tag="peer-probed"):

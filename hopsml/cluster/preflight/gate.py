@@ -181,7 +181,8 @@ class Gate:
             if one not in known:
                 text = f"silence: no figures within {FIGURES_S:g} s: look at the agent's log"
                 faults.setdefault(one, []).append(Fault("silence", text))
-        for one, more in rules.version_faults(known).items():
+        compared = (rules.version_faults(known), rules.core_faults(known, self.limits))
+        for one, more in [item for found in compared for item in found.items()]:
             faults.setdefault(one, []).extend(more)
         actions, pairs = self._exchange([one for one in known if one not in faults])
         pending = [pair for pair in pairs if self.probes[pair] is None and set(pair) & set(group.waiting)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import resource
@@ -19,6 +20,7 @@ MB = 1 << 20
 WRITE_BYTES = 4 * MB
 WRITE_CHUNK = MB // 2
 WRITE_MOST_S = 0.5  # a slow disk is known by then
+CORE_TURNS = 12  # the best of them counts: others' work on the machine makes some slow, a throttled core makes all slow
 # Members of one group exchange data by these; numpy's and keras' formats are part of a State.
 FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax", "numpy")
 
@@ -39,6 +41,7 @@ def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> P
         disk_problem=disk_problem,
         versions=versions(),
         gpus=gpu_facts(gpu_indices),
+        core_mb_s=core_speed(),
         took_s=time.monotonic() - began,
         clock=time.time(),  # last: it is compared when the message comes
     )
@@ -80,6 +83,19 @@ def write_speed(folder: Path) -> tuple[float, str]:
     finally:
         path.unlink(missing_ok=True)
     return written / MB / max(time.monotonic() - began, 1e-6), ""
+
+
+def core_speed() -> float:
+    """MB/s that a core of this machine hashes, when it is let; it stands for arithmetic, which would need a library."""
+    block = bytes(MB)
+    best = min(_seconds_to_hash(block) for _ in range(CORE_TURNS))
+    return 1.0 / max(best, 1e-6)
+
+
+def _seconds_to_hash(block: bytes) -> float:
+    began = time.perf_counter()
+    hashlib.sha256(block).digest()
+    return time.perf_counter() - began
 
 
 def versions() -> dict[str, str]:

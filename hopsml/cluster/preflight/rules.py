@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class Limits:
     write_mb_s: float = 1.0  # synchronously, to the scratch folder; the slowest disks that are sold write 50
     clock_skew_s: float = 5.0  # from the driver; Kerberos tolerates 300, the order of events in a log much less
     gpu_temperature_c: int = 90  # the present ones slow themselves down at 87 to 93
+    core_share: float = 1 / 3  # of the median member's core speed; machines of two generations are nearer to each other
     pair_mb_s: float = 5.0  # between neighbours in the ring; 100 Mbit/s Ethernet carries 12
 
 
@@ -32,6 +34,7 @@ class Fault:
 
 
 DEFAULT_LIMITS = Limits()
+LEAST_PEERS = 2  # of two members nobody can say which one is unusual
 _UNLIMITED = -1
 
 
@@ -113,6 +116,21 @@ def version_faults(members: Mapping[str, PreflightFacts]) -> dict[str, list[Faul
             if version != usual:
                 text = f"version: {package} {version}, the other members have {usual}: install the same everywhere"
                 faults.setdefault(agent_id, []).append(Fault(f"version of {package}", text))
+    return faults
+
+
+def core_faults(members: Mapping[str, PreflightFacts], limits: Limits = DEFAULT_LIMITS) -> dict[str, list[Fault]]:
+    """By agent: cores much slower than the median member's, for which all would wait in every step."""
+    speeds = {agent_id: facts.core_mb_s for agent_id, facts in members.items() if facts.core_mb_s}
+    usual = statistics.median(speeds.values()) if len(speeds) > LEAST_PEERS else 0.0
+    faults: dict[str, list[Fault]] = {}
+    for agent_id, speed in speeds.items():
+        if speed < limits.core_share * usual:
+            text = (
+                f"core speed: {speed:.0f} MB/s of SHA-256, the median member has {usual:.0f}, at least "
+                f"{limits.core_share:.0%} of that is needed: look for throttling, or for another tenant"
+            )
+            faults[agent_id] = [Fault("core speed", text)]
     return faults
 
 

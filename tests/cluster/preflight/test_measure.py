@@ -30,6 +30,7 @@ def test_the_figures_are_those_of_the_system(tmp_path: Path) -> None:
     assert began <= facts.clock <= time.time() and facts.took_s < 2
     assert facts.versions["python"] == sys.version.split()[0] and facts.versions["numpy"]
     assert list(tmp_path.iterdir()) == []
+    assert 10 < facts.core_mb_s < 20_000  # MB/s: a phone's core, and more than any
 
 
 def test_a_disk_that_takes_nothing_more_is_said(tmp_path: Path) -> None:

@@ -59,7 +59,10 @@ def test_a_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: st
     assert fault.rule == rule and figure in fault.text and fault.text.startswith(rule)
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Limits) if field.name != "pair_mb_s"])
+COMPARED = ("pair_mb_s", "core_share")
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Limits) if field.name not in COMPARED])
 def test_every_limit_counts(field: str) -> None:
     """A limit that is moved past the good slot's figure makes it a bad one."""
     beyond = {"clock_skew_s": -1.0, "gpu_temperature_c": 1}.get(field, 1e9)
@@ -74,6 +77,17 @@ def test_the_version_of_most_members_counts_and_the_first_one_s_of_two_halves() 
     assert fault.text.startswith("version: tensorflow 2.20.0, the other members have 2.21.0")
     assert list(rules.version_faults({"a": GOOD, "b": other})) == ["b"]
     assert "tensorflow none" in rules.version_faults({"a": GOOD, "b": GOOD, "c": without})["c"][0].text
+
+
+def test_a_core_is_compared_with_the_median_members() -> None:
+    members = {name: with_(core_mb_s=speed) for name, speed in (("a", 400.0), ("b", 90.0), ("c", 410.0), ("d", 300.0))}
+    found = rules.core_faults(members)
+    assert list(found) == ["b"] and found["b"][0].text.startswith(
+        "core speed: 90 MB/s of SHA-256, the median member has 350"
+    )
+    assert rules.core_faults({name: members[name] for name in "ab"}) == {}  # which of the two is unusual?
+    assert rules.core_faults({**members, "b": with_(core_mb_s=0.0)}) == {}  # an agent that did not measure
+    assert rules.core_faults(members, Limits(core_share=0.1)) == {}
 
 
 def test_of_a_pair_that_failed_the_one_is_blamed_that_failed_more_often() -> None:
