@@ -125,7 +125,7 @@ class ElasticGang(Gang):
     def _use_spares(self, now: float) -> list[Action]:
         if self.phase is Phase.WAITING:
             return self._start_if_enough(now)
-        return self._consider_change() if self.phase is Phase.RUNNING else []
+        return self._consider_change(now) if self.phase is Phase.RUNNING else []
 
     def _usable(self, now: float) -> list[str]:
         """Spares on hosts that are not set aside; where all are on one host, there is nowhere else to go."""
@@ -180,14 +180,14 @@ class ElasticGang(Gang):
         actions = super()._started(event, now)
         if event.agent_id in self.members:  # it has got the state that the generation goes on from
             self.commits[event.agent_id] = max(self.base, self.commits.get(event.agent_id, -1))
-        return actions + ([*self._let_go(), *self._consider_change()] if self.phase is Phase.RUNNING else [])
+        return actions + ([*self._let_go(), *self._consider_change(now)] if self.phase is Phase.RUNNING else [])
 
-    def _consider_change(self) -> list[Action]:
+    def _consider_change(self, now: float) -> list[Action]:
         """Park the workers where somebody shall leave, or a newcomer that has imported everything is there."""
         if any(member.finished for member in self.members.values()):
             return []
         leaving = [agent_id for agent_id in self.members if agent_id in self.leaving]
-        ready = [agent_id for agent_id, is_ready in self.spares.items() if is_ready and agent_id not in self.leaving]
+        ready = [agent_id for agent_id in self._usable(now) if self.spares[agent_id]]
         if leaving:
             why = f"rank {self.members[leaving[0]].rank} leaves: {self.leaving[leaving[0]]}"
         elif len(self.members) > self.target:
@@ -337,6 +337,8 @@ class ElasticGang(Gang):
             return actions
         if self.phase in (Phase.RUNNING, Phase.PARKING) and self.pace.hangs(now):
             return self._hung(now)
+        if self.phase is Phase.RUNNING and self.exclusions.until and (actions := self._consider_change(now)):
+            return actions  # a host has cooled down
         if self.deadline is None or now < self.deadline:
             return []
         if self.phase is Phase.PARKING:

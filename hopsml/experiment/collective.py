@@ -41,6 +41,8 @@ class Options:
     min_workers_timeout: float = 600.0
     heartbeat_timeout: float = 5.0
     progress_timeout: float | None = None
+    host_failure_limit: int = 3
+    host_cooldown: float = 60.0
     checkpoint_every: float = 60.0
     register_as: str | None = None
     preflight: str = "warn"
@@ -75,6 +77,8 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
         heartbeat_timeout: seconds of silence after which a member of an elastic group counts as lost.
         progress_timeout: seconds without a step of anybody after which an elastic group counts as hanging; by default ten
             times the usual step, at least 30.
+        host_failure_limit, host_cooldown: a host on which so many members of an elastic group have failed is set aside for
+            so many seconds, and for twice as long each time again; where all are on one host there is nowhere else to go.
         checkpoint_every: seconds between two checkpoints on shared storage that are made of an elastic State's commits.
         environment: variables for the workers.
         preflight: what becomes of a slot with too few open files, a full disk, a bad GPU, another version, no way to its
@@ -139,6 +143,8 @@ def _elastic(options: Options, minimum: int | None) -> plan.Elastic | None:
         min_workers_timeout_s=arguments.seconds("min_workers_timeout", options.min_workers_timeout),
         heartbeat_timeout_s=arguments.seconds("heartbeat_timeout", options.heartbeat_timeout),
         progress_timeout_s=None if pace is None else arguments.seconds("progress_timeout", pace),
+        host_failure_limit=arguments.whole_number("host_failure_limit", options.host_failure_limit),
+        host_cooldown_s=arguments.seconds("host_cooldown", options.host_cooldown),
     )
     return checked if minimum is not None else None
 

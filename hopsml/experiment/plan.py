@@ -41,6 +41,8 @@ class Elastic:
     min_workers_timeout_s: float = 600.0
     heartbeat_timeout_s: float = 5.0
     progress_timeout_s: float | None = None
+    host_failure_limit: int = 3
+    host_cooldown_s: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,8 @@ def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
         reset_limit=plan.elastic.reset_limit,
         min_workers_timeout_s=plan.elastic.min_workers_timeout_s,
         progress_timeout_s=plan.elastic.progress_timeout_s,
+        host_failure_limit=plan.elastic.host_failure_limit,
+        cooldown_s=plan.elastic.host_cooldown_s,
     )
 
 

@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-SCRATCH = "scratch"
+SCRATCH, GROUP = "scratch", "memory-group"
 
 SLOW_WRITES = """
 #define _GNU_SOURCE
@@ -86,6 +87,54 @@ def _scratch_in(scratch: Path) -> Iterator[None]:
         environment.setenv("TMPDIR", str(scratch))
         environment.setattr(tempfile, "tempdir", None)
         yield
+
+
+@contextmanager
+def memory_limit(folder: Path, megabytes: int = 64) -> Iterator[None]:
+    """A control group that takes processes in by ``limit_memory``; what exceeds it is killed by the kernel."""
+    group = next((path for path in _memory_group_candidates() if os.access(path.parent, os.W_OK)), None)
+    if group is None:
+        pytest.skip("no memory control group can be made here")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory control group can be made here: {error}")
+    try:
+        limit = "memory.limit_in_bytes" if (group / "memory.limit_in_bytes").exists() else "memory.max"
+        (group / limit).write_text(str(megabytes << 20))
+        (folder / GROUP).symlink_to(group)
+        yield
+    finally:
+        _remove(group)
+
+
+def _memory_group_candidates() -> Iterator[Path]:
+    """Of the first and of the second version of control groups: below this process's own."""
+    name = f"hopsml-test-{os.getpid()}"
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            yield Path("/sys/fs/cgroup/memory", name)
+            yield Path("/sys/fs/cgroup/memory" + path, name)
+        elif not controllers and Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            yield Path("/sys/fs/cgroup" + path, name)
+
+
+def _remove(group: Path) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            group.rmdir()
+            return
+        except OSError:  # its processes are not buried yet
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def limit_memory(folder: Path, pid: int) -> None:
+    """From now on what this process takes counts."""
+    (folder / GROUP / "cgroup.procs").write_text(str(pid))
 
 
 def fill(folder: Path) -> None:

@@ -15,6 +15,8 @@ import psutil
 
 from hopsml.cluster.held_commits import STATE_FILE
 from hopsml.experiment.run import Run
+from hopsml.storage import checkpoints, filesystem, urls
+from hopsml.storage.run_dir import RunDir, step_name
 from tests.chaos import networks, places
 from tests.cluster.finding import agent_of
 from tests.cluster.workloads import wait_until
@@ -98,7 +100,9 @@ class Scenario:
     most: int = 2
     args: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    needs: str = ""  # "spark": there must be an executor; "local": agents that are processes of this machine
+    # "spark": there must be an executor; "local": agents that are processes of this machine; "shared": they share the
+    # driver's machine, so that one process imports for all
+    needs: str = ""
     around: Callable[[Path], AbstractContextManager[None]] = lambda folder: nullcontext()  # where it takes place
     notes: str = ""  # what must have been said
     may_lose: int | None = None  # steps; by default those from one commit to the next
@@ -135,14 +139,15 @@ def _again(trial: Trial) -> None:
 def _corrupted_checkpoint(trial: Trial) -> None:
     """Nobody holds a commit any more, and the newest checkpoint holds other bytes than were written."""
     trial.await_step(12)
-    made = Path(trial.run.run_dir.removeprefix("file://"), "checkpoints")
-    wait_until(lambda: len(list(made.glob("step-*/manifest.json"))) >= 2, "two checkpoints", WAIT_S)
+    made = RunDir(trial.run.run_dir).checkpoints
+    wait_until(lambda: len(checkpoints.steps(made)) >= 2, "two checkpoints", WAIT_S)
     for agent in [trial.above(rank, "agent") for rank in (0, 1)]:
         agent.kill()
-    newest = max(made.glob("step-*/manifest.json")).parent / STATE_FILE
-    content = bytearray(newest.read_bytes())
+    newest = urls.join(made, step_name(checkpoints.latest_complete(made) or 0), STATE_FILE)
+    store, url = filesystem.resolve(newest)
+    content = bytearray(store.read_bytes(url))
     content[len(content) // 2] ^= 0xFF
-    newest.write_bytes(content)
+    store.write_bytes(url, bytes(content))
 
 
 def _decommission(rank: int) -> Callable[[Trial], None]:
@@ -185,6 +190,33 @@ def _rank_on(address: str, trial: Trial) -> int:
     return next(int(one["rank"]) for one in trial.run.status()["members"] if one["host"] == address)
 
 
+def _out_of_memory(trial: Trial) -> None:
+    """The kernel kills the worker that takes more than its control group may."""
+    trial.await_step(7)
+    pid = trial.pid(1)
+    places.limit_memory(trial.folder, pid)
+    _balloon(trial, pid, 256)
+
+
+def _balloon(trial: Trial, pid: int, megabytes: int) -> None:
+    part = trial.folder / f".balloon-{pid}"
+    part.write_text(str(megabytes))
+    part.rename(trial.folder / f"balloon-{pid}")
+
+
+def _failing_host(trial: Trial) -> None:
+    """A worker fails, which is enough to set its host aside; when the host has cooled down the group is whole again."""
+    trial.await_step(4)
+    there = _rank_on(f"{networks.SUBNET}.11", trial)
+    os.kill(trial.pid(there), signal.SIGKILL)
+    trial.disturbed = time.time()
+    generation = trial.await_world(1, 0)
+    alone = time.monotonic()
+    trial.await_world(2, generation)
+    trial.detail = f"alone for {time.monotonic() - alone:.1f} s"
+    trial.hurry()
+
+
 def _full_disk(trial: Trial) -> None:
     """Before the second checkpoint is made, and for good; a worker is killed besides."""
     trial.await_step(4)
@@ -203,13 +235,16 @@ def _too_often(trial: Trial) -> None:
         os.kill(trial.pid(1, generation), signal.SIGKILL)
 
 
-def _grow_and_shrink(trial: Trial) -> None:
-    trial.await_step(4)
-    trial.run.resize(1)
-    trial.await_generation(1, 1)
-    trial.await_step(10)
-    trial.run.resize(3)
-    trial.await_generation(2, 3)
+def _shrink_and_grow(whole: int) -> Callable[[Trial], None]:
+    def disturb(trial: Trial) -> None:
+        generation = trial.await_world(whole)
+        trial.run.resize(1)
+        generation = trial.await_world(1, generation)
+        trial.run.resize(whole)
+        trial.await_world(whole, generation)
+        trial.hurry()
+
+    return disturb
 
 
 def _same_agent_again_and_again(trial: Trial) -> None:
@@ -243,7 +278,8 @@ SCENARIOS = (
     Scenario("SIGSTOP of a worker", _kill(1, number=signal.SIGSTOP), options={"progress_timeout": 2.0}),
     Scenario("SIGSTOP of rank 0", _kill(0, number=signal.SIGSTOP), options={"progress_timeout": 2.0}),
     Scenario("kill -9 of a fork server", _end("fork server", 1)),
-    Scenario("kill -9 of the process that imports for all", _end("zygote", 0), loses_nothing=True),
+    Scenario("kill -9 of the process that imports for all", _end("zygote", 0), needs="shared",
+             loses_nothing=True),
     Scenario("kill -9 of an agent (Spark's Python worker)", _end("agent", 1)),
     Scenario("SIGSTOP of an agent", _end("agent", 1, signal.SIGSTOP), args={"step_s": 0.1},
              options={"heartbeat_timeout": 2.0}),
@@ -255,8 +291,15 @@ SCENARIOS = (
     Scenario("Spark decommissions rank 0's executor", _decommission(0), args={"step_s": 0.2, "commit": 1000},
              needs="spark", loses_nothing=True, notes="rank 0 leaves: Spark decommissions executor"),
     Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.5}, needs="spark"),
-    Scenario("3 workers, then 1, then 3", _grow_and_shrink, least=1, most=3, args={"step_s": 0.06, "commit": 1000},
+    Scenario("3 workers, then 1, then 3", _shrink_and_grow(3), least=1, most=3, args={"step_s": 0.8, "commit": 1000},
              loses_nothing=True),
+    Scenario("4 workers, then 1, then 4", _shrink_and_grow(4), least=1, most=4, args={"step_s": 0.8, "commit": 1000},
+             needs="local", loses_nothing=True, quick=False),
+    Scenario("memory limit of a worker", _out_of_memory, args={"step_s": 0.05}, around=places.memory_limit,
+             notes="killed by signal 9"),
+    Scenario("a host is set aside, and cools down", _failing_host, least=1, args={"step_s": 0.3, "commit": 1},
+             options={"host_failure_limit": 1, "host_cooldown": 2.0}, needs="local", around=networks.two_hosts,
+             notes="is set aside for 2 s"),
     Scenario("a loss during recovery", _again),
     Scenario("a loss while forming", _while_forming),
     Scenario("a loss during commits of 40 MB", _kill(1), args=LARGE),

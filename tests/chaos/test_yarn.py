@@ -62,6 +62,7 @@ def settings(cluster: Hadoop) -> dict[str, str]:
         "spark.dynamicAllocation.maxExecutors": str(NODES - 1),
         "spark.dynamicAllocation.executorIdleTimeout": "4s",
         "spark.executor.maxNumFailures": "1000",
+        "spark.decommission.enabled": "true",  # as conf/yarn.yaml has it
         "spark.ui.showConsoleProgress": "false",
     }
 

@@ -23,7 +23,8 @@ def train(
 
     Each worker writes ``pid-<rank>-<generation>`` with its pid. ``ballast_mb``: makes commits large.
     ``slow_rank`` takes ten times as long for a step. ``by_run``: each run writes into a folder of its own below ``folder``.
-    Steps take no time any more once there is a file ``hurry`` in ``folder``.
+    Steps take no time any more once there is a file ``hurry`` in ``folder``. A worker takes as many MB of memory as a file
+    ``balloon-<pid>`` says.
     """
     import numpy as np
 
@@ -37,10 +38,13 @@ def train(
     _announce(place / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
     state = hopsml.elastic.State(seen=[], weight=0.0, worlds=[], ballast=bytes(ballast_mb << 20))
     data = hopsml.elastic.Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS)
+    air: list[bytearray] = []
     for batch in state.resume(data):
         if raise_at and state.batches == raise_at and context.rank == 1:
             raise ValueError("a bug in the user's code")
         ids = np.concatenate(_exchange(place, context, state.batches, batch))
+        if (balloon := Path(folder, f"balloon-{os.getpid()}")).exists():
+            air.append(bytearray(b"x") * (int(balloon.read_text()) << 20))
         if not Path(folder, "hurry").exists():
             time.sleep(step_s * (10 if context.rank == slow_rank else 1))
         state.weight = 0.99 * state.weight + float(np.sum(np.sin(np.sort(ids))))

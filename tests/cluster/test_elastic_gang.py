@@ -179,6 +179,19 @@ def test_a_host_that_fails_often_is_set_aside_and_comes_back():
     assert of_kind(machine.handle(gang.Tick(), 19.5), gang.StartGeneration)
 
 
+def test_a_host_that_is_set_aside_disturbs_nobody_until_it_has_cooled_down():
+    machine = running("a", "b", min_size=1, host_failure_limit=1, cooldown_s=15)
+    machine.handle(gang.Committed("a", 0, 1), 3.0)
+    machine.handle(gang.Failed("b", 0, "killed by signal 7"), 4.0)
+    (start,) = of_kind(close(machine, "a", "b", now=4.0), gang.StartGeneration)
+    assert start.agent_ids == ("a",)
+    machine.handle(gang.Ready("b"), 4.5)
+    assert machine.handle(gang.Started("a", 1), 5.0) == []
+    assert machine.handle(gang.Tick(), 18.9) == []
+    (park,) = machine.handle(gang.Tick(), 19.1)
+    assert park == gang.ParkWorkers(1, ("a",), "1 more joined")
+
+
 def test_a_member_that_stands_still_is_named():
     machine = running("a", "b", progress_timeout_s=5.0)
     for now, step in ((3.0, 1), (4.0, 2)):
