@@ -19,7 +19,8 @@ from tests.chaos.places import needs_root
 
 BRIDGE, SUBNET = "hopsml-t0", "10.213.77"
 HOSTS = 2
-_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+_NEW_NETWORK, _NEW_NAME = 0x40000000, 0x04000000  # CLONE_NEWNET, CLONE_NEWUTS
+Host = tuple[int, int]  # descriptors of its network namespace, and of that of its name
 
 
 def _ip(*words: str) -> None:
@@ -42,7 +43,7 @@ def two_hosts(folder: Path) -> Iterator[None]:
 
     The driver can end no process on another host, so agents that are cut off must end by their own lease.
     """
-    needs_root("ip", "nsenter", "unshare")
+    needs_root("ip", "nsenter", "unshare", "hostname")
     with ExitStack() as stack:
         _ip("link", "add", BRIDGE, "type", "bridge")
         stack.callback(_ip, "link", "del", BRIDGE)
@@ -64,15 +65,18 @@ def two_hosts(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _host(number: int) -> Iterator[int]:
-    """A descriptor of its network namespace."""
+def _host(number: int) -> Iterator[Host]:
+    """One with a network and a name of its own."""
     with ExitStack() as stack:
-        keeper = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        keeper = subprocess.Popen(["unshare", "--net", "--uts", "sleep", "infinity"])
         stack.callback(keeper.wait)
         stack.callback(keeper.kill)
         ours = os.stat("/proc/self/ns/net").st_ino
         while os.stat(f"/proc/{keeper.pid}/ns/net").st_ino == ours:
             assert keeper.poll() is None
+        subprocess.run(
+            ["nsenter", f"--uts=/proc/{keeper.pid}/ns/uts", "hostname", f"hopsml-t{number}"], check=True, timeout=20
+        )
         cable = f"{BRIDGE}-{number}"
         _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(keeper.pid))
         stack.callback(_ip, "link", "del", cable)  # the kernel would do it with the namespace, but in its own time
@@ -84,26 +88,29 @@ def _host(number: int) -> Iterator[int]:
         ):
             enter = ["nsenter", f"--net=/proc/{keeper.pid}/ns/net", "ip"]
             subprocess.run([*enter, *words], check=True, timeout=20)
-        descriptor = os.open(f"/proc/{keeper.pid}/ns/net", os.O_RDONLY)
-        stack.callback(os.close, descriptor)
-        yield descriptor
+        network, name = (os.open(f"/proc/{keeper.pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts"))
+        stack.callback(os.close, network)
+        stack.callback(os.close, name)
+        yield network, name
 
 
 @contextmanager
-def _inside(namespace: int) -> Iterator[None]:
+def _inside(host: Host) -> Iterator[None]:
     """Processes that this thread starts are on that host."""
     library: Any = ctypes.CDLL(None, use_errno=True)
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    home = tuple(os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts"))
     try:
-        _enter(library, namespace)
+        _enter(library, host)
         try:
             yield
         finally:
             _enter(library, home)
     finally:
-        os.close(home)
+        for descriptor in home:
+            os.close(descriptor)
 
 
-def _enter(library: Any, namespace: int) -> None:
-    if library.setns(namespace, _NEW_NETWORK) != 0:
-        raise OSError(ctypes.get_errno(), "setns")
+def _enter(library: Any, host: tuple[int, ...]) -> None:
+    for descriptor, kind in zip(host, (_NEW_NETWORK, _NEW_NAME), strict=True):
+        if library.setns(descriptor, kind) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
