@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests import leaks
-from tests.chaos import runner, yarn_drivers, yarn_tensorflow
+from tests.chaos import runner, yarn_drivers, yarn_search, yarn_tensorflow
 from tests.chaos.runner import Outcome
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
 from tests.chaos.yarn_drivers import DRIVER_SCENARIOS, DriverScenario
@@ -125,6 +125,12 @@ def test_driver(
     outcome = yarn_drivers.play(scenario, cluster, tmp_path, store, settings)
     outcomes.append(outcome)
     assert outcome.passed, outcome
+
+
+def test_search(application: str, tmp_path: Path) -> None:
+    """An executor is killed in the middle of a trial, which goes on elsewhere."""
+    result, directory, step = yarn_search.play(tmp_path)
+    yarn_search.check(result, directory, tmp_path, step)
 
 
 @for_make_chaos

@@ -1,0 +1,85 @@
+"""A search on YARN whose executor is killed in the middle: its trial goes on from the checkpoint that lies on HDFS."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hopsml import experiment
+from hopsml.storage import checkpoints, filesystem, urls
+from hopsml.storage.run_dir import RunDir
+from tests.cluster.workloads import wait_until
+
+STEPS, STEP_S = 10, 0.3
+WAIT_S = 90.0
+
+
+def train(x: int, folder: str, steps: int, step_s: float) -> float:
+    """Steps with a checkpoint each; a file says where it began."""
+    import os
+    import time
+
+    import hopsml
+
+    trial = hopsml.trial()
+    assert trial is not None
+    saved = trial.resume_checkpoint
+    done = int((saved / "state").read_text()) if saved is not None else 0
+    Path(folder, f"began-{x}-{done}-{os.getpid()}").touch()
+    for step in range(done + 1, steps + 1):
+        time.sleep(step_s)
+        with trial.checkpoint(step) as place:
+            (place / "state").write_text(str(step))
+        hopsml.report(step=step, value=float(x * step))
+    return float(x * steps)
+
+
+def play(folder: Path) -> tuple[Any, RunDir, int]:
+    """The result, where it lies, and the step that the trial's newest checkpoint on HDFS had when it was hit."""
+    run = experiment.submit_search(
+        train, {"x": ("DISCRETE", [1, 2, 3, 4])}, searcher="grid", num_trials=None, metric="value", max_executors=2,
+        args={"folder": str(folder), "steps": STEPS, "step_s": STEP_S}, progress=False, retries=0, keep_warm=30,
+    )  # fmt: skip
+    mark = wait_until(lambda: next(folder.glob("began-2-0-*"), None), "the second trial to begin", WAIT_S)
+    directory = RunDir(run.run_dir)
+
+    def saved() -> int | None:
+        for entry in filesystem.walk(urls.join(directory.url, "trials")):
+            if entry.is_dir and urls.name(entry.url) == "checkpoints" and parameters(entry.url).get("x") == 2:
+                return checkpoints.latest_complete(entry.url)
+        return None
+
+    step = wait_until(saved, "a checkpoint of the second trial on HDFS", WAIT_S)
+    runner = psutil.Process(int(mark.name.rpartition("-")[2]))
+    next(above for above in runner.parents() if "java" in above.name()).kill()
+    return run.result(WAIT_S), directory, step
+
+
+def parameters(checkpoints_url: str) -> dict[str, Any]:
+    """The configuration of the trial whose checkpoints these are; {} while it is not there."""
+    url = urls.join(urls.parent(checkpoints_url), ".hparams.json")
+    return json.loads(read(url)) if filesystem.exists(url) else {}
+
+
+def read(url: str) -> bytes:
+    """A file on any store."""
+    store, path = filesystem.resolve(url)
+    return store.read_bytes(path)
+
+
+def check(result: Any, directory: RunDir, folder: Path, step: int) -> None:
+    """Nothing was lost but the steps behind the checkpoint, and all that a search leaves lies on HDFS."""
+    assert result.counts["completed"] == 4 and result.config == {"x": 4} and result.value == 4.0 * STEPS
+    begun = sorted(int(path.name.split("-")[2]) for path in folder.glob("began-2-*"))
+    assert begun[0] == 0 and begun[-1] >= step, begun
+    for row in result.rows:
+        place = urls.join(directory.url, "trials", row["trial_id"])
+        record = json.loads(read(urls.join(place, "trial.json")))
+        assert record["status"] == "FINALIZED" and record["params"] == row["config"]
+        assert checkpoints.latest_complete(urls.join(place, "checkpoints")) == STEPS
+    assert json.loads(read(urls.join(directory.url, "best.json")))["config"] == {"x": 4}
+    assert filesystem.exists(urls.join(directory.url, "trials.parquet"))
+    assert (directory.read_status() or {})["state"] == "FINISHED"
