@@ -148,6 +148,7 @@ def _corrupted_checkpoint(trial: Trial) -> None:
     content = bytearray(store.read_bytes(url))
     content[len(content) // 2] ^= 0xFF
     store.write_bytes(url, bytes(content))
+    trial.hurry()
 
 
 def _decommission(rank: int) -> Callable[[Trial], None]:
@@ -306,7 +307,7 @@ SCENARIOS = (
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1, "step_s": 0.03},
              notes="rank 1 on", quick=False),
     Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
-             args={"step_s": 0.05}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
+             args={"step_s": 0.2}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
     Scenario("loss of network for 3 s", _network_away, args={"step_s": 0.12}, needs="local",
              around=networks.two_hosts, loses_nothing=True),
     Scenario("loss of network for good", _network_lost, args={"step_s": 0.1}, options={"heartbeat_timeout": 2.0},

@@ -47,7 +47,8 @@ def play(folder: Path) -> tuple[Any, RunDir, int]:
     directory = RunDir(run.run_dir)
 
     def saved() -> int | None:
-        for entry in filesystem.walk(urls.join(directory.url, "trials")):
+        trials = urls.join(directory.url, "trials")
+        for entry in filesystem.walk(trials) if filesystem.exists(trials) else ():
             if entry.is_dir and urls.name(entry.url) == "checkpoints" and parameters(entry.url).get("x") == 2:
                 return checkpoints.latest_complete(entry.url)
         return None
