@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -70,15 +71,17 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
-def end_descendants() -> None:
-    """Kill whatever is below this process, and reap it. For a subreaper, to which orphans come as well."""
-    while below := descendants_of(os.getpid()):
+def end_descendants(spare: int = 0) -> None:
+    """Kill whatever is below this process, and reap it. For a subreaper, to which orphans come as well.
+
+    ``spare``: a child that stays, and has no children.
+    """
+    while below := [pid for pid in descendants_of(os.getpid()) if pid != spare]:
         for pid in below:
             kill_quietly(pid)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+        for pid in set(below) & set(children_of(os.getpid())):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def children_of(pid: int) -> list[int]:

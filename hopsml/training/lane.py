@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -54,6 +55,7 @@ class Lane:
         self._connection: socket.socket | None = None
         self._frames = Frames()
         self._pid, self._pidfd = 0, -1
+        self._next: tuple[int, socket.socket] | None = None  # a runner that has been given nothing yet
 
     def serve(self) -> None:
         """Until the queue is at its end."""
@@ -65,6 +67,7 @@ class Lane:
         self._poll.register(self.inbox.fileno(), select.POLLIN)
         while not self.done:
             self._turn()
+        self._forget_next()
 
     def _turn(self) -> None:
         ready = dict(self._poll.poll(self._patience_ms()))
@@ -93,6 +96,8 @@ class Lane:
             match action:
                 case lane_queue.StartRunner():
                     self._start()
+                case lane_queue.PrepareRunner():
+                    self._prepare()
                 case lane_queue.Give():
                     self._give(action.message)
                 case lane_queue.LetRunnerGo():
@@ -126,17 +131,35 @@ class Lane:
     # ------------------------------------------------------------------------------------------ the runner
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(_SEND_S)
-        with theirs:
-            if len(os.listdir("/proc/self/task")) == 1:
-                self._pid = self._fork(ours, theirs)
-            else:  # the framework's import, or a hook, has started threads
-                self._pid = runner.spawn(self.context, self.options, theirs)
+        if self._next is not None and not _lives(self._next[0]):
+            self._forget_next()
+        self._pid, ours = self._next or self._new()
+        self._next = None
         self._connection, self._frames = ours, Frames()
         self._pidfd = os.pidfd_open(self._pid)
         self._poll.register(ours.fileno(), select.POLLIN)
         self._poll.register(self._pidfd, select.POLLIN)
+
+    def _prepare(self) -> None:
+        if self._next is None and _has_one_thread():  # a fresh interpreter would take the trial's time and memory
+            self._next = self._new()
+
+    def _forget_next(self) -> None:
+        if self._next is not None:
+            pid, connection = self._next
+            processes.kill_quietly(pid)
+            os.waitpid(pid, 0)
+            connection.close()
+            self._next = None
+
+    def _new(self) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(_SEND_S)
+        with theirs:
+            if _has_one_thread():
+                return self._fork(ours, theirs), ours
+            # the framework's import, or a hook, has started threads
+            return runner.spawn(self.context, self.options, theirs), ours
 
     def _fork(self, ours: socket.socket, theirs: socket.socket) -> int:
         host = os.getpid()
@@ -144,6 +167,9 @@ class Lane:
         if pid == 0:
             ours.close()
             os.close(self.inbox.fileno())
+            if self._connection is not None:  # of the one that is at work
+                self._connection.close()
+                os.close(self._pidfd)
             if self.context.event_pipe >= 0:
                 os.close(self.context.event_pipe)
             runner.become(self.context, self.options, theirs, host)
@@ -181,7 +207,7 @@ class Lane:
         self._poll.unregister(self._pidfd)
         os.close(self._pidfd)
         self._pid, self._pidfd = 0, -1
-        end_what_is_left()
+        end_what_is_left(self._next[0] if self._next is not None else 0)
         how = processes.describe_exit(status)
         if os.WIFSIGNALED(status):
             how += f" (its memory had peaked at {usage.ru_maxrss // 1024} MB)"
@@ -197,10 +223,29 @@ class Lane:
         return trial_files.newest_checkpoint(folder / trial_files.CHECKPOINTS)
 
 
-def end_what_is_left() -> None:
-    """Whatever descends from this process; costs nothing where there is nothing."""
+def end_what_is_left(spare: int) -> None:
+    """Whatever descends from this process but ``spare``; costs nothing where there is nothing."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return
-    processes.end_descendants()
+    if spare and _children() == [spare]:
+        return
+    processes.end_descendants(spare)
+
+
+def _children() -> list[int]:
+    """By one look, where the kernel gives it."""
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()]
+    except OSError:
+        return processes.children_of(os.getpid())
+
+
+def _lives(pid: int) -> bool:
+    """Whether this child has not ended."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _has_one_thread() -> bool:
+    return len(os.listdir("/proc/self/task")) == 1

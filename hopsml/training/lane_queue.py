@@ -5,7 +5,8 @@
                                               └ the runner is gone: "died"
 
 The runner is used again and again, and gets the next trial while it is at work on one. It is replaced after a trial that
-failed or left something running, and before and behind one that wants a process of its own.
+failed or left something running, and before and behind one that wants a process of its own; then the next one is made while
+that one is at work.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class StartRunner:
 
 
 @dataclass(frozen=True)
+class PrepareRunner:
+    """Have the next process made while this one is at work: it is what the next StartRunner takes."""
+
+
+@dataclass(frozen=True)
 class Give:
     """Send this to the runner."""
 
@@ -77,7 +83,7 @@ class Leave:
     """Nothing is left to do, and no runner is there."""
 
 
-Action = StartRunner | Give | LetRunnerGo | KillRunner | Say | Leave
+Action = StartRunner | PrepareRunner | Give | LetRunnerGo | KillRunner | Say | Leave
 
 
 @dataclass
@@ -207,7 +213,8 @@ class LaneQueue:
         actions: list[Action] = [StartRunner()] if self.runner is Runner.NONE else []
         self.current, self.runner, self.began = self.waiting.popleft(), Runner.USED, now
         self.kill_at, self.killed = None, ""
-        return [*actions, Give(self.current), *self._give_ahead()]
+        following: list[Action] = [PrepareRunner()] if self.current.isolated else self._give_ahead()
+        return [*actions, Give(self.current), *following]
 
     def _give_ahead(self) -> list[Action]:
         """One trial, so that the runner need not wait for this process between two."""

@@ -51,6 +51,35 @@ def test_who_does_not_report_is_killed_at_the_deadline_and_nothing_of_it_is_left
         assert found.ended(found.give(lane)).how == "finished"
 
 
+def leaves_a_process(folder: str) -> float:
+    """Which has a session of its own, and comes to the lane when its parent is gone."""
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    wait_for_files(folder, "go")
+    return 1.0
+
+
+@pytest.mark.parametrize("harm", ["none", "killed"])
+def test_the_process_that_waits_for_the_next_trial(store: Path, tmp_path: Path, harm: str) -> None:
+    """It outlives what a trial has left behind; and when it dies, another one is made."""
+    with bench(leaves_a_process, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        first = found.give(lane, isolated=True)
+        runner = psutil.Process(found.began(first))
+        host = runner.parent()
+        assert host is not None
+        (waiting,) = wait_until(lambda: [one for one in host.children() if one != runner], "the next one")
+        wait_until(runner.children, "what is left behind")
+        (left,) = runner.children()
+        if harm == "killed":
+            waiting.kill()
+        second = found.give(lane, isolated=True)
+        (tmp_path / "go").touch()
+        assert found.ended(first).how == "finished"
+        assert (found.began(second) == waiting.pid) == (harm == "none")
+        assert not left.is_running()
+        assert found.ended(second).how == "finished"
+
+
 def wait_for_go(folder: str) -> float:
     wait_for_files(folder, "go")
     return 1.0

@@ -15,6 +15,7 @@ from hopsml.training.lane_queue import (
     LaneQueue,
     Leave,
     LetRunnerGo,
+    PrepareRunner,
     Runner,
     Say,
     StartRunner,
@@ -69,7 +70,11 @@ def test_a_trial_with_a_process_of_its_own_gets_a_fresh_one():
     queue.told(trial(0), 0.0)
     queue.heard(ended(0), 0.1)
     assert queue.told(trial(1, isolated=True), 0.2) == [LetRunnerGo()]
-    assert queue.gone("exit status 0", -1, 0.3) == [StartRunner(), Give(trial(1, isolated=True))]
+    assert queue.gone("exit status 0", -1, 0.3) == [
+        StartRunner(),
+        Give(trial(1, isolated=True)),
+        PrepareRunner(),
+    ]
 
 
 def test_a_process_that_dies_is_the_end_of_its_trial_alone():
