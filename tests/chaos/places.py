@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.cluster.workloads import wait_until
 
 SCRATCH, GROUP = "scratch", "memory-group"
 
@@ -105,7 +106,7 @@ def memory_limit(folder: Path, megabytes: int = 64) -> Iterator[None]:
         (folder / GROUP).symlink_to(group)
         yield
     finally:
-        _remove(group)
+        wait_until(lambda: _removed(group), "the end of all processes of the control group", 10)
 
 
 def _memory_group_candidates() -> Iterator[Path]:
@@ -120,16 +121,12 @@ def _memory_group_candidates() -> Iterator[Path]:
             yield Path("/sys/fs/cgroup" + path, name)
 
 
-def _remove(group: Path) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            group.rmdir()
-            return
-        except OSError:  # its processes are not buried yet
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+def _removed(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:  # its processes are not buried yet
+        return False
+    return True
 
 
 def limit_memory(folder: Path, pid: int) -> None:

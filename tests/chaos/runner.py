@@ -91,7 +91,7 @@ def _play(scenario: Scenario, backend: str, folder: Path, cluster: Any) -> Outco
     finally:
         experiment.shutdown()
     limit = 0 if scenario.loses_nothing else int(args["commit"]) + 1
-    limit = limit if scenario.may_lose is None else scenario.may_lose
+    limit = limit if trial.may_lose is None else trial.may_lose
     left = left_over(pids(folder))
     return judge(
         scenario,

@@ -18,6 +18,7 @@ from hopsml.experiment.run import Run
 from hopsml.storage import checkpoints, filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_name
 from tests.chaos import networks, places
+from tests.cluster.elastic_workload import announce
 from tests.cluster.finding import agent_of
 from tests.cluster.workloads import wait_until
 
@@ -33,6 +34,7 @@ class Trial:
     folder: Path
     cluster: Any = None  # the Hadoop cluster, where there is one
     detail: str = ""  # what a scenario has measured besides
+    may_lose: int | None = None  # steps, where the disturbance knows; by default those from one commit to the next
     disturbed: float = 0.0  # when the harm was done, seconds since the epoch; 0: when the disturbance returns
 
     def pid(self, rank: int, generation: int = 0) -> int:
@@ -105,7 +107,6 @@ class Scenario:
     needs: str = ""
     around: Callable[[Path], AbstractContextManager[None]] = lambda folder: nullcontext()  # where it takes place
     notes: str = ""  # what must have been said
-    may_lose: int | None = None  # steps; by default those from one commit to the next
     ends: str = "FINISHED"
     loses_nothing: bool = False  # a planned change
     before: Callable[[Any], None] | None = None  # what is done to the Hadoop cluster before the run begins
@@ -140,15 +141,20 @@ def _corrupted_checkpoint(trial: Trial) -> None:
     """Nobody holds a commit any more, and the newest checkpoint holds other bytes than were written."""
     trial.await_step(12)
     made = RunDir(trial.run.run_dir).checkpoints
-    wait_until(lambda: len(checkpoints.steps(made)) >= 2, "two checkpoints", WAIT_S)
+
+    def complete() -> list[int]:
+        return [step for step in checkpoints.steps(made) if checkpoints.is_complete(urls.join(made, step_name(step)))]
+
+    wait_until(lambda: len(complete()) >= 2, "two checkpoints", WAIT_S)
     for agent in [trial.above(rank, "agent") for rank in (0, 1)]:
         agent.kill()
-    newest = urls.join(made, step_name(checkpoints.latest_complete(made) or 0), STATE_FILE)
-    store, url = filesystem.resolve(newest)
+    reached = trial.step()
+    *_, before, newest = complete()
+    store, url = filesystem.resolve(urls.join(made, step_name(newest), STATE_FILE))
     content = bytearray(store.read_bytes(url))
     content[len(content) // 2] ^= 0xFF
     store.write_bytes(url, bytes(content))
-    trial.hurry()
+    trial.may_lose = reached - before + 2  # both ends counted, and the step that was under way
 
 
 def _decommission(rank: int) -> Callable[[Trial], None]:
@@ -196,13 +202,7 @@ def _out_of_memory(trial: Trial) -> None:
     trial.await_step(7)
     pid = trial.pid(1)
     places.limit_memory(trial.folder, pid)
-    _balloon(trial, pid, 256)
-
-
-def _balloon(trial: Trial, pid: int, megabytes: int) -> None:
-    part = trial.folder / f".balloon-{pid}"
-    part.write_text(str(megabytes))
-    part.rename(trial.folder / f"balloon-{pid}")
+    announce(trial.folder / f"balloon-{pid}", "256")
 
 
 def _failing_host(trial: Trial) -> None:
@@ -307,7 +307,7 @@ SCENARIOS = (
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1, "step_s": 0.03},
              notes="rank 1 on", quick=False),
     Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
-             args={"step_s": 0.2}, options={"checkpoint_every": 0.1}, notes="is passed over", may_lose=20),
+             args={"step_s": 0.05}, options={"checkpoint_every": 0.1}, notes="is passed over"),
     Scenario("loss of network for 3 s", _network_away, args={"step_s": 0.12}, needs="local",
              around=networks.two_hosts, loses_nothing=True),
     Scenario("loss of network for good", _network_lost, args={"step_s": 0.1}, options={"heartbeat_timeout": 2.0},

@@ -35,7 +35,7 @@ def train(
     assert context is not None
     place = Path(folder, context.run_id) if by_run else Path(folder)
     place.mkdir(exist_ok=True)
-    _announce(place / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
+    announce(place / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
     state = hopsml.elastic.State(seen=[], weight=0.0, worlds=[], ballast=bytes(ballast_mb << 20))
     data = hopsml.elastic.Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS)
     air: list[bytearray] = []
@@ -50,7 +50,7 @@ def train(
         state.weight = 0.99 * state.weight + float(np.sum(np.sin(np.sort(ids))))
         state.seen = [*state.seen, sorted(int(one) for one in ids)]
         state.worlds = [*state.worlds, context.world_size]
-        _announce(place / f"step-{context.rank}", str(state.batches))
+        announce(place / f"step-{context.rank}", str(state.batches))
         state.commit(every=commit)
     return {
         "weight": state.weight,
@@ -61,7 +61,8 @@ def train(
     }
 
 
-def _announce(path: Path, text: str) -> None:
+def announce(path: Path, text: str) -> None:
+    """Write a file that others look for, in one step."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_text(text)
     part.rename(path)
