@@ -171,11 +171,21 @@ def exists(url: str, timeout_s: float | None = None) -> bool:
 
 
 def walk(url: str, timeout_s: float | None = None) -> Iterator[FileStatus]:
-    """Everything below a directory, parents before their entries, by name."""
+    """Everything below a directory, parents before their entries, by name.
+
+    PathNotFound if there is no such directory. One below it that is deleted or renamed meanwhile, as a
+    temporary one of a running training is, counts as empty.
+    """
     system = for_url(url, timeout_s)
     pending = [url]
     while pending:
-        entries = system.list_dir(pending.pop())
+        place = pending.pop()
+        try:
+            entries = system.list_dir(place)
+        except PathNotFound:
+            if place == url:
+                raise
+            continue
         yield from entries
         pending.extend(entry.url for entry in reversed(entries) if entry.is_dir)
 

@@ -51,7 +51,7 @@ class Evidence:
     limit: int
     value: Any = None  # what the training returned; None where it failed
     problem: str = ""
-    left_over: int = 0
+    left_over: list[str] = field(default_factory=list)  # what each of them is
     notes: list[str] = field(default_factory=list)
     detail: str = ""
 
@@ -116,16 +116,18 @@ def judge(scenario: Scenario, backend: str, seen: Evidence) -> Outcome:
         problem = f"{lost} steps were lost, at most {seen.limit} may be; {'; '.join(seen.notes)}"
     if not problem and scenario.notes and not any(scenario.notes in note for note in seen.notes):
         problem = f"nobody said '{scenario.notes}': {'; '.join(seen.notes)}"
+    if seen.left_over:
+        problem = "; ".join([*([problem] if problem else []), f"left over: {', '.join(seen.left_over)}"])
     return Outcome(
         scenario.name,
         backend,
         state,
-        passed=not problem and not seen.left_over and not repeated and not skipped,
+        passed=not problem and not repeated and not skipped,
         recovered_s=recovered_s(seen.found, seen.disturbed),
         steps_lost=lost,
         samples_repeated=repeated,
         samples_skipped=skipped,
-        left_over=seen.left_over,
+        left_over=len(seen.left_over),
         problem=problem,
         detail=seen.detail,
     )
@@ -136,19 +138,31 @@ def pids(folder: Path) -> list[int]:
     return [int(path.read_text()) for path in folder.glob("pid-*-*")]
 
 
-def left_over(found: Iterable[int]) -> int:
-    """How many live, after all that time that they were promised to be gone in."""
-    watched = list(found)
-    deadline = time.monotonic() + GONE_S
-    while alive := [pid for pid in watched if _lives(pid)]:
+def left_over(found: Iterable[int], within_s: float = GONE_S) -> list[str]:
+    """What lives, after all that time that it was promised to be gone in: pid, state and command of each."""
+    watched = set(found)
+    deadline = time.monotonic() + within_s
+    while alive := [said for pid in watched if (said := _living(pid))]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    return len(alive)
+    return alive
 
 
-def _lives(pid: int) -> bool:
+def _living(pid: int) -> str:
+    """Pid, state, age and command of a process; empty if it has ended."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        with process.oneshot():
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return ""
+            age = time.time() - process.create_time()
+            command = " ".join(process.cmdline())
+            return f"{pid} ({process.status()}, {age:.0f} s old, below {process.ppid()}): {_shortened(command)}"
     except psutil.NoSuchProcess:
-        return False
+        return ""
+
+
+def _shortened(command: str) -> str:
+    """Its two ends: a JVM's class and user's script stand at the end."""
+    return command if len(command) <= 300 else f"{command[:100]} ... {command[-200:]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hopsml.elastic import Sampler
 from tests.chaos import table
 from tests.chaos.history import Generation, generations, recovered_s, repeated_and_skipped, steps_lost
-from tests.chaos.runner import Evidence, Outcome, judge
+from tests.chaos.runner import Evidence, Outcome, judge, left_over
 from tests.chaos.scenarios import Scenario
 from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES, expected_weight
 
@@ -28,9 +29,10 @@ def history() -> list[list[int]]:
     return seen
 
 
-def verdict(limit: int = 3, **changes: object) -> Outcome:
+def verdict(limit: int = 3, left_over: list[str] | None = None, **changes: object) -> Outcome:
     value = {"weight": expected_weight(), "seen": history(), **changes}
-    return judge(Scenario("harm", lambda trial: None), "yarn", Evidence([FIRST, SECOND], 101.0, limit, value))
+    seen = Evidence([FIRST, SECOND], 101.0, limit, value, left_over=left_over or [])
+    return judge(Scenario("harm", lambda trial: None), "yarn", seen)
 
 
 def test_a_step_counts_once_all_members_have_finished_it(tmp_path: Path) -> None:
@@ -62,6 +64,17 @@ def test_other_weights_fail() -> None:
 
 def test_too_many_steps_fail() -> None:
     assert "1 steps were lost, at most 0" in verdict(limit=0).problem
+
+
+def test_a_process_that_is_left_fails_and_is_named() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            (left,) = left_over([process.pid, process.pid, 2**22 + 1], within_s=0.1)
+        finally:
+            process.kill()
+    assert left.startswith(f"{process.pid} (sleeping, ") and left.endswith(": sleep 60")
+    outcome = verdict(left_over=[left])
+    assert (outcome.passed, outcome.left_over) == (False, 1) and left in outcome.problem
 
 
 def test_a_sample_that_is_seen_twice_or_never_fails() -> None:

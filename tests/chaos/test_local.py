@@ -19,4 +19,4 @@ HERE = played_here(scenario for scenario in SCENARIOS if scenario.needs != "spar
 def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
     outcome = play(scenario, "local", tmp_path)
     outcomes.append(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, str(outcome)

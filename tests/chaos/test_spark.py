@@ -47,4 +47,4 @@ def test_scenario(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, o
     wait_until(lambda: len(infos()) == 1 + EXECUTORS, "the executors that the last scenario has cost", 60)
     outcome = play(scenario, "spark", tmp_path)
     outcomes.append(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, str(outcome)

@@ -106,7 +106,7 @@ def whole(cluster: Hadoop, application: str) -> Iterator[None]:
 def test_scenario(scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes: list[Outcome]) -> None:
     outcome = runner.play(scenario, "yarn", tmp_path, cluster)
     outcomes.append(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, str(outcome)
 
 
 @pytest.mark.parametrize("scenario", DRIVERS, ids=lambda scenario: scenario.name)
@@ -124,7 +124,7 @@ def test_driver(
     monkeypatch.setenv("HOPSML_PROJECT_URL", store)
     outcome = yarn_drivers.play(scenario, cluster, tmp_path, store, settings)
     outcomes.append(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, str(outcome)
 
 
 def test_search(application: str, tmp_path: Path) -> None:
@@ -138,4 +138,4 @@ def test_tensorflow(application: str, tmp_path: Path, outcomes: list[Outcome]) -
     """A worker of a MultiWorkerMirroredStrategy is killed."""
     outcome = yarn_tensorflow.play(tmp_path)
     outcomes.append(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, str(outcome)

@@ -43,15 +43,17 @@ def play(folder: Path) -> Outcome:
     if lost > COMMIT_EVERY:
         problem = f"{lost} steps were lost, at most {COMMIT_EVERY} may be"
     left = left_over(pids(folder))
+    if left:
+        problem = f"left over: {', '.join(left)}"
     return Outcome(
         "kill -9 of a worker of TensorFlow's strategy",
         "yarn",
         "FINISHED",
-        passed=not problem and not left and value["batches"] == STEPS,
+        passed=not problem and value["batches"] == STEPS,
         recovered_s=round(recovered_s, 2),
         steps_lost=lost,
         samples_repeated=max(0, value["batches"] - STEPS),
         samples_skipped=max(0, STEPS - value["batches"]),
-        left_over=left,
+        left_over=len(left),
         problem=problem,
     )

@@ -156,6 +156,16 @@ class FileSystemContract:
         assert system.delete(urls.join(store, "d"), recursive=True) is True
         assert system.list_dir(store) == []
 
+    def test_a_directory_that_goes_while_one_walks_counts_as_empty(self, system: FileSystem, store: str) -> None:
+        system.write_bytes(urls.join(store, ".tmp-1/a"), b"x")
+        system.write_bytes(urls.join(store, "later/b"), b"x")
+        walking = filesystem.walk(store)
+        assert next(walking).name == ".tmp-1"
+        system.rename(urls.join(store, ".tmp-1"), urls.join(store, "moved"))
+        assert [urls.relative(entry.url, store) for entry in walking] == ["later", "later/b"]
+        with pytest.raises(PathNotFound):
+            list(filesystem.walk(urls.join(store, ".tmp-1")))
+
     def test_renaming(self, system: FileSystem, store: str) -> None:
         one, two = urls.join(store, "one"), urls.join(store, "two")
         system.write_bytes(one, b"1")
