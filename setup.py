@@ -18,7 +18,7 @@ CORE = [
     "pyyaml>=6",
     "rich>=13",
     "typer>=0.15",
-    "uvloop>=0.21; platform_system == 'Linux'",
+    "uvloop>=0.21",
     "websockets>=15",
 ]
 EXTRAS = {

@@ -109,6 +109,9 @@ class _Backend:
     def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
         return {}
 
+    def gone(self) -> str:
+        return ""
+
     def close(self) -> None:
         """Ended by ``end``."""
 

@@ -118,7 +118,7 @@ class RunCancelled(RunError):
 
 
 class CoordinatorLost(RunError):
-    """The launcher itself broke: Spark stopped, or the agents' job failed."""
+    """The launcher itself broke: Spark was stopped, its JVM ended, or the agents' job failed."""
 
 
 class ClusterError(HopsmlError, RuntimeError):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import uvloop
 
 from hopsml.cluster import endings, gang, pool, protocol
 from hopsml.cluster.active_run import ActiveRun
@@ -65,7 +66,7 @@ class Coordinator:
         self._begun = 0
         self._preload: tuple[str, ...] = ()
         self._cancelled: set[int] = set()  # asks that were taken back
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._closing = asyncio.Event()
         self._ready = threading.Event()
         self._problem: BaseException | None = None
@@ -180,6 +181,9 @@ class Coordinator:
         while True:
             idle = bool(self.pool.idle())
             tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
+            if gone := await asyncio.to_thread(self.backend.gone) if self.runs else "":
+                for run_id in list(self.runs):
+                    self._event(run_id, gang.Refused(gone, "application"))
             self._others_wait, going = await asyncio.to_thread(self._look, idle, tasks) if tasks else (False, {})
             for session in list(self.door.agents.values()):
                 if reason := going.get(session.hello.task):

@@ -137,6 +137,8 @@ class Gang:
             case MemberLost():
                 return self._lost(event, now)
             case Refused():
+                if self.phase is Phase.STOPPING:  # its end stands already
+                    return []
                 return self._end(Conclude(Phase.FAILED, event.error, event.reason), now)
             case CancelAsked():
                 return self.cancel(event, now)

@@ -94,6 +94,9 @@ class SimulatedBackend:
     def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
         return {}
 
+    def gone(self) -> str:
+        return ""
+
     def close(self) -> None:
         for thread in self._threads:
             thread.join(30)

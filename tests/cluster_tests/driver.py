@@ -1,7 +1,8 @@
 """A user's program in client mode, for tests that interrupt or kill it: commands come as JSON lines.
 
 {"do": "train", "folder": "..."}          collective_all_reduce that does not end by itself
-{"do": "stop-spark", "folder": "..."}     the same, and the SparkContext is stopped in the middle
+{"do": "stop-spark", "folder": "..."}     the same, and the SparkContext is stopped in the middle; elastic or not
+{"do": "elastic", "folder": "..."}        an elastic training that does not end by itself
 {"do": "search", "folder": "..."}         a random search over twelve numbers, which notes what it has finished
 {"do": "quick"}                           a run that returns at once
 """
@@ -22,12 +23,18 @@ def train(folder: str) -> Any:
     )
 
 
-def stop_spark(folder: str) -> Any:
+def elastic(folder: str) -> Any:
+    return experiment.collective_all_reduce(
+        workloads.sleep_with_trace, args={"folder": folder}, min_workers=2, max_workers=2, progress=False
+    )
+
+
+def stop_spark(folder: str, **size: int) -> Any:
     from pathlib import Path
 
     from pyspark import SparkContext
 
-    run = experiment.submit(workloads.sleep_with_trace, args={"folder": folder}, num_workers=2, progress=False)
+    run = experiment.submit(workloads.sleep_with_trace, args={"folder": folder}, progress=False, **size)
     workloads.traces(Path(folder))
     SparkContext._active_spark_context.stop()
     return run.result(60)
@@ -54,7 +61,7 @@ def quick() -> Any:
     return experiment.collective_all_reduce(lambda: "works", num_workers=2, keep_warm=60, progress=False).value
 
 
-VERBS = {"train": train, "stop-spark": stop_spark, "search": search, "quick": quick}
+VERBS = {"train": train, "elastic": elastic, "stop-spark": stop_spark, "search": search, "quick": quick}
 
 
 def answer(command: dict[str, Any]) -> dict[str, str]:

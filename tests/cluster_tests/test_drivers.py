@@ -109,8 +109,9 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     assert driver.hear() == {"value": "works"}
 
 
-def test_spark_that_is_stopped_ends_the_run_at_once(driver: Driver, tmp_path: Path) -> None:
-    driver.say("stop-spark", folder=str(tmp_path))
+@pytest.mark.parametrize("size", [{"num_workers": 2}, {"min_workers": 2, "max_workers": 2}], ids=["fixed", "elastic"])
+def test_spark_that_is_stopped_ends_the_run_at_once(driver: Driver, tmp_path: Path, size: dict[str, int]) -> None:
+    driver.say("stop-spark", folder=str(tmp_path), **size)
     found = traces(tmp_path)
     began = time.monotonic()
     answer = driver.hear()
@@ -119,6 +120,28 @@ def test_spark_that_is_stopped_ends_the_run_at_once(driver: Driver, tmp_path: Pa
     wait_until(lambda: not living(workers(found)), "the workers' end", GONE_S)
     driver.say("quick")  # in a new context
     assert driver.hear() == {"value": "works"}
+
+
+def test_the_loss_of_sparks_jvm_ends_an_elastic_run_at_once(tmp_path: Path) -> None:
+    """Nobody can bring its workers back, so it does not wait for them: in its container, the program would live on."""
+    driver = Driver(tmp_path)
+    try:
+        driver.say("elastic", folder=str(tmp_path / "executors"))
+        found = traces(tmp_path / "executors")
+        java = next(pid for pid in processes.children_of(driver.process.pid) if _is_java(pid))
+        os.kill(java, signal.SIGKILL)
+        began = time.monotonic()
+        answer = driver.hear()
+        assert time.monotonic() - began < GONE_S
+        assert answer["error"] == "CoordinatorLost" and "JVM" in answer["message"], answer
+        assert "experiment.resume" in answer["message"]
+        wait_until(lambda: not living(workers(found)), "the workers' end", GONE_S)
+    finally:
+        driver.end()
+
+
+def _is_java(pid: int) -> bool:
+    return b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
 
 
 def test_nothing_outlives_a_program_that_is_killed(driver: Driver, tmp_path: Path) -> None:

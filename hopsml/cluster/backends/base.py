@@ -53,5 +53,8 @@ class Backend(Protocol):
     def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
         """Those of these agents' tasks whose executors are about to go away, and why."""
 
+    def gone(self) -> str:
+        """Why it can never give an agent any more; empty as long as it may."""
+
     def close(self) -> None:
         """Give everything back; agents that still run are ended."""

@@ -117,6 +117,10 @@ class LocalBackend:
         """Agents of this machine are told by SIGTERM alone."""
         return {}
 
+    def gone(self) -> str:
+        """This machine stays as long as its driver."""
+        return ""
+
     def close(self) -> None:
         """End what still runs; the processes' own death signals end what is below them."""
         with self._lock:

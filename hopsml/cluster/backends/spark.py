@@ -241,6 +241,17 @@ class SparkBackend:
             log.debug("which executors are decommissioned is not known: %s", error)
             return {}
 
+    def gone(self) -> str:
+        """Its SparkContext was stopped, by Python or by Spark itself, or its JVM has ended."""
+        context = self.context._jsc
+        if context is None:
+            return "its SparkContext was stopped"
+        try:
+            return "its SparkContext was stopped" if context.sc().isStopped() else ""
+        except Exception as error:  # noqa: BLE001 py4j's, where nobody answers; None where Python stops it this moment
+            log.debug("Spark's JVM does not answer: %s", error)
+            return "Spark's JVM, in which the driver of this application ran, has ended"
+
     def close(self) -> None:
         """Cancel what is left of the agents' jobs."""
         alive = [job for job in self._jobs.values() if job.is_alive()]
