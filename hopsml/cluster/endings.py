@@ -29,7 +29,9 @@ def error_of(
     if outcome.error == "cancelled":
         return RunCancelled(f"run {state.run_id} was cancelled: {outcome.reason}", run_url)
     if outcome.error == "application":
-        remedy = f"begin a new Spark session (after the loss of its JVM in a new process) and experiment.resume({run_url!r})"
+        remedy = (
+            f"begin a new Spark session (after the loss of its JVM in a new process) and experiment.resume({run_url!r})"
+        )
         return CoordinatorLost(f"run {state.run_id} was ended: {outcome.reason}. Remedy: {remedy}.", run_url)
     return CoordinatorLost(f"run {state.run_id} could not be launched: {outcome.reason}", run_url)
 
