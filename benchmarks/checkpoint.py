@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from benchmarks.figures import Report, measured, ratio_of
 from benchmarks.launched import Command, Launched, temporary_folder
@@ -42,15 +43,23 @@ def run(options: Options) -> Report:
             ratio_of("checkpoint.stall_ratio", steps["with"], steps["without"], beside),
             measured("checkpoint.step_ms", steps["with"], "ms", beside, steps["without"]),
             measured("checkpoint.save_ms", [seconds * 1000 for seconds in times["saves"]], "ms"),
+            measured("checkpoint.others_ms", others_ms(times, "with"), "ms", beside, others_ms(times, "without")),
         ],
         [
             f"checkpoint: blocks of {BLOCK} steps of {BATCH} examples with one checkpoint of 0.9 MB and blocks without; "
-            "save: how long the chief's training function is in Checkpointer.save"
+            "save: how long the chief's training function is in Checkpointer.save; others: processor time in such a block "
+            "of all that is not a worker, on the same two cores: HDFS, mirror, agents"
         ],
     )
 
 
-def measure(python: Path, cluster: Cluster, blocks: int) -> dict[str, list[float]]:
+def others_ms(times: dict[str, Any], kind: str) -> list[float]:
+    """Processor time of a block that none of the workers used."""
+    blocks = zip(*(worker[kind] for worker in times["used"]), strict=True)
+    return [1000 * (workers[0][1] - sum(own for own, _ in workers)) for workers in blocks]
+
+
+def measure(python: Path, cluster: Cluster, blocks: int) -> dict[str, Any]:
     """What scripts/checkpoint_job.py found, once its checkpoints have arrived in HDFS."""
     with temporary_folder() as name:
         folder = Path(name)
@@ -65,4 +74,5 @@ def measure(python: Path, cluster: Cluster, blocks: int) -> dict[str, list[float
         arrived = [file.url for file in filesystem.walk(urls.join(project, "Experiments")) if "/step-" in file.url]
         if not arrived:
             raise RuntimeError(f"no checkpoint has arrived below {project}; the figure would mean nothing")
-        return dict(json.loads(report.read_text()))
+        workers = [json.loads(Path(f"{report}-{rank}").read_text()) for rank in range(2)]
+        return {**workers[0], "used": [worker["used"] for worker in workers]}

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import hopsml
 from benchmarks.scripts import model
 
@@ -18,7 +20,10 @@ WARM_UP = 20
 
 
 def train(blocks: int, report: str) -> None:
-    """``blocks`` pairs of blocks; seconds a block by kind, and seconds that the training stood still for a checkpoint."""
+    """``blocks`` pairs of blocks; for each by kind its seconds, and processor seconds of this worker and of all processes.
+
+    And seconds that the training stood still for a checkpoint. Each worker writes ``report`` with its rank at its end.
+    """
     import tensorflow as tf
 
     strategy = hopsml.tensorflow.strategy()
@@ -28,14 +33,22 @@ def train(blocks: int, report: str) -> None:
         step()
     checkpointer.save(0)
     times: dict[str, Any] = {"with": [], "without": [], "saves": []}
+    used: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
     done = WARM_UP
     for number in range(2 * blocks):
         kind = ("with", "without")[(number + number // 2) % 2]  # with, without, without, with, ...
         saving = checkpointer.save if kind == "with" else None
+        before = _processor_s()
         times[kind].append(_block(step, saving, done, times["saves"]))
+        used[kind].append((_processor_s()[0] - before[0], _processor_s()[1] - before[1]))
         done += BLOCK
-    if model.rank() == 0:
-        Path(report).write_text(json.dumps(times))
+    Path(f"{report}-{model.rank()}").write_text(json.dumps({**times, "used": used}))
+
+
+def _processor_s() -> tuple[float, float]:
+    """Of this process, of all."""
+    machine = psutil.cpu_times()
+    return time.process_time(), sum(machine) - machine.idle - machine.iowait - machine.steal - machine.guest
 
 
 def _block(step: Callable[[], float], save: Callable[[int], Path] | None, done: int, saves: list[float]) -> float:

@@ -66,7 +66,8 @@ class Coordinator:
         self._begun = 0
         self._preload: tuple[str, ...] = ()
         self._cancelled: set[int] = set()  # asks that were taken back
-        self._loop = uvloop.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._loop = self._runner.get_loop()
         self._closing = asyncio.Event()
         self._ready = threading.Event()
         self._problem: BaseException | None = None
@@ -132,9 +133,8 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ the loop
 
     def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._serve())
+            self._runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 handed to start(), or to the runs
             self._problem = error
             for run in self.runs.values():
@@ -144,9 +144,7 @@ class Coordinator:
             self._ready.set()
             if self.zygote is not None:
                 self.zygote.close()
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+            self._runner.close()  # whoever is about to connect is turned away
 
     async def _serve(self) -> None:
         bind, advertised = await asyncio.to_thread(self.backend.addresses)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -248,9 +249,20 @@ class SparkBackend:
             return "its SparkContext was stopped"
         try:
             return "its SparkContext was stopped" if context.sc().isStopped() else ""
-        except Exception as error:  # noqa: BLE001 py4j's, where nobody answers; None where Python stops it this moment
-            log.debug("Spark's JVM does not answer: %s", error)
-            return "Spark's JVM, in which the driver of this application ran, has ended"
+        except Exception as error:  # noqa: BLE001 py4j's, where nobody answers; None's, where Python stops it this moment
+            log.debug("Spark does not say whether it is stopped: %s", error)
+            return "Spark's JVM, in which the driver of this application ran, has ended" if self._refuses() else ""
+
+    def _refuses(self) -> bool:
+        """Whether nobody listens any more where the JVM did; everything else, such as no free descriptor, may pass."""
+        where = self.context._gateway.gateway_parameters
+        try:
+            socket.create_connection((where.address, where.port), timeout=1.0).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def close(self) -> None:
         """Cancel what is left of the agents' jobs."""
@@ -283,7 +295,6 @@ def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int
 
     def body(index: int, _: Iterator[int]) -> Iterator[str]:
         import os
-        import socket
 
         from pyspark import TaskContext
 
