@@ -7,6 +7,7 @@ that is not its sender's is refused and counted.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -134,7 +135,8 @@ class Coordinator:
 
     def _run_loop(self) -> None:
         try:
-            self._runner.run(self._serve())
+            # Not in the context of whoever began it: a notebook's output would go to the cell of its first run for ever.
+            self._runner.run(self._serve(), context=contextvars.Context())
         except BaseException as error:  # noqa: BLE001 handed to start(), or to the runs
             self._problem = error
             for run in self.runs.values():
