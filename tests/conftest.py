@@ -17,6 +17,7 @@ from tools.guard import Guard, guard_for
 
 # In this order: what is quick and says most comes first.
 NEEDS = ("fast", "airflow", "mlflow", "chaos", "tensorflow", "spark", "hadoop")
+SHOWN_LINES = 12  # of a failure, at once; the whole of it stands at the end
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _need(item: pytest.Item) -> str | None:
     """What the test needs most, among its markers."""
     return next((name for name in reversed(NEEDS) if item.get_closest_marker(name)), None)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Say at once what failed and how: a run that is ended from outside never comes to its summary."""
+    if report.failed:
+        print(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)", flush=True)
+        print("\n".join(report.longreprtext.splitlines()[-SHOWN_LINES:]), flush=True)
 
 
 @pytest.fixture(autouse=True)
