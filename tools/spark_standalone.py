@@ -83,7 +83,7 @@ class StandaloneSpark:
         self._end()
 
     def alive_workers(self) -> int:
-        """How many workers the master counts as ALIVE; OSError while it does not answer."""
+        """How many workers the master counts as ALIVE; OSError while it does not answer, ValueError if not in JSON."""
         with urllib.request.urlopen(f"http://{LOOPBACK}:{self.web_port}/json/", timeout=5) as answer:
             return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
 
@@ -137,8 +137,8 @@ class StandaloneSpark:
             try:
                 if self.alive_workers() == workers:
                     return
-            except OSError:
-                pass  # the master does not listen yet
+            except (OSError, ValueError):
+                pass  # the master does not listen yet, or has no page for /json/ yet and answers with another
             if time.monotonic() > deadline:
                 name = list(self._daemons)[-1]
                 raise StandaloneError(f"not ready within {READY_TIMEOUT_S} s; the {name} says\n{self._log(name)}")

@@ -20,6 +20,7 @@ from tests.cluster.elastic_workload import expected_weight
 WAIT_S = 120.0
 GONE_S = 10.0
 COMMIT_EVERY = 2
+PATIENCE_S = 1.0  # of a step that is well on, as long as the harm is not done
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def play(scenario: Scenario, backend: str, folder: Path, cluster: Any = None) ->
 
 
 def _play(scenario: Scenario, backend: str, folder: Path, cluster: Any) -> Outcome:
-    args = {"folder": str(folder), "commit": COMMIT_EVERY, **scenario.args}
+    args = {"folder": str(folder), "commit": COMMIT_EVERY, "patience_s": PATIENCE_S, **scenario.args}
     run = experiment.submit(
         elastic_workload.train,
         args=args,
@@ -80,6 +81,7 @@ def _play(scenario: Scenario, backend: str, folder: Path, cluster: Any) -> Outco
     try:
         scenario.disturb(trial)
         began = trial.disturbed or time.time()
+        elastic_workload.announce(folder / "disturbed", "")
         value = run.result(WAIT_S).value
         problem = scenario.after(trial) if scenario.after is not None else ""
     except (RunError, TimeoutError, AssertionError) as error:

@@ -146,6 +146,7 @@ def _corrupted_checkpoint(trial: Trial) -> None:
         return [step for step in checkpoints.steps(made) if checkpoints.is_complete(urls.join(made, step_name(step)))]
 
     wait_until(lambda: len(complete()) >= 2, "two checkpoints", WAIT_S)
+    workers = [psutil.Process(trial.pid(rank)) for rank in (0, 1)]
     for agent in [trial.above(rank, "agent") for rank in (0, 1)]:
         agent.kill()
     reached = trial.step()
@@ -154,6 +155,8 @@ def _corrupted_checkpoint(trial: Trial) -> None:
     content = bytearray(store.read_bytes(url))
     content[len(content) // 2] ^= 0xFF
     store.write_bytes(url, bytes(content))
+    wait_until(lambda: not any(_lives(worker) for worker in workers), "the end of the agents' workers", WAIT_S)
+    reached = max(reached, trial.step())
     trial.may_lose = reached - before + 2  # both ends counted, and the step that was under way
 
 

@@ -15,8 +15,8 @@ from tools.hadoop import daemons
 STEPS = EPOCHS * -(-N_SAMPLES // BATCH)
 WAIT_S = 60.0
 DOWN_S = 20.0  # how long the NameNode is away
-SLOW = {"step_s": 1.0, "commit": 1}  # until the harm is done: then the rest takes no time
-SLOWER = {"step_s": 1.5, "commit": 1}
+SLOW = {"step_s": 1.0, "commit": 1, "patience_s": 4.0}  # until the harm is done: then the rest takes no time
+SLOWER = SLOW | {"step_s": 1.5}
 
 
 # ------------------------------------------------------------------------------------------ where things are

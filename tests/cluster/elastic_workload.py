@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 N_SAMPLES, BATCH, EPOCHS = 203, 16, 3  # neither divides the other
+PATIENT_FROM = 20  # of 39 steps
 
 
 def train(
@@ -18,13 +19,15 @@ def train(
     ballast_mb: int = 0,
     slow_rank: int = -1,
     by_run: bool = False,
+    patience_s: float = 0.0,
 ) -> dict[str, Any]:
     """Steps as a group does: none finishes a step before all have brought their share of it.
 
     Each worker writes ``pid-<rank>-<generation>`` with its pid. ``ballast_mb``: makes commits large.
     ``slow_rank`` takes ten times as long for a step. ``by_run``: each run writes into a folder of its own below ``folder``.
-    Steps take no time any more once there is a file ``hurry`` in ``folder``. A worker takes as many MB of memory as a file
-    ``balloon-<pid>`` says.
+    Steps take no time any more once there is a file ``hurry`` in ``folder``. From ``PATIENT_FROM`` on, each may take
+    ``patience_s`` as long as there is no file ``disturbed``: on a slow machine too, the harm comes before the end.
+    A worker takes as many MB of memory as a file ``balloon-<pid>`` says.
     """
     import numpy as np
 
@@ -47,6 +50,8 @@ def train(
             air.append(bytearray(b"x") * (int(balloon.read_text()) << 20))
         if not Path(folder, "hurry").exists():
             time.sleep(step_s * (10 if context.rank == slow_rank else 1))
+        if patience_s and state.batches >= PATIENT_FROM:
+            _wait_for(Path(folder, "disturbed"), patience_s)
         state.weight = 0.99 * state.weight + float(np.sum(np.sin(np.sort(ids))))
         state.seen = [*state.seen, sorted(int(one) for one in ids)]
         state.worlds = [*state.worlds, context.world_size]
@@ -59,6 +64,12 @@ def train(
         "generation": context.generation,
         "world_size": context.world_size,
     }
+
+
+def _wait_for(path: Path, at_most_s: float) -> None:
+    deadline = time.monotonic() + at_most_s
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def announce(path: Path, text: str) -> None:
