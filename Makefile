@@ -47,6 +47,9 @@ test-fast: $(STAMP)  ## what needs neither Spark nor Hadoop nor TensorFlow; unde
 	@$(BIN)/python -m pytest -q -m fast -n 4
 
 test: $(STAMP) lint  ## everything: fast, airflow, tensorflow, spark, hadoop; in this order, in one pytest
+	@$(BIN)/python -m pytest -q -m "not variant" --durations=15 --durations-min=5
+
+test-all: $(STAMP) lint  ## and the variants: what is said of one backend, said of each
 	@$(BIN)/python -m pytest -q --durations=15 --durations-min=5
 
 bench: $(STAMP)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look

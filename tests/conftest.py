@@ -12,7 +12,7 @@ from types import FrameType
 
 import pytest
 
-from tests import leaks
+from tests import clock, leaks
 from tools.guard import Guard, guard_for
 
 # In this order: what is quick and says most comes first.
@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     tempfile.tempdir = None
     config.stash[TEMPORARY] = guard_for(["rm", "-rf", os.environ["TMPDIR"]]), os.environ["TMPDIR"]
     signal.signal(signal.SIGTERM, _end_in_order)
+    clock.WATCH.start()
 
 
 TEMPORARY = pytest.StashKey[tuple[Guard, str]]()
@@ -44,6 +45,7 @@ def _end_in_order(number: int, frame: FrameType | None) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the session's temporary folder."""
+    clock.WATCH.stop()
     guard, folder = config.stash[TEMPORARY]
     shutil.rmtree(folder, ignore_errors=True)
     guard.dismiss()
@@ -62,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _need(item: pytest.Item) -> str | None:
     """What the test needs most, among its markers."""
     return next((name for name in reversed(NEEDS) if item.get_closest_marker(name)), None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say where a slow run's time went, if it was not the tests'."""
+    if clock.WATCH.lost_s >= 1:
+        terminalreporter.line(f"this machine stood still for {clock.WATCH.lost_s:.0f} s of it")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tests import clock
+
 MARK = "HOPSML_TEST_ID"  # in os.environ during a test; a descendant has it however it detached itself
 GRACE_S = 10.0  # for what is on its way out when the test ends
 
@@ -258,9 +260,9 @@ def leaks_since(before: Snapshot, grace_s: float | None = None) -> list[str]:
 
     Processes that are left then are killed, so that the tests after this one do not suffer from them.
     """
-    deadline = time.monotonic() + (GRACE_S if grace_s is None else grace_s)
+    deadline = clock.awake() + (GRACE_S if grace_s is None else grace_s)
     pause_s = 0.002
-    while (left := _left(before)) and time.monotonic() < deadline:
+    while (left := _left(before)) and clock.awake() < deadline:
         if pause_s > 0.1:
             gc.collect()  # what only a reference cycle keeps open is not left behind
         time.sleep(pause_s)

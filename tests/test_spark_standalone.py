@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import clock
 from tools.hadoop import spark
 from tools.spark_standalone import StandaloneError, StandaloneSpark, processes_of
 
@@ -88,9 +89,9 @@ def test_it_goes_with_a_starter_that_is_killed(starter: tuple[subprocess.Popen[s
     process, home = starter
     assert len(processes_of(home)) == 2
     process.kill()
-    deadline = time.monotonic() + 10
+    deadline = clock.awake() + 10
     while (left := processes_of(home)) or home.exists():
-        assert time.monotonic() < deadline, f"{left} and {home} are left"
+        assert clock.awake() < deadline, f"{left} and {home} are left"
         time.sleep(0.05)
 
 

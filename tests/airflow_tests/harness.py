@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import clock
 from tools import airflow_environment
 
 ROOT = Path(__file__).parents[2]
@@ -162,9 +163,9 @@ class Started:
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 60.0, why: Callable[[], str] = lambda: "") -> None:
     """Until something is true."""
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.awake() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {why()}"
+        assert clock.awake() < deadline, f"not within {timeout_s} s: {why()}"
         time.sleep(0.05)
 
 

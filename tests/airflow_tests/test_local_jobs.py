@@ -19,6 +19,7 @@ from hopsml.airflow import local_jobs
 from hopsml.airflow.jobs import Job, Request, State
 from hopsml.cluster import processes
 from hopsml.errors import ArgumentError
+from tests import clock
 
 pytestmark = pytest.mark.airflow  # for its time: nothing of Airflow is needed
 
@@ -45,9 +46,9 @@ def request_of(tmp_path: Path) -> Iterator[Callable[..., Request]]:
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.awake() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        assert clock.awake() < deadline, f"not within {timeout_s} s"
         time.sleep(0.01)
 
 

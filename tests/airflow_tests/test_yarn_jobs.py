@@ -17,6 +17,7 @@ from hopsml.airflow import yarn_jobs
 from hopsml.airflow.jobs import Job, Request, State
 from hopsml.errors import ClusterError
 from hopsml.yarn import Application
+from tests import clock
 
 pytestmark = pytest.mark.fast
 
@@ -78,15 +79,15 @@ def test_a_submission_ends_with_the_task_that_made_it(tmp_path):
             f"'bash', '-c', {below!r}])",
         ]
     )
-    deadline = time.monotonic() + 20
+    deadline = clock.awake() + 20
     while not (pids.exists() and pids.read_text().strip()):
-        assert time.monotonic() < deadline
+        assert clock.awake() < deadline
         time.sleep(0.01)
     os.kill(task.pid, signal.SIGKILL)
     task.wait()
     started = [pids.read_text().strip(), Path(f"{pids}.1").read_text().strip()]
     while any(Path(f"/proc/{pid}").exists() for pid in started):
-        assert time.monotonic() < deadline, started
+        assert clock.awake() < deadline, started
         time.sleep(0.01)
 
 

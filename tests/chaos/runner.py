@@ -12,6 +12,7 @@ import psutil
 
 from hopsml import experiment
 from hopsml.errors import RunError
+from tests import clock
 from tests.chaos.history import Generation, generations, recovered_s, repeated_and_skipped, steps_lost
 from tests.chaos.scenarios import Scenario, Trial
 from tests.cluster import elastic_workload
@@ -143,9 +144,9 @@ def pids(folder: Path) -> list[int]:
 def left_over(found: Iterable[int], within_s: float = GONE_S) -> list[str]:
     """What lives, after all that time that it was promised to be gone in: pid, state and command of each."""
     watched = set(found)
-    deadline = time.monotonic() + within_s
+    deadline = clock.awake() + within_s
     while alive := [said for pid in watched if (said := _living(pid))]:
-        if time.monotonic() > deadline:
+        if clock.awake() > deadline:
             break
         time.sleep(0.05)
     return alive

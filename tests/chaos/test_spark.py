@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.runner import Outcome, play
-from tests.chaos.scenarios import SCENARIOS, Scenario, played_here
+from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.conftest import end_spark, spark_environment, store
 
@@ -38,10 +38,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             end_spark()
 
 
-HERE = [scenario for scenario in played_here(SCENARIOS) if scenario.needs != "local"]
+# Of those that are played on every backend, what differs on Spark: who starts an agent anew, and on which executor.
+GENERAL = ("kill -9 of an agent (Spark's Python worker)", "SIGSTOP of an agent", "3 workers, then 1, then 3")
 
 
-@pytest.mark.parametrize("scenario", HERE, ids=lambda scenario: scenario.name)
+def _marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
+    return [] if FULL or scenario.needs == "spark" or scenario.name in GENERAL else [pytest.mark.variant]
+
+
+HERE = [
+    pytest.param(scenario, marks=_marks(scenario), id=scenario.name)
+    for scenario in played_here(SCENARIOS)
+    if scenario.needs != "local"
+]
+
+
+@pytest.mark.parametrize("scenario", HERE)
 def test_scenario(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
     infos = spark._jsc.sc().statusTracker().getExecutorInfos
     wait_until(lambda: len(infos()) == 1 + EXECUTORS, "the executors that the last scenario has cost", 60)

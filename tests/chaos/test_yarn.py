@@ -28,10 +28,8 @@ from tools.hadoop.settings import Shape
 pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(240)]
 
 NODES = 4  # one for the application master, three for workers
-# Of those that are played on every backend, what differs on YARN; `make chaos` plays all.
-GENERAL = ("kill -9 of a worker", "kill -9 of an executor")
 HERE = [
-    *(one for one in SCENARIOS if (FULL and one.needs in ("", "spark")) or one.name in GENERAL),
+    *(one for one in SCENARIOS if FULL and one.needs in ("", "spark")),
     *played_here(YARN_SCENARIOS),
 ]
 DRIVERS = [one for one in DRIVER_SCENARIOS if FULL or one.quick]

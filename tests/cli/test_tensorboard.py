@@ -16,6 +16,7 @@ import pytest
 
 from hopsml.notebook.tensorboard_server import fetch
 from hopsml.storage.filesystem import for_url
+from tests import clock
 
 ROOT = Path(__file__).parents[2]
 WRITE = """
@@ -74,8 +75,8 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path) -> No
 
 def runs_of(port: int, page: subprocess.Popen[bytes], timeout_s: float = 120) -> list[str]:
     """What TensorBoard lists, once it answers and has read the events."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and page.poll() is None:
+    deadline = clock.awake() + timeout_s
+    while clock.awake() < deadline and page.poll() is None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/runs", timeout=5) as answer:
                 if found := json.load(answer):

@@ -19,6 +19,7 @@ from hopsml import experiment
 from hopsml.cluster.run_state import Change
 from hopsml.errors import NotEnoughSlots, RunCancelled, StartTimeout, WorkerFailed
 from hopsml.experiment.run import Run
+from tests import clock
 from tests.cluster import workloads
 from tests.cluster.workloads import WAIT_S, Trap, living, traces, wait_until
 
@@ -139,14 +140,14 @@ class BackendContract:
     def test_an_agent_that_is_killed_ends_the_run_and_the_next_one_works(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
         found = traces(tmp_path)
-        began = time.monotonic()
+        began = clock.awake()
         os.kill(found[1].agent, 9)
         with pytest.raises(WorkerFailed) as caught:
             run.result(WAIT_S)
         assert caught.value.rank == 1 and "agent" in caught.value.cause and "gone" in caught.value.cause
         pids = [pid for trace in found for pid in (trace.worker, trace.child)]
         wait_until(lambda: not living([*pids, found[1].server]), "end of the workers", GONE_S)
-        assert time.monotonic() - began < GONE_S
+        assert clock.awake() - began < GONE_S
         check_run_dir(run, "FAILED")
         assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
@@ -169,21 +170,21 @@ class BackendContract:
     ) -> None:
         submit(lambda: None, keep_warm=60).result(WAIT_S)  # agents are there: the deadline is the workers' alone
         trap = Trap(action, rank=1)
-        began = time.monotonic()
+        began = clock.awake()
         run = submit(lambda: trap, start_timeout=3, keep_warm=60)
         with pytest.raises(StartTimeout) as caught:
             run.result(WAIT_S)
-        assert time.monotonic() - began < 3 + GONE_S
+        assert clock.awake() - began < 3 + GONE_S
         assert "after 3 s" in str(caught.value) and "start_timeout=" in str(caught.value)
         host = run.status()["members"][1]["host"]
         assert f"rank 1 on {host} has not begun" in str(caught.value) and "rank 0" not in str(caught.value)
         check_run_dir(run, "FAILED")
 
     def test_more_workers_than_slots_is_an_error_at_once(self, store: Path) -> None:
-        began = time.monotonic()
+        began = clock.awake()
         with pytest.raises(NotEnoughSlots, match=f"num_workers={self.slots + 1}.*at most {self.slots} slots"):
             submit(lambda: None, self.slots + 1)
-        assert time.monotonic() - began < GONE_S
+        assert clock.awake() - began < GONE_S
         assert not list(store.glob("Experiments/*"))
 
     # -------------------------------------------------------------------------------------- one after, beside another

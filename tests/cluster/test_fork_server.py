@@ -20,6 +20,7 @@ import pytest
 from hopsml.cluster import fork_client, processes
 from hopsml.cluster.fork_server import Exited, Ready
 from hopsml.cluster.worker import Assignment, Event
+from tests import clock
 
 pytestmark = pytest.mark.fast
 TIMEOUT_S = 20.0
@@ -273,9 +274,9 @@ def lives(process: psutil.Process) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.awake() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        assert clock.awake() < deadline, f"not within {timeout_s} s"
         time.sleep(0.02)
 
 

@@ -20,6 +20,7 @@ from hopsml.cluster import fork_client, processes, zygote
 from hopsml.cluster.fork_environment import MARK, environment_of, new_mark
 from hopsml.cluster.fork_server import Ready
 from hopsml.cluster.zygote_process import ZygoteProcess
+from tests import clock
 from tests.cluster.test_fork_server import Ended, _play
 
 pytestmark = pytest.mark.fast
@@ -252,7 +253,7 @@ def is_gone(pid: int) -> bool:
 
 
 def until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = clock.awake() + TIMEOUT_S
     while not met():
-        assert time.monotonic() < deadline
+        assert clock.awake() < deadline
         time.sleep(0.02)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from hopsml.cluster import processes
+from tests import clock
 from tests.cluster.workloads import Trace, living, traces, wait_until
 from tests.cluster_tests.conftest import ROOT, spark_environment
 
@@ -97,13 +97,13 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
 ) -> None:
     driver.say("train", folder=str(tmp_path))
     found = traces(tmp_path)
-    began = time.monotonic()
+    began = clock.awake()
     if whole_group:
         os.killpg(driver.process.pid, signal.SIGINT)
     else:
         os.kill(driver.process.pid, signal.SIGINT)
     assert driver.hear()["error"] == "KeyboardInterrupt"
-    assert time.monotonic() - began < GONE_S
+    assert clock.awake() - began < GONE_S
     assert not living(workers(found))
     driver.say("quick")
     assert driver.hear() == {"value": "works"}
@@ -113,9 +113,9 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
 def test_spark_that_is_stopped_ends_the_run_at_once(driver: Driver, tmp_path: Path, size: dict[str, int]) -> None:
     driver.say("stop-spark", folder=str(tmp_path), **size)
     found = traces(tmp_path)
-    began = time.monotonic()
+    began = clock.awake()
     answer = driver.hear()
-    assert time.monotonic() - began < GONE_S
+    assert clock.awake() - began < GONE_S
     assert answer["error"] in ("WorkerFailed", "CoordinatorLost"), answer
     wait_until(lambda: not living(workers(found)), "the workers' end", GONE_S)
     driver.say("quick")  # in a new context
@@ -130,9 +130,9 @@ def test_the_loss_of_sparks_jvm_ends_an_elastic_run_at_once(tmp_path: Path) -> N
         found = traces(tmp_path / "executors")
         java = next(pid for pid in processes.children_of(driver.process.pid) if _is_java(pid))
         os.kill(java, signal.SIGKILL)
-        began = time.monotonic()
+        began = clock.awake()
         answer = driver.hear()
-        assert time.monotonic() - began < GONE_S
+        assert clock.awake() - began < GONE_S
         assert answer["error"] == "CoordinatorLost" and "JVM" in answer["message"], answer
         assert "experiment.resume" in answer["message"]
         wait_until(lambda: not living(workers(found)), "the workers' end", GONE_S)
@@ -149,8 +149,8 @@ def test_nothing_outlives_a_program_that_is_killed(driver: Driver, tmp_path: Pat
     found = traces(tmp_path)
     agents = [pid for trace in found for pid in (trace.agent, trace.server)]
     assert set(agents + workers(found)) <= set(driver.descendants())
-    began = time.monotonic()
+    began = clock.awake()
     os.kill(driver.process.pid, signal.SIGKILL)
     driver.process.wait()
     wait_until(lambda: not driver.descendants(), "the end of executors, agents and workers", GONE_S)
-    assert time.monotonic() - began < GONE_S and not living(workers(found))
+    assert clock.awake() - began < GONE_S and not living(workers(found))

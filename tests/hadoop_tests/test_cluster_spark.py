@@ -23,8 +23,8 @@ JOBS = Path(__file__).with_name("jobs")
 @pytest.mark.parametrize(
     ("arguments", "final_status", "diagnostics"),
     [
-        (["ok"], "SUCCEEDED", ""),
-        (["raise"], "FAILED", "User application exited with status 1"),
+        pytest.param(["ok"], "SUCCEEDED", "", marks=pytest.mark.variant),
+        pytest.param(["raise"], "FAILED", "User application exited with status 1", marks=pytest.mark.variant),
         (["exit", "3"], "FAILED", "User application exited with status 3"),
     ],
 )

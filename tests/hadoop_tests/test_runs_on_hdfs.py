@@ -17,6 +17,7 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import PermissionRefused, QuotaExceeded, StorageTimeout, StorageUnavailable, WorkerFailed
 from hopsml.storage import checkpoints, filesystem
+from tests import clock
 from tests.hadoop_tests.conftest import Hadoop
 
 pytestmark = pytest.mark.hadoop
@@ -34,9 +35,9 @@ def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.awake() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        assert clock.awake() < deadline, f"not within {timeout_s} s"
         time.sleep(0.05)
 
 
@@ -105,18 +106,18 @@ def test_a_half_written_checkpoint_is_never_continued_from(project):
 
 def test_a_namenode_that_is_down_at_the_start_is_an_error_with_the_path(hadoop, project):
     hadoop.kill("nn")
-    began = time.monotonic()
+    began = clock.awake()
     with pytest.raises((StorageUnavailable, StorageTimeout), match="Projects"):
         experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
-    assert time.monotonic() - began < 20
+    assert clock.awake() - began < 20
 
 
 def test_a_namenode_that_is_frozen_at_the_start_is_an_error_with_the_path(hadoop, project):
     hadoop.kill("nn", signal_number=signal.SIGSTOP)
-    began = time.monotonic()
+    began = clock.awake()
     with pytest.raises(StorageTimeout, match="Projects"):
         experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
-    assert time.monotonic() - began < 20
+    assert clock.awake() - began < 20
 
 
 def test_no_permission_is_an_error_with_the_path(hadoop, project, monkeypatch):

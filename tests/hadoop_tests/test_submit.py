@@ -19,6 +19,7 @@ from hopsml.cluster import processes
 from hopsml.errors import ApplicationNotFound, ClusterUnavailable
 from hopsml.storage import filesystem
 from hopsml.yarn import ResourceManager, logs
+from tests import clock
 from tests.hadoop_tests.conftest import APPLICATION_ID, Hadoop
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(240)]
@@ -99,9 +100,9 @@ def hopsml(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.awake() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        assert clock.awake() < deadline, f"not within {timeout_s} s"
         time.sleep(0.05)
 
 
@@ -220,7 +221,7 @@ def test_a_resource_manager_that_is_frozen_or_knows_nothing(hadoop: Hadoop, hops
     outcome = submission.follow("application_1_0001", yarn=yarn, say=said.append)
     assert outcome.status == 1 and "how it ended is not known" in said[0]
     hadoop.kill("rm", signal.SIGSTOP)
-    began = time.monotonic()
+    began = clock.awake()
     with pytest.raises(ClusterUnavailable, match=rf"{yarn.addresses[0]}.*timed out"):
         yarn.find("x")
-    assert time.monotonic() - began < 4
+    assert clock.awake() - began < 4

@@ -14,6 +14,7 @@ import pytest
 
 from hopsml.cluster import processes
 from hopsml.storage import filesystem
+from tests import clock
 from tests.hadoop_tests.conftest import Hadoop
 from tools.hadoop import spark
 
@@ -46,9 +47,9 @@ def project_of(settings: dict[str, str]) -> str:
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.awake() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        assert clock.awake() < deadline, f"not within {timeout_s} s"
         time.sleep(0.05)
 
 
@@ -58,6 +59,13 @@ def read(url: str) -> Any:
 
 def left(settings: dict[str, str]) -> list[int]:
     return processes.carrying(MARK, project_of(settings))
+
+
+FAILURES = [
+    ("raise", "cluster"),
+    pytest.param("raise", "client", marks=pytest.mark.variant),
+    pytest.param("os._exit", "cluster", marks=pytest.mark.variant),
+]
 
 
 @pytest.mark.timeout(300)
@@ -77,7 +85,7 @@ def test_a_job_succeeds_with_one_gpu_for_each_worker(hadoop, settings, deploy_mo
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("how", "deploy_mode"), [("raise", "client"), ("raise", "cluster"), ("os._exit", "cluster")])
+@pytest.mark.parametrize(("how", "deploy_mode"), FAILURES)
 def test_a_worker_that_fails_fails_the_application(hadoop, settings, how, deploy_mode, monkeypatch):
     monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
     done = hadoop.submit(JOBS / "train.py", how, conf=settings, deploy_mode=deploy_mode)

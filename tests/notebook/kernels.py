@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from tests import clock
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -87,12 +88,12 @@ class Kernel:
 
     def until(self, cell: Cell, is_reached: Any, timeout_s: float = WAIT_S) -> Cell:
         """Read what the kernel says until the condition holds."""
-        deadline = time.monotonic() + timeout_s
+        deadline = clock.awake() + timeout_s
         while not is_reached():
             try:
                 message = self.client.get_iopub_msg(timeout=0.1)
             except Empty:
-                assert time.monotonic() < deadline, f"not within {timeout_s:g} s; {cell}"
+                assert clock.awake() < deadline, f"not within {timeout_s:g} s; {cell}"
                 continue
             if known := self.cells.get(message["parent_header"].get("msg_id", "")):
                 known.take(message)

@@ -20,6 +20,7 @@ from hopsml.search.dispatch import NOTED_S, VERSION, Dispatch
 from hopsml.search.events import Began, Ended, Extend, LaneJoined, Reported, Settled, Tick
 from hopsml.search.ledger import Phase
 from hopsml.search.spec import SearchSpec
+from tests import clock
 from tests.search.journal_writer import TRIALS, work_of
 from tests.search.searching import Counting, Halving, Scripted, assigned
 from tests.search.simulator import Simulator
@@ -255,9 +256,9 @@ def test_a_killed_driver_loses_no_told_result(tmp_path):
     path = tmp_path / "journal.jsonl"
     driver = subprocess.Popen([sys.executable, "-m", "tests.search.journal_writer", str(path)])
     try:
-        until = time.monotonic() + 20
+        until = clock.awake() + 20
         while not path.exists() or path.stat().st_size < 50_000:
-            assert driver.poll() is None and time.monotonic() < until
+            assert driver.poll() is None and clock.awake() < until
             time.sleep(0.002)
     finally:
         driver.send_signal(signal.SIGKILL)

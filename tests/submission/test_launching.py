@@ -13,6 +13,7 @@ import pytest
 
 from hopsml.submission.interrupts import Interrupts
 from hopsml.submission.launching import SparkSubmit, _is_alive
+from tests import clock
 
 pytestmark = pytest.mark.fast
 
@@ -45,16 +46,16 @@ def test_kill_9_of_the_starter_ends_the_group(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as starter:
         pid = wait_for(file)
         starter.kill()
-    deadline = time.monotonic() + 10
+    deadline = clock.awake() + 10
     while _is_alive(pid):
-        assert time.monotonic() < deadline
+        assert clock.awake() < deadline
         time.sleep(0.01)
 
 
 def wait_for(file: Path, timeout_s: float = 20) -> int:
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.awake() + timeout_s
     while not (file.exists() and file.read_text().strip()):
-        assert time.monotonic() < deadline
+        assert clock.awake() < deadline
         time.sleep(0.01)
     return int(file.read_text())
 

@@ -12,6 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests import clock
+
 START_S = 120.0  # it takes six seconds on a quiet machine
 
 
@@ -43,9 +45,9 @@ class MlflowServer:
             self._process = subprocess.Popen(
                 command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
             )
-        deadline = time.monotonic() + START_S
+        deadline = clock.awake() + START_S
         while not self.answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if self._process.poll() is not None or clock.awake() > deadline:
                 raise RuntimeError(
                     f"MLflow's server did not start:\n{(self.folder / 'server.log').read_text()[-4000:]}"
                 )

@@ -19,6 +19,7 @@ from hopsml import experiment
 from hopsml.tracking.mlflow import link, order, publish
 from hopsml.tracking.mlflow.entries import KEY_TAG
 from hopsml.tracking.mlflow.store import Store
+from tests import clock
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import store
 from tests.leaks import not_of_this_test
@@ -54,7 +55,6 @@ def tracked(server: MlflowServer, store: Path, monkeypatch: pytest.MonkeyPatch, 
 def train(lr: float = 0.5, steps: int = 3, folder: str = "") -> dict[str, float]:
     """Reports; with a ``folder`` it leaves ``begun`` there and goes on once it finds ``go``."""
     import os
-    import time
 
     import hopsml
 
@@ -193,18 +193,18 @@ def test_a_server_killed_in_the_middle_and_away_at_the_start_misses_nothing(
         lambda: any(history(server, one.info.run_id) for one in runs_of(server, name_of(request))), "the first row"
     )
     server.stop()
-    began = time.monotonic()
+    began = clock.awake()
     (tmp_path / "go").touch()
     run.result(WAIT_S)
     wait_until(lambda: run.state.notes, "the note")
     experiment.shutdown()
-    assert time.monotonic() - began < 8, "the end of the program waits seconds at most"
+    assert clock.awake() - began < 8, "the end of the program waits seconds at most"
     assert "does not answer" in run.state.notes[0] and order_of(run)["state"] == "pending"
 
-    began = time.monotonic()
+    began = clock.awake()
     second = submit()
     second.result(WAIT_S)
-    took = time.monotonic() - began
+    took = clock.awake() - began
     experiment.shutdown()
     assert took < 5 and order_of(second)["state"] == "pending"
     print(f"run {took:.2f} s")
@@ -228,12 +228,12 @@ def test_a_frozen_server_delays_nothing_and_gets_the_run_once(
     monkeypatch.setattr(link, "CALL_TIMEOUT_S", 2.0)
     server.freeze()
     try:
-        began = time.monotonic()
+        began = clock.awake()
         run = submit()
         run.result(WAIT_S)
-        assert time.monotonic() - began < 5
+        assert clock.awake() - began < 5
         experiment.shutdown()
-        assert time.monotonic() - began < 15, "the end of the program waits seconds at most"
+        assert clock.awake() - began < 15, "the end of the program waits seconds at most"
         assert order_of(run)["state"] == "pending" and not order_of(run)["run_id"]
     finally:
         server.thaw()

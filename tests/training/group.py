@@ -9,10 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tests import clock
 
 ROOT = Path(__file__).resolve().parents[2]
 _STOP_WITHIN_S = 10.0
@@ -83,11 +84,11 @@ class Group:
 
     def wait(self, timeout_s: float = 120.0) -> list[dict[str, Any]]:
         """The results by rank; GroupFailed when a worker fails or the time is up."""
-        deadline = time.monotonic() + timeout_s
+        deadline = clock.awake() + timeout_s
         for rank in range(len(self.processes)):
             while self.processes[rank].poll() is None:
                 failed = [process for process in self.processes if process.poll() not in (None, 0)]
-                if failed or time.monotonic() > deadline:
+                if failed or clock.awake() > deadline:
                     raise GroupFailed(self._story("a worker failed" if failed else f"not done in {timeout_s:g} s"))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.processes[rank].wait(0.1)

@@ -12,6 +12,7 @@ import pytest
 
 from hopsml.storage.checkpoints import read_keep
 from hopsml.training.tensorflow.checkpoints import complete_checkpoints
+from tests import clock
 from tests.training.group import group, run_group
 
 pytestmark = pytest.mark.tensorflow
@@ -97,9 +98,9 @@ def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoi
 def test_killed_while_saving(tmp_path: Path) -> None:
     directory = tmp_path / "checkpoints"
     with group("results:save_for_ever", tmp_path / "saver", workers=1, directory=str(directory)) as saver:
-        deadline = time.monotonic() + 60
+        deadline = clock.awake() + 60
         while not (complete_checkpoints(directory) and list(directory.glob(".step-*.tmp"))):
-            assert time.monotonic() < deadline, saver.log(0)
+            assert clock.awake() < deadline, saver.log(0)
             assert saver.processes[0].poll() is None, saver.log(0)
             time.sleep(0.001)
         saver.processes[0].send_signal(signal.SIGKILL)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import clock
 from tests.training.group import group, run_group
 
 pytestmark = pytest.mark.tensorflow
@@ -47,7 +48,7 @@ def test_a_peer_that_goes_is_noticed(
 
 
 def _wait_for(files: list[Path], within_s: float, workers: Any) -> None:
-    deadline = time.monotonic() + within_s
+    deadline = clock.awake() + within_s
     while not all(file.exists() for file in files):
-        assert time.monotonic() < deadline, workers.log(0) + workers.log(1)
+        assert clock.awake() < deadline, workers.log(0) + workers.log(1)
         time.sleep(0.01)
