@@ -14,13 +14,14 @@ import os
 import shutil
 import time
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import causes, leftovers, urls
-from hopsml.storage.filesystem import for_url, walk
+from hopsml.storage.filesystem import FileStatus, for_url, walk
 from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
 
@@ -91,10 +92,17 @@ def steps(checkpoints_url: str, timeout_s: float | None = None) -> list[int]:
     """Steps that have a directory, ascending; it may still be an incomplete one. Empty if there is no
     directory.
     """
+    return _steps_among(_entries(checkpoints_url, timeout_s))
+
+
+def _entries(url: str, timeout_s: float | None) -> list[FileStatus]:
     try:
-        entries = for_url(checkpoints_url, timeout_s).list_dir(checkpoints_url)
+        return for_url(url, timeout_s).list_dir(url)
     except PathNotFound:
         return []
+
+
+def _steps_among(entries: list[FileStatus]) -> list[int]:
     return sorted(step for entry in entries if entry.is_dir and (step := step_of(entry.name)) is not None)
 
 
@@ -189,23 +197,26 @@ def read_keep(local_dir: str | os.PathLike[str]) -> int | None:
     return keep if keep >= 1 else None
 
 
-def prune(checkpoints_url: str, keep: int, timeout_s: float | None = None) -> list[int]:
+def prune(checkpoints_url: str, keep: int, timeout_s: float | None = None, known: Collection[int] = ()) -> list[int]:
     """Delete all but the newest ``keep`` complete checkpoints; returns the steps that were deleted.
 
-    Incomplete ones older than the newest complete one go too, and temporary names that are a day old.
+    Incomplete ones older than the newest complete one go too, and temporary names that are a day old. ``known``:
+    steps that the caller has committed itself; of the others each manifest is read.
     """
     if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
         raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")
     system = for_url(checkpoints_url, timeout_s)
-    present = steps(checkpoints_url, timeout_s)
-    complete = [step for step in present if is_complete(urls.join(checkpoints_url, step_name(step)), timeout_s)]
+    entries = _entries(checkpoints_url, timeout_s)
+    present = _steps_among(entries)
+    complete = [
+        step for step in present if step in known or is_complete(urls.join(checkpoints_url, step_name(step)), timeout_s)
+    ]
     doomed = to_prune(present, complete, keep)
     for step in doomed:
         system.delete(urls.join(checkpoints_url, step_name(step)), recursive=True)
-    if present:
-        for entry in system.list_dir(checkpoints_url):
-            if urls.is_temporary(entry.url) and time.time() - entry.modified_s > STALE_S:
-                system.delete(entry.url, recursive=True)
+    for entry in entries:
+        if urls.is_temporary(entry.url) and time.time() - entry.modified_s > STALE_S:
+            system.delete(entry.url, recursive=True)
     return doomed
 
 

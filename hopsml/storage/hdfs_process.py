@@ -90,9 +90,11 @@ class Service:
         return _facts(client.get_file_info(path))
 
     def _list(self, client: Any, path: str) -> list[dict[str, Any]]:
-        if not client.get_file_info(path).isdir:
+        found = list(client.list_status(path))
+        alone = len(found) == 1 and not found[0].isdir and _name(found[0].path) == _name(path)
+        if alone and not client.get_file_info(path).isdir:  # of a file HDFS lists the file
             raise NotADirectoryError(f"{path} is not a directory")
-        return [_facts(entry) for entry in client.list_status(path)]
+        return [_facts(entry) for entry in found]
 
     def _make_dirs(self, client: Any, path: str) -> None:
         client.mkdirs(path, create_parent=True)
@@ -236,6 +238,10 @@ def _creating(client: Any, path: str) -> Any:
         with contextlib.suppress(Exception):
             client.delete(path)
         raise
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def _facts(info: Any) -> dict[str, Any]:

@@ -153,8 +153,12 @@ class HdfsFileSystem:
     @contextlib.contextmanager
     def _appearing(self, url: str, overwrite: bool) -> Iterator[str]:
         """A fresh temporary URL; renamed to ``url`` when the block ends well, else deleted if that is
-        possible.
+        possible. A URL that is temporary itself, or lies in a temporary directory, is written as it is: nobody takes
+        it for whole, and the NameNode is asked twice less.
         """
+        if overwrite and urls.has_temporary_part(url):
+            yield url
+            return
         self._refuse_taken(url, overwrite)
         fresh = urls.temporary_sibling(url)
         try:

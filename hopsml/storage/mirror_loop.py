@@ -35,7 +35,6 @@ from hopsml.storage.mirror_plan import (
     State,
 )
 from hopsml.storage.run_dir import step_of
-from hopsml.storage.tree import has_temporary_part
 
 CHECKPOINTS = "checkpoints"
 NO_TRIALS = ("code", "events", "export", "logs")  # folders of the run's own, where users name things as they like
@@ -68,6 +67,7 @@ class Loop:
         self._state = State()
         self._listing = Listing()
         self._busy: dict[str, Future[None]] = {}
+        self._committed: dict[str, set[int]] = {}  # by directory; what is known to be complete need not be read again
         self._urgent = 0  # how many flushes wait
         self._looks = 0  # how often the disk was looked at
         self._copied_files = 0
@@ -190,8 +190,10 @@ class Loop:
         step = step_of(name)
         checkpoints.commit(self._wanted.root / path, directory, step or 0, self._wanted.timeout_s)
         keep = self._wanted.keep_checkpoints or checkpoints.read_keep(self._wanted.root / folder)
+        committed = self._committed.setdefault(directory, set())
+        committed.add(step or 0)
         if keep:  # after the newer one is there, so that the store is never without
-            checkpoints.prune(directory, keep, self._wanted.timeout_s)
+            committed -= set(checkpoints.prune(directory, keep, self._wanted.timeout_s, known=committed))
 
     def _resume(self) -> None:
         """What an earlier process of this mirror has copied; a file counts if it is as long and not older."""
@@ -227,7 +229,7 @@ def _look_into(folder: str, below: str, files: list[LocalFile], complete: list[s
         return
     has_checkpoints = holds_checkpoints(below.rstrip("/"))
     for entry in found:
-        if has_temporary_part(entry.name):
+        if urls.has_temporary_part(entry.name):
             continue
         try:
             if entry.is_dir(follow_symlinks=False):

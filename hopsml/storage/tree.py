@@ -63,7 +63,7 @@ def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float 
     bytes.
     """
     system, root = for_url(url, timeout_s), Path(local_dir)
-    entries = [entry for entry in walk(url, timeout_s) if not has_temporary_part(urls.relative(entry.url, url))]
+    entries = [entry for entry in walk(url, timeout_s) if not urls.has_temporary_part(urls.relative(entry.url, url))]
     try:
         root.mkdir(parents=True, exist_ok=True)
         for entry in entries:
@@ -122,14 +122,9 @@ def local_folders(root: Path) -> list[str]:
     return sorted(_names(root, (path for path in root.rglob("*") if path.is_dir())))
 
 
-def has_temporary_part(name: str) -> bool:
-    """Whether any component of a relative name is temporary."""
-    return any(urls.is_temporary(part) for part in name.split("/"))
-
-
 def _names(root: Path, paths: Iterable[Path]) -> list[str]:
     names = (path.relative_to(root).as_posix() for path in paths)
-    return [name for name in names if not has_temporary_part(name)]
+    return [name for name in names if not urls.has_temporary_part(name)]
 
 
 def _in_parallel(call: Callable[[str], T], names: list[str]) -> list[T]:

@@ -78,6 +78,11 @@ def is_temporary(url: str) -> bool:
     return name(url).startswith(TEMPORARY_PREFIX)
 
 
+def has_temporary_part(name: str) -> bool:
+    """Whether any component of a URL, path or relative name is temporary: nobody takes it for finished."""
+    return any(part.startswith(TEMPORARY_PREFIX) for part in name.split("/"))
+
+
 def remote_of(local_path: str) -> str | None:
     """The remote URL that a local path mirrors, or None.
 
