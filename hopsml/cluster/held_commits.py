@@ -32,6 +32,7 @@ class HeldCommits:
         self.step, self.slot = -1, -1
         self.door = CommitDoor(token, self._find)
         self._persisted = -1
+        self._committed: set[int] = set()  # checkpoints of this agent's own that are kept
         self._persisted_at = time.monotonic()
         self._persisting: asyncio.Task[bool] | None = None
 
@@ -128,6 +129,10 @@ class HeldCommits:
                 raise LookupError("it was overwritten while it was read")
             (stage / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))
             checkpoints.commit(stage, directory.checkpoints, step, formation.storage_timeout_s)
-            checkpoints.prune(directory.checkpoints, KEEP_CHECKPOINTS, formation.storage_timeout_s)
+            self._committed.add(step)
+            gone = checkpoints.prune(
+                directory.checkpoints, KEEP_CHECKPOINTS, formation.storage_timeout_s, known=self._committed
+            )
+            self._committed.difference_update(gone)
         finally:
             shutil.rmtree(stage, ignore_errors=True)

@@ -140,6 +140,15 @@ def test_prune(store: str, local: Path) -> None:
             checkpoints.prune(store, wrong)  # type: ignore[arg-type]
 
 
+def test_manifests_of_known_checkpoints_are_not_read(store: str, local: Path) -> None:
+    for step in (1, 2, 3, 4):
+        checkpoints.commit(local, store, step)
+    for_url(store).delete(urls.join(store, "step-000000003", checkpoints.MANIFEST))  # whoever read it would drop it
+    assert checkpoints.prune(store, 2, known={3, 4, 9}) == [1, 2]
+    assert checkpoints.steps(store) == [3, 4]
+    assert checkpoints.prune(store, 2) == [3]
+
+
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 5))
 def test_pruning_keeps_the_newest_complete_ones(complete: set[int], partial: set[int], keep: int) -> None:
     present = sorted(complete | partial)

@@ -54,6 +54,12 @@ def test_join_and_relative() -> None:
         urls.relative("/ab", "/a")
 
 
+def test_what_lies_below_a_temporary_name_is_temporary() -> None:
+    fresh = urls.temporary_sibling("hdfs://nn:1/a/b")
+    assert urls.has_temporary_part(fresh) and urls.has_temporary_part(urls.join(fresh, "c", "d"))
+    assert not urls.has_temporary_part("hdfs://nn:1/a/b.tmp-1/c")
+
+
 def test_temporary_names_hide_the_final_one() -> None:
     fresh = urls.temporary_sibling("hdfs://nn/a/events.out.tfevents.1")
     assert urls.parent(fresh) == "hdfs://nn/a"
