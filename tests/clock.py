@@ -18,13 +18,13 @@ from pathlib import Path
 TICK_S = 0.05
 LATE_S = 0.5
 DISK = Path("/proc/pressure/io")
+_lost_s = [0.0]  # by itself, so that functions that use ``awake`` can travel to a worker: a thread could not
 
 
 class Watch:
     """A thread that counts seconds of standstill; between ``start`` and ``stop``."""
 
     def __init__(self) -> None:
-        self.lost_s = 0.0
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -33,6 +33,11 @@ class Watch:
         self._over.clear()
         self._thread = threading.Thread(target=self._count, name="tests.clock", daemon=True)
         self._thread.start()
+
+    @property
+    def lost_s(self) -> float:
+        """Counted so far."""
+        return _lost_s[0]
 
     def stop(self) -> None:
         """End the thread; what was counted stays."""
@@ -44,7 +49,7 @@ class Watch:
         last, disk = time.monotonic(), waited_for_disk()
         while not self._over.wait(TICK_S):
             now, disk_now = time.monotonic(), waited_for_disk()
-            self.lost_s += standstill(now - last - TICK_S, disk_now - disk)
+            _lost_s[0] += standstill(now - last - TICK_S, disk_now - disk)
             last, disk = now, disk_now
 
 
@@ -53,7 +58,7 @@ WATCH = Watch()
 
 def awake() -> float:
     """Seconds, of use only as differences. In a process where nobody has started the watch: ``time.monotonic()``."""
-    return time.monotonic() - WATCH.lost_s
+    return time.monotonic() - _lost_s[0]
 
 
 def standstill(late_s: float, disk_s: float) -> float:

@@ -16,16 +16,16 @@ from typing import Any
 
 import psutil
 
-from tests import clock
+from tests.clock import awake
 
 WAIT_S = 30.0  # for what takes a moment; far above what it needs on a busy machine
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
     """The first true value of ``condition``."""
-    deadline = clock.awake() + timeout_s
+    deadline = awake() + timeout_s
     while not (value := condition()):
-        if clock.awake() > deadline:
+        if awake() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s:g} s")
         time.sleep(0.01)
     return value
