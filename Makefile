@@ -13,16 +13,21 @@ CHAOS_RESULTS := benchmarks/results/chaos.json
 CHAOS_ROUNDS ?= 1
 CHECKED := hopsml tools tests conf airflow_dags benchmarks
 BENCH ?=
+NEEDS := $(BIN)/python tools/setup_environment.py --needs
+MUTANTS ?=
 
-.PHONY: help setup airflow lock lint test-fast test bench chaos hadoop-up hadoop-down demo demo-yarn clean
+.PHONY: help setup airflow lock lint test-fast test bench chaos mutants hadoop-up hadoop-down demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
 $(STAMP): $(REQUIREMENTS) setup.py
+	@command -v $(PYTHON) > /dev/null || { echo "setup: $(PYTHON) is missing: install Python 3.11 with its venv module" \
+	    "(apt-get install python3.11-venv, or uv python install 3.11), or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) tools/setup_environment.py $@ $^
 
 setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, and this project
+	@$(NEEDS) java mvn || true
 
 airflow: $(STAMP)  ## .cache/airflow/venv: Airflow as requirements/airflow.txt pins it; tests make it, too
 	@$(BIN)/python -m tools.airflow_environment
@@ -46,8 +51,10 @@ lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
 test-fast: $(STAMP)  ## what needs neither Spark nor Hadoop nor TensorFlow; under a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4
 
-test: $(STAMP) lint  ## everything: fast, airflow, tensorflow, spark, hadoop; in this order, in one pytest
-	@$(BIN)/python -m pytest -q -m "not variant" --durations=15 --durations-min=5
+# What starts nothing heavy runs two at a time; the rest one by one, as it fills the machine and some of it watches clocks.
+test: $(STAMP) lint  ## everything: fast; then airflow, tensorflow, spark, hadoop, in this order
+	@status=0; $(BIN)/python -m pytest -q -m "fast and not variant" -n 2 || status=$$?; \
+	    $(BIN)/python -m pytest -q -m "not fast and not variant" --durations=20 --durations-min=5 || status=$$?; exit $$status
 
 test-all: $(STAMP) lint  ## and the variants: what is said of one backend, said of each
 	@$(BIN)/python -m pytest -q --durations=15 --durations-min=5
@@ -60,19 +67,25 @@ chaos: $(STAMP)  ## do harm to trainings here, on Spark, on YARN; benchmarks/res
 	    $(BIN)/python -m pytest -q tests/chaos || status=$$?; \
 	    $(BIN)/python -m tests.chaos.last_line $(CHAOS_RESULTS); exit $$status
 
+mutants: $(STAMP)  ## change the code that decides, and count what its tests do not notice; benchmarks/results/mutants.md
+	@$(BIN)/python -m tools.mutants $(MUTANTS)
+
 hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-down
+	@$(NEEDS) java mvn
 	@$(BIN)/python -m tools.hadoop start
 
 hadoop-down: $(STAMP)  ## end it and delete its files
 	@$(BIN)/python -m tools.hadoop stop --remove
 
 demo: $(STAMP)  ## train on two Spark executors on this machine
+	@$(NEEDS) java
 	@$(BIN)/python -m tools.demo
 
 demo-yarn: $(STAMP)  ## the same by spark-submit on a real YARN with HDFS, which is started and stopped
+	@$(NEEDS) java mvn
 	@$(BIN)/python -m tools.demo_yarn
 
 clean:  ## end the local Hadoop, delete the environment and everything that was built or fetched
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.hadoop stop --now --remove; fi
-	@rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .cache mutants build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

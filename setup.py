@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 CORE = [
     "cloudpickle>=3.1",
@@ -26,7 +27,7 @@ EXTRAS = {
     "tensorflow": ["tensorflow>=2.21,<2.22", "keras>=3.12", "tensorboard>=2.20"],
     "tensorflow-cpu": ["tensorflow-cpu>=2.21,<2.22", "keras>=3.12", "tensorboard>=2.20"],
     "airflow": ["apache-airflow-core>=3.3,<4", "apache-airflow-task-sdk", "apache-airflow-providers-standard"],
-    "notebook": ["ipykernel>=6", "tensorboard>=2.20"],
+    "notebook": ["ipykernel>=6", "jupyterlab>=4.4", "jupyter-server-proxy>=4.4", "tensorboard>=2.20"],
     "mlflow": ["mlflow-skinny>=3,<4"],
     "search": [
         *("optuna>=4", "cmaes>=0.11", "scipy>=1.15", "threadpoolctl>=3.5", "scikit-learn>=1.5"),
@@ -34,6 +35,18 @@ EXTRAS = {
     ],
     "demo": ["scikit-learn>=1.5"],
 }
+
+PROFILES = "hopsml.conf"  # edited in conf/ at the top of the repository, installed as hopsml/conf
+PLUGIN = "hopsworks_plugin"  # the name that DAGs for the predecessor import
+
+
+class BuildPy(build_py):
+    """Takes the files of conf/ as data: modules would lose the permission to be executed, which Spark needs of a script."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        """The modules of a package, none for the profiles."""
+        return [] if package == PROFILES else super().find_package_modules(package, package_dir)
+
 
 setup(
     name="hopsml",
@@ -43,8 +56,14 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["hopsml", "hopsml.*"]),
-    package_data={"hopsml": ["py.typed", "conf/*.yaml"]},
+    packages=[
+        *find_packages(include=["hopsml", "hopsml.*"], exclude=["hopsml.airflow.hopsworks_plugin*"]),
+        *find_packages("hopsml/airflow", include=[f"{PLUGIN}*"]),
+        PROFILES,
+    ],
+    package_dir={PROFILES: "conf", PLUGIN: "hopsml/airflow/hopsworks_plugin"},
+    package_data={"hopsml": ["py.typed"], PROFILES: ["README.md", "*.yaml", "discover_gpus.py"]},
+    cmdclass={"build_py": BuildPy},
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={

@@ -19,6 +19,7 @@ with DAG(
     dag_id="digits_pipeline",
     schedule=None,
     catchup=False,
+    is_paused_upon_creation=False,  # nothing starts it but a person
     params={
         "profile": Param("local-cluster", type="string", description="a file of conf/"),
         "num_workers": Param(2, type="integer", minimum=1, description="executors"),

@@ -22,6 +22,8 @@ WORKERS = 2
 WARM_CALLS = 3
 REFERENCE = "spark-tensorflow-distributor"
 OTHERS = ("torch-distributor", "tensorflowonspark", "ray-train")
+APART = "hopsml-apart"  # ours without the import that executors of one machine share
+OUR_JVM = "spark-tensorflow-distributor-our-jvm"  # the reference with our JVM options and class-data archives
 
 
 def run(options: Options) -> Report:
@@ -43,35 +45,35 @@ def in_session(options: Options) -> Report:
     again: list[float] = []
     candidates: dict[str, Callable[[], float]] = {
         "bare": partial(from_nothing, "bare", options),
-        "cold": partial(_calls, warm, again),
+        "cold": _first_of_all,
+        "after a job": partial(_calls, warm, again),
     }
-    if not options.quick:
-        candidates["fresh"] = _first_of_all
     times = alternate(options.rounds_of(7, 2), candidates, options.say)
     beside = "TensorFlow by hand"
     report = Report(
         [
             ratio_of("launch.cold_ratio", times["cold"], times["bare"], beside),
             ratio_of("launch.warm_ratio", warm, times["bare"], beside),
+            ratio_of("launch.after_job_ratio", times["after a job"], times["bare"], beside),
             ratio_of("launch.cold_again_ratio", again, times["bare"], beside),
             measured("launch.cold_s", times["cold"], "s", beside, times["bare"]),
+            measured("launch.after_job_s", times["after a job"], "s", beside, times["bare"]),
             measured("launch.warm_s", warm, "s", beside, times["bare"]),
             measured("launch.bare_s", times["bare"], "s"),
         ],
         [
-            "launch.cold: the first call of hopsml in a session of Spark's default settings that has run one Python job; "
-            f"warm: the median of the {WARM_CALLS} calls after it; cold again: after all agents were given back; fresh: "
-            "the session has run nothing at all, so the call pays for the start of Spark's own Python and first job. Before "
-            "each of these, and before TensorFlow by hand, 2 GB of memory are touched: see touched_memory.py"
+            "launch.cold: the first call of hopsml in a session of Spark's default settings that has run nothing at all, "
+            "so it pays for the start of Spark's own Python and first job, too; after a job: the first call of hopsml in "
+            f"a session that has run one Python job; warm: the median of the {WARM_CALLS} calls after that; cold again: "
+            "after all agents were given back. Before each of these, and before TensorFlow by hand, 2 GB of memory are "
+            "touched: see touched_memory.py"
         ],
     )
-    if "fresh" in times:
-        report.figures.append(ratio_of("launch.fresh_ratio", times["fresh"], times["bare"], beside))
     return report
 
 
 def _calls(warm: list[float], again: list[float]) -> float:
-    """One session: seconds of its first call; adds a round's value to the other two."""
+    """A session that has run a job: seconds of its first call of ours; adds a round's value to the other two."""
     with temporary_folder() as name, Session(Path(name), WORKERS) as session:
         session.ask("job", workers=WORKERS)
         session.ask("import")
@@ -86,6 +88,7 @@ def _calls(warm: list[float], again: list[float]) -> float:
 
 
 def _first_of_all() -> float:
+    """The first thing that a session does."""
     with temporary_folder() as name, Session(Path(name), WORKERS) as session:
         session.ask("import")
         touch_memory()
@@ -119,22 +122,43 @@ def from_submit(options: Options) -> Report:
         peers.find(name).python(options.say)  # made beforehand: a peer's turn must not wait for its packages
     report = Report()
     candidates: dict[str, Callable[[], float | None]] = {
-        name: partial(from_nothing, name, options) for name in ("hopsml", REFERENCE)
+        name: partial(from_nothing, name, options) for name in ("hopsml", APART, REFERENCE)
     }
-    for name in others:
+    for name in (OUR_JVM, *others):
         candidates[name] = forgiving(partial(from_nothing, name, options), report.note_of(peers.find(name).title))
     times = alternate(options.rounds_of(5, 1), candidates, options.say)
-    ours, reference = numbers(times["hopsml"]), numbers(times[REFERENCE])
-    beside = peers.find(REFERENCE).title
-    report.figures += [
-        ratio_of("launch.submit_ratio", ours, reference, beside),
-        measured("launch.submit_s", ours, "s", beside, reference),
-    ]
-    for name in (REFERENCE, *others):
+    ours = numbers(times["hopsml"])
+    report.add(_submitted(ours, numbers(times[APART]), numbers(times[REFERENCE]), numbers(times[OUR_JVM])))
+    for name in (REFERENCE, OUR_JVM, *others):
         pairs = [(theirs, mine) for theirs, mine in zip(times[name], ours, strict=True) if theirs is not None]
         if pairs:
             theirs, mine = zip(*pairs, strict=True)
             report.figures.append(measured(f"launch.submit_{name.replace('-', '_')}_s", theirs, "s", "hopsml", mine))
+    return report
+
+
+def _submitted(ours: list[float], apart: list[float], reference: list[float], our_jvm: list[float]) -> Report:
+    """Ours as it is; without the import that it shares on one machine; beside a peer with our JVM options."""
+    beside, tuned = peers.find(REFERENCE).title, peers.find(OUR_JVM).title
+    report = Report(
+        [
+            ratio_of("launch.submit_ratio", ours, reference, beside),
+            ratio_of("launch.submit_apart_ratio", apart, reference, beside),
+            measured("launch.submit_s", ours, "s", beside, reference),
+            measured("launch.submit_apart_s", apart, "s", beside, reference),
+        ],
+        [
+            "launch.submit: ours with class-data archives, lean JVM options and one import of TensorFlow for both "
+            "executors, the peers as they come; apart: each executor of ours imports by itself, as on several hosts, but "
+            "here the two share this machine's cores; our JVM: the peer is given the same JVM options and archives of its "
+            "own classes"
+        ],
+    )
+    if len(our_jvm) == len(ours):
+        report.figures += [
+            ratio_of("launch.submit_our_jvm_ratio", ours, our_jvm, tuned),
+            ratio_of("launch.submit_apart_our_jvm_ratio", apart, our_jvm, tuned),
+        ]
     return report
 
 

@@ -46,7 +46,7 @@ def in_session(options: Options) -> Report:
     trials = options.choose(1000, 200)
     found: dict[str, list[float]] = {name: [] for name in ("sixteen", "short", "forked", "asha", "nested")}
     cold: list[float] = []
-    for _ in range(options.rounds_of(3, 1)):
+    for _ in range(options.rounds_of(5, 1)):
         with temporary_folder() as name, Session(Path(name), EXECUTORS, options.say) as session:
             session.ask("job", workers=EXECUTORS)
             session.ask("import")
@@ -99,7 +99,7 @@ def from_nothing(options: Options) -> Report:
     report = Report()
     for name in ("hopsml", *[peer for peer in ("ray-tune", "optuna") if options.wants(peer)]):
         environments.ensure(name, options.say)  # a turn must not wait for packages
-    asha: dict[str, list[float]] = {"ours": [], "ray": []}
+    asha: dict[str, list[dict[str, Any]]] = {"ours": [], "ray": []}
     candidates: dict[str, Callable[[], float | None]] = {"hopsml": partial(_hopsml, options, "sixteen", [])}
     if options.wants("ray-tune"):
         note = report.note_of(RAY)
@@ -109,7 +109,7 @@ def from_nothing(options: Options) -> Report:
         candidates["ray_asha"] = forgiving(partial(_peer, options, "ray-tune", "asha", ("1",), asha["ray"]), note)
     if options.wants("optuna"):
         candidates["optuna"] = forgiving(partial(_peer, options, "optuna", "sixteen"), report.note_of(OPTUNA))
-    times = alternate(options.rounds_of(3, 1), candidates, options.say)
+    times = alternate(options.rounds_of(5, 1), candidates, options.say)
     mine = numbers(times["hopsml"])
     report.figures.append(measured("search.from_nothing_s", mine, "s"))
     report.add(_beside_ray_without_spark(numbers(times.get("local", ())), numbers(times.get("ray", ()))))
@@ -121,19 +121,37 @@ def from_nothing(options: Options) -> Report:
                 measured(f"search.{name}_from_nothing_s", theirs, "s"),
             ]
     if asha["ray"] and len(asha["ray"]) == len(asha["ours"]):
-        report.figures += [
-            ratio_of("search.asha_ratio", asha["ours"], asha["ray"], f"{RAY} ASHA"),
-            measured("search.ray_asha_s", asha["ray"], "s"),
-        ]
-    report.notes.append(
-        "search.asha_ratio: 64 trials of 27 steps at most, rungs 1, 3, 9, 27, stopping as Ray's ASHA does; from the call "
-        "to its result, the second search of a session that runs already, on both sides"
-    )
+        report.add(_asha_beside_ray(asha["ours"], asha["ray"]))
     return report
 
 
-def _hopsml(options: Options, case: str, running: list[float]) -> float:
-    """From the start of spark-submit; ``running`` gets the seconds of a second search in the same session."""
+def _asha_beside_ray(ours: list[dict[str, Any]], rays: list[dict[str, Any]]) -> Report:
+    """Seconds and trained steps of searches of the same rounds."""
+    seconds, ray_seconds = [float(facts["seconds"]) for facts in ours], [float(facts["seconds"]) for facts in rays]
+    steps, ray_steps = [float(facts["steps"]) for facts in ours], [float(facts["steps"]) for facts in rays]
+    return Report(
+        [
+            ratio_of("search.asha_ratio", seconds, ray_seconds, f"{RAY} ASHA"),
+            ratio_of("search.asha_steps_ratio", steps, ray_steps, f"{RAY} ASHA"),
+            measured("search.ray_asha_s", ray_seconds, "s"),
+            measured("search.asha_steps", steps, "steps"),
+            measured("search.ray_asha_steps", ray_steps, "steps"),
+        ],
+        [
+            f"search.asha_ratio: {work.ASHA_TRIALS} trials of {work.MAX_STEP} steps at most, rungs 1, 3, 9, 27, the same "
+            "rule on both sides, Ray's: below the percentile of what others had recorded at a rung before, a trial is "
+            "over; from the call to its result, the second search of a session that runs already, on both sides. Trained "
+            f"steps, in the order of the rounds: ours {_listed(steps)}, Ray's {_listed(ray_steps)}"
+        ],
+    )
+
+
+def _listed(values: list[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def _hopsml(options: Options, case: str, running: list[dict[str, Any]]) -> float:
+    """From the start of spark-submit; ``running`` gets what came of a second search in the same session."""
     with temporary_folder() as name:
         python = ours.PEER.python(options.say)
         script = [str(SCRIPTS / "hopsml_search_job.py"), name, str(EXECUTORS), case]
@@ -150,7 +168,7 @@ def _hopsml_without_spark(options: Options) -> float:
 
 
 def _beside_ray_without_spark(mine: list[float], theirs: list[float]) -> Report:
-    """No figure of this has a goal: the goal is for executors of Spark."""
+    """Both without Spark; what no launcher could be better than stands beside it."""
     if not theirs or len(mine) != len(theirs):
         return Report()
     least = work.least_s(work.SIXTEEN, EXECUTORS)
@@ -161,12 +179,16 @@ def _beside_ray_without_spark(mine: list[float], theirs: list[float]) -> Report:
             ratio_of("search.local_ray_ratio", mine, theirs, RAY),
             measured("search.ray_ratio_of_no_overhead", floor, "ratio"),
         ],
-        ["search.ray_ratio_of_no_overhead: the trials' own time alone over Ray's; nothing can come below it"],
+        [
+            "search.local_ray_ratio: our agents are processes of this machine, as Ray's workers are; search.ray_ratio: "
+            "ours start Spark, too; search.ray_ratio_of_no_overhead: the trials' own time alone over Ray's; nothing can "
+            "come below"
+        ],
     )
 
 
 def _peer(
-    options: Options, name: str, case: str, more: tuple[str, ...] = (), running: list[float] | None = None
+    options: Options, name: str, case: str, more: tuple[str, ...] = (), running: list[dict[str, Any]] | None = None
 ) -> float:
     script = {"ray-tune": "ray_tune_job.py", "optuna": "optuna_job.py"}[name]
     with temporary_folder() as folder:
@@ -175,11 +197,11 @@ def _peer(
         return _result([command], Path(folder), running)
 
 
-def _result(commands: list[Command], folder: Path, running: list[float] | None) -> float:
+def _result(commands: list[Command], folder: Path, running: list[dict[str, Any]] | None) -> float:
     with Launched(commands, folder) as launched:
         path = folder / "result.json"
         launched.wait_until(path.exists, TIMEOUT_S, "the result of the search")
         facts: dict[str, Any] = json.loads(path.read_text())
         if running is not None:
-            running.append(float(facts["seconds"]))
+            running.append(facts)
         return float(facts["ended"]) - launched.began

@@ -1,8 +1,14 @@
 """How long a training step takes under hopsml, beside TensorFlow processes with TF_CONFIG started by hand.
 
 All groups are up at once and take turns of some steps each, in another order every round: other load on the machine
-meets all of them. The same model; ``hopsml.tensorflow.strategy()`` with its own merge settings, and TensorFlow's own
-strategy under hopsml, against TensorFlow's own strategy by hand.
+meets all of them. The same model in each; what differs between two neighbours is one thing, so that a difference has a name:
+
+bare            TensorFlow's own strategy in processes started by hand: what all are measured against
+bare-variables  the same with the environment variables that a worker of ours has
+bare-merged     as bare, with hopsml's reduction of gradients put into the strategy
+hopsml          ``hopsml.tensorflow.strategy()`` in workers of ours
+hopsml-plain    TensorFlow's own strategy in workers of ours, as a user writes it; hopsml's reduction is in force there, too
+hopsml-own      as hopsml-plain, with TensorFlow's own reduction put back: a worker of ours is forked, its start is hooked
 """
 
 from __future__ import annotations
@@ -19,12 +25,16 @@ from benchmarks.peers import bare
 from benchmarks.peers.base import SCRIPTS
 from benchmarks.peers.hopsml import PEER
 from benchmarks.turn_server import TurnServer, take_turns
+from hopsml.cluster import fork_environment
+from hopsml.experiment import shared_machine
 
 SIZES = (2, 4)
 STEPS = 40  # of a turn
 WARM_UP = 30
-OURS = ("hopsml", "hopsml-plain")
-START_TIMEOUT_S = 150.0
+BY_HAND = ("bare", "bare-variables", "bare-merged")
+OURS = ("hopsml", "hopsml-plain", "hopsml-own")
+WAYS = (*BY_HAND, *OURS)
+START_TIMEOUT_S = 300.0
 
 
 def run(options: Options) -> Report:
@@ -34,14 +44,24 @@ def run(options: Options) -> Report:
         times = measure(workers, options)
         beside = "TensorFlow by hand"
         report.figures += [
-            ratio_of(f"step.ratio_n{workers}", times["hopsml"], times["bare"], beside),
-            ratio_of(f"step.plain_ratio_n{workers}", times["hopsml-plain"], times["bare"], beside),
+            *(
+                ratio_of(f"step.{name}_n{workers}", times[way], times["bare"], beside)
+                for name, way in (
+                    ("ratio", "hopsml"),
+                    ("plain_ratio", "hopsml-plain"),
+                    ("own_reduction_ratio", "hopsml-own"),
+                    ("bare_variables_ratio", "bare-variables"),
+                    ("bare_merged_ratio", "bare-merged"),
+                )
+            ),
             measured(f"step.hopsml_n{workers}_ms", times["hopsml"], "ms", beside, times["bare"]),
             measured(f"step.bare_n{workers}_ms", times["bare"], "ms"),
         ]
     report.notes.append(
         f"step: three dense layers, 235 146 weights, 128 examples over all workers; a round is {STEPS} steps of each group, "
-        "the value of a round their median; plain: TensorFlow's own strategy under hopsml"
+        "the value of a round their median; plain: TensorFlow's own strategy in our workers, where hopsml's reduction is in "
+        "force; own reduction: the same with TensorFlow's put back, so only how the worker is started differs from by hand; "
+        "bare variables: by hand with our workers' environment variables; bare merged: by hand with hopsml's reduction"
     )
     return report
 
@@ -52,9 +72,9 @@ def measure(workers: int, options: Options) -> dict[str, list[float]]:
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
         with Launched(commands(python, folder, server.path, workers), folder) as launched:
-            wanted = workers * (1 + len(OURS))
+            wanted = workers * len(WAYS)
             launched.wait_until(lambda: server.accept() == wanted, START_TIMEOUT_S, f"{wanted} workers ready")
-            turns = take_turns(server, ("bare", *OURS), STEPS)
+            turns = take_turns(server, WAYS, STEPS)
             for way in turns:
                 server.steps(way, WARM_UP)
             rounds = alternate(options.rounds_of(40, 12), {way: _median_ms(turns[way]) for way in turns})
@@ -70,11 +90,23 @@ def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
 
 
 def commands(python: Path, folder: Path, socket: Path, workers: int) -> list[Command]:
-    """Both launchers: the workers by hand, and one driver of ours with a run for each of our ways."""
+    """The workers by hand of each such way, and one driver of ours with a run for each of ours."""
     conf = folder / "conf"
     conf.mkdir()
     (conf / "local.yaml").write_text(f"master: none\nlocal_slots: {workers * len(OURS)}\n")
     variables = {"HOPSML_CONF_DIR": str(conf), "HOPSML_PROJECT_URL": f"file://{folder}/project"}
     script = [str(python), str(SCRIPTS / "hopsml_steps.py"), str(socket), str(workers), *OURS]
-    by_hand = bare.start(python, [str(SCRIPTS / "bare_steps.py"), str(socket)], workers)
+    by_hand = [
+        Command(command.arguments, {**command.variables, **(worker_variables() if way == "bare-variables" else {})})
+        for way in BY_HAND
+        for command in bare.start(python, [str(SCRIPTS / "bare_steps.py"), str(socket), way], workers)
+    ]
     return [*by_hand, Command(script, variables)]
+
+
+def worker_variables() -> dict[str, str]:
+    """What a worker of ours has in its environment that libraries may read, beside what the user gave it."""
+    own = fork_environment.environment_of({}, fork_environment.new_mark())
+    for name in ("PYTHONPATH", fork_environment.MARK):
+        del own[name]
+    return {**own, **(shared_machine.agents_variables("none", {}) or {})}

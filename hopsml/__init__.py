@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("devices", "elastic", "errors", "experiment", "hdfs", "tensorboard", "tensorflow", "tracking", "util")
+_MODULES = (
+    "devices", "elastic", "errors", "experiment", "hdfs", "numpy_helper", "pandas_helper", "tensorboard", "tensorflow",
+    "tflauncher", "tracking", "util",
+)  # fmt: skip
 
 __all__ = [
     "Searchspace",
@@ -22,11 +25,14 @@ __all__ = [
     "errors",
     "experiment",
     "hdfs",
+    "numpy_helper",
+    "pandas_helper",
     "receive",
     "report",
     "send",
     "tensorboard",
     "tensorflow",
+    "tflauncher",
     "tracking",
     "trial",
     "util",
@@ -38,8 +44,11 @@ if TYPE_CHECKING:
     import hopsml.errors as errors
     import hopsml.experiment as experiment
     import hopsml.hdfs as hdfs
+    import hopsml.numpy_helper as numpy_helper
+    import hopsml.pandas_helper as pandas_helper
     import hopsml.tensorboard as tensorboard
     import hopsml.tensorflow as tensorflow
+    import hopsml.tflauncher as tflauncher
     import hopsml.tracking as tracking
     import hopsml.util as util
     from hopsml.search.space import Searchspace
@@ -58,11 +67,28 @@ _FUNCTIONS = {
 }
 
 
+# Modules of the predecessor, and what there is in their place.
+_INSTEAD = {
+    "allreduce": "hopsml.experiment.collective_all_reduce(train), which needs no MPI",
+    "dataset": "hopsml.hdfs.copy_to_hdfs and copy_to_local",
+    "jobs": "`hopsml submit`, or HopsMLOperator of hopsml.airflow",
+    "model": "hopsml.tensorflow.export in the training function, and hopsml.tracking.register_model(run, name)",
+    "project": "HOPSML_PROJECT_URL, which names the project's place on the store",
+    "serving": "TensorFlow Serving or MLflow on what a run exported, which lies in result.run_dir + '/export'",
+    **dict.fromkeys(
+        ("elasticsearch", "featurestore", "hive", "kafka", "secret", "service_discovery", "tls", "user", "xattr"),
+        "the client of Hopsworks (package hopsworks): it is a service of Hopsworks",
+    ),
+}
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"hopsml.{name}")
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(_FUNCTIONS[name]), name)
+    if name in _INSTEAD:  # an ImportError, as ``from hopsml import model`` would lose the text of any other
+        raise ImportError(f"hopsml.{name} is not there; use {_INSTEAD[name]}")
     raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
 
 

@@ -33,9 +33,18 @@ Messages name the value, the rule and the remedy.
 
 from __future__ import annotations
 
+from hopsml import redact, tracebacks
+
 
 class HopsmlError(Exception):
-    """Base of all errors that hopsml raises on purpose."""
+    """Base of all errors that hopsml raises on purpose. Its text holds no secret, whoever's words are quoted in it."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(redact.text(arg) if isinstance(arg, str) else arg for arg in args))
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the user's own frames, and the message."""
+        return tracebacks.render(self)
 
 
 class ArgumentError(HopsmlError, ValueError):
@@ -107,10 +116,10 @@ class WorkerFailed(RunError):
         super().__init__(message, run_dir)
         self.rank = rank
         self.host = host
-        self.cause = cause
-        self.remote_traceback = remote_traceback
+        self.cause = redact.text(cause)
+        self.remote_traceback = redact.text(remote_traceback)
         self.log = log
-        self.log_tail = log_tail
+        self.log_tail = redact.text(log_tail)
 
 
 class RunCancelled(RunError):

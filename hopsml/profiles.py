@@ -9,8 +9,8 @@
     class_data: false                    # whether JVMs start from class-data archives, where `hopsml class-data` made them
     ship_environment: never              # never | auto | always | URL of an archive: packages that travel to YARN's nodes
 
-Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and the
-package's own.
+Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and among
+those that came with hopsml: the repository's conf/, which an installed package carries as hopsml/conf.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hopsml import class_data
+from hopsml import class_data, suggestions
 from hopsml.errors import ArgumentError
 
 _KEYS = (
@@ -65,9 +65,17 @@ class Profile:
 
 def folders() -> list[Path]:
     """Where profiles are looked for, first match wins."""
-    package = Path(__file__).resolve().parent
     named = os.environ.get("HOPSML_CONF_DIR")
-    return [Path(named)] if named else [Path.cwd() / "conf", package / "conf", package.parent / "conf"]
+    return [Path(named)] if named else [Path.cwd() / "conf", own_folder(Path(__file__).resolve().parent)]
+
+
+def own_folder(package: Path) -> Path:
+    """The profiles that came with hopsml, whose modules are in ``package``; in a repository they lie beside it.
+
+    Beside an installed package lie other people's: what they call conf is not looked at.
+    """
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
 
 
 def names() -> list[str]:
@@ -83,8 +91,10 @@ def load(name: str | None = None) -> Profile:
         if path.is_file():
             profile = parse(wanted, path.read_text(encoding="utf-8"), str(path))
             return _with_environment(profile)
+    meant = suggestions.similar(wanted, names())
     raise ArgumentError(
-        f"profile '{wanted}' is not known; there are: {', '.join(names()) or 'none'} (in {folders()[0]})"
+        f"profile '{wanted}' is not known; there are: {', '.join(names()) or 'none'} (in {', '.join(map(str, folders()))})"
+        + (f"; did you mean {' or '.join(meant)}?" if meant else "")
     )
 
 
@@ -114,7 +124,8 @@ def parse(name: str, text: str, source: str) -> Profile:
         raise ArgumentError(f"{source} must hold keys and values, not a {type(content).__name__}")
     for key in content:
         if key not in _KEYS:
-            raise ArgumentError(f"{source}: unknown key '{key}'; a profile has: {', '.join(_KEYS)}")
+            meant = suggestions.instead(str(key), _KEYS, f"a profile has: {', '.join(_KEYS)}")
+            raise ArgumentError(f"{source}: unknown key '{key}': {meant}")
     base = load(content["extends"]) if "extends" in content else None
     if base is not None:
         content = _below(base, content)

@@ -18,6 +18,8 @@ from hopsml.errors import ArgumentError
 DEFAULT_STORAGE_TIMEOUT_S = 30.0
 SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
 DEFAULT_SYSTEM_METRICS_S = 10.0
+DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
+LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # workers get it as "1" where the run was asked for with local_logdir=True
 _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")  # later ones win
 
 
@@ -55,6 +57,24 @@ def system_metrics_s() -> float:
         raise ArgumentError(
             f"{SYSTEM_METRICS}={text!r}: it must be a number of seconds, or 0 to look at nothing; unset it for the default "
             f"of {DEFAULT_SYSTEM_METRICS_S:g} s"
+        )
+    return seconds
+
+
+def drain_s() -> float:
+    """How long a node has from its warning to its end, in seconds, where the cluster does not say.
+
+    From ``HOPSML_DRAIN_S``, else 30.
+    """
+    text = os.environ.get("HOPSML_DRAIN_S", "")
+    try:
+        seconds = float(text) if text else DEFAULT_DRAIN_S
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ArgumentError(
+            f"HOPSML_DRAIN_S={text!r}: it must be a number of seconds, or 0 to leave at once; unset it for the default of "
+            f"{DEFAULT_DRAIN_S:g} s"
         )
     return seconds
 

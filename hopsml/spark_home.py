@@ -7,6 +7,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from hopsml import extras
 from hopsml.errors import ArgumentError
 
 
@@ -19,9 +20,7 @@ def spark_submit() -> str:
         candidates.append(Path(spec.origin).parent / "bin" / "spark-submit")
     found = next((str(path) for path in candidates if path.is_file()), None) or shutil.which("spark-submit")
     if found is None:
-        raise ArgumentError(
-            "there is no spark-submit: set SPARK_HOME, or install pyspark (pip install 'hopsml[spark]')"
-        )
+        raise ArgumentError(f"there is no spark-submit: set SPARK_HOME, or install pyspark ({extras.install('spark')})")
     return found
 
 

@@ -8,7 +8,9 @@ def main():
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    rows = [(index, image.tolist(), int(label)) for index, (image, label) in enumerate(zip(images, labels, strict=True))]
+    rows = [
+        (index, image.tolist(), int(label)) for index, (image, label) in enumerate(zip(images, labels, strict=True))
+    ]
     spark = SparkSession.builder.getOrCreate()
     digits = spark.createDataFrame(rows, "id int, image array<float>, label int").selectExpr(
         "id",

@@ -21,7 +21,9 @@ def main(name, model_run, evaluation_run, least_accuracy):
     accuracy = outputs["accuracy"]
     with experiment.recorded(f"{name}-register", args={"model": model_run, "evaluation": evaluation_run}) as run:
         if accuracy < least_accuracy:
-            raise SystemExit(f"{model_run} has an accuracy of {accuracy:.4f}; {least_accuracy} is asked for: not registered")
+            raise SystemExit(
+                f"{model_run} has an accuracy of {accuracy:.4f}; {least_accuracy} is asked for: not registered"
+            )
         folder = f"{hdfs.project_path()}Models/{name}"
         version = next_version(folder)
         target = f"{folder}/{version}"

@@ -4,53 +4,70 @@
     ...
     assert clock.awake() - began < 10     # a promise of hopsml's, not of the host that a virtual machine shares
 
-Counted as standing still: what a thread that sleeps for a moment comes late, from half a second on (the machine was paused,
-or had no processor for anybody), and the time in which all that wanted to run waited for the disk (the kernel's pressure
-information, ``full``, where there is any).
+Counted as standing still: what a process of its own that sleeps for a moment comes late, from half a second on (the machine
+was paused, or had no processor for anybody), and the time in which all that wanted to run waited for the disk (the kernel's
+pressure information, ``full``, where there is any). A stall of the tests' own interpreter is none: hopsml may be why.
 """
 
 from __future__ import annotations
 
-import threading
+import os
+import select
+import struct
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
 TICK_S = 0.05
 LATE_S = 0.5
 DISK = Path("/proc/pressure/io")
-_lost_s = [0.0]  # by itself, so that functions that use ``awake`` can travel to a worker: a thread could not
+# The file in which seconds are counted: functions that use ``awake`` can travel to a worker, which reads it as well.
+_told = [""]
+_COUNTS = (
+    "dd"  # as text, so that functions that look at it can travel to a worker: all of it; how much that process was late
+)
 
 
 class Watch:
-    """A thread that counts seconds of standstill; between ``start`` and ``stop``."""
+    """A process that counts seconds of standstill; between ``start`` and ``stop``. It ends with this one."""
 
     def __init__(self) -> None:
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begin to count."""
-        self._over.clear()
-        self._thread = threading.Thread(target=self._count, name="tests.clock", daemon=True)
-        self._thread.start()
+        """Begin to count; returns when it does."""
+        descriptor, _told[0] = tempfile.mkstemp(prefix="tests-clock-")
+        try:
+            os.pwrite(descriptor, struct.pack(_COUNTS, 0.0, 0.0), 0)
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, str(descriptor), str(DISK)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[descriptor],
+                start_new_session=True,  # an interrupt is not for it
+            )
+        finally:
+            os.close(descriptor)
+        assert self.process.stdout is not None
+        assert self.process.stdout.read(1) == b"x", "the tests' clock cannot be started"
 
     @property
     def lost_s(self) -> float:
         """Counted so far."""
-        return _lost_s[0]
+        return counted()[0]
+
+    @property
+    def late_s(self) -> float:
+        """What would have been counted without the disk."""
+        return counted()[1]
 
     def stop(self) -> None:
-        """End the thread; what was counted stays."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _count(self) -> None:
-        last, disk = time.monotonic(), waited_for_disk()
-        while not self._over.wait(TICK_S):
-            now, disk_now = time.monotonic(), waited_for_disk()
-            _lost_s[0] += standstill(now - last - TICK_S, disk_now - disk)
-            last, disk = now, disk_now
+        """End the process, and what it has counted."""
+        if self.process is not None:
+            self.process.communicate()  # which closes its input
+            Path(_told[0]).unlink(missing_ok=True)
 
 
 WATCH = Watch()
@@ -58,7 +75,17 @@ WATCH = Watch()
 
 def awake() -> float:
     """Seconds, of use only as differences. In a process where nobody has started the watch: ``time.monotonic()``."""
-    return time.monotonic() - _lost_s[0]
+    return time.monotonic() - counted()[0]
+
+
+def counted() -> tuple[float, float]:
+    """Seconds of standstill that the watch has counted, and how much of them its process was late; 0 without one."""
+    try:
+        with open(_told[0], "rb") as file:
+            lost_s, late_s = struct.unpack(_COUNTS, file.read(struct.calcsize(_COUNTS)))
+    except (OSError, struct.error):
+        return 0.0, 0.0
+    return lost_s, late_s
 
 
 def standstill(late_s: float, disk_s: float) -> float:
@@ -66,10 +93,26 @@ def standstill(late_s: float, disk_s: float) -> float:
     return max(late_s if late_s >= LATE_S else 0.0, disk_s)
 
 
-def waited_for_disk() -> float:
+def waited_for_disk(disk: Path | None = None) -> float:
     """Seconds since the machine began; 0 where the kernel does not say."""
     try:
-        *_, full = DISK.read_text().split()
+        *_, full = (disk or DISK).read_text().split()
     except (OSError, ValueError):
         return 0.0
     return int(full.removeprefix("total=")) / 1e6
+
+
+def main(descriptor: int, disk: Path) -> None:
+    """The process: count until the input ends."""
+    lost, late, last, waited = 0.0, 0.0, time.monotonic(), waited_for_disk(disk)
+    os.write(1, b"x")
+    while not select.select([0], [], [], TICK_S)[0]:
+        now, waited_now = time.monotonic(), waited_for_disk(disk)
+        late += standstill(now - last - TICK_S, 0.0)
+        lost += standstill(now - last - TICK_S, waited_now - waited)
+        os.pwrite(descriptor, struct.pack(_COUNTS, lost, late), 0)
+        last, waited = now, waited_now
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -187,15 +187,22 @@ def described(found: Process) -> str:
 def new_threads(before: Snapshot) -> list[str]:
     """Threads, daemon or not, that the test started and that still run; those of known libraries left out."""
     known = before.threads | EXEMPT.threads
+    executors = {_executor(thread) for thread in known if thread.is_alive()} - {""}
     return [
         f"{'daemon ' if thread.daemon else ''}thread {thread.name!r} of {_origin(thread)}"
         for thread in threading.enumerate()
         if thread not in known
         and not _origin(thread).startswith(LIBRARY_THREADS)
         and thread.name not in LIBRARY_THREAD_NAMES
+        and _executor(thread) not in executors  # which starts its threads one by one, as it needs them
         # a thread that C code started and that called into Python: nobody can join it
         and not isinstance(thread, threading._DummyThread)
     ]
+
+
+def _executor(thread: threading.Thread) -> str:
+    """The name of the thread pool (``concurrent.futures``) that the thread belongs to; empty if to none."""
+    return thread.name.rpartition("_")[0] if _origin(thread) == "concurrent.futures.thread" else ""
 
 
 def _origin(thread: threading.Thread) -> str:

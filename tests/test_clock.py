@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from tests import clock
@@ -44,6 +47,58 @@ def test_while_the_watch_runs_standstill_does_not_count(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     passed, counted = map(float, done.stdout.split())
     assert counted < passed - 4.9
+
+
+HELD = """
+import os, signal, sys, time
+from tests import clock
+clock.WATCH.start()
+pid = clock.WATCH.process.pid
+os.kill(pid, signal.SIGSTOP)
+began = time.monotonic()
+while time.monotonic() - began < 1.5:
+    time.sleep(0.01)
+os.kill(pid, signal.SIGCONT)
+while clock.WATCH.lost_s < 1 and time.monotonic() - began < 60:
+    time.sleep(0.01)
+print(clock.WATCH.lost_s)
+clock.WATCH.stop()
+print(os.path.exists(clock._told[0]))
+"""
+
+
+def test_what_stands_still_is_another_process_which_is_late() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HELD], capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    lost, left = done.stdout.split()
+    assert float(lost) >= 1.4
+    assert left == "False"
+
+
+def test_functions_that_use_it_can_travel_to_a_worker() -> None:
+    """As capture ships them, which cannot import tests: by value."""
+    cloudpickle.register_pickle_by_value(clock)
+    try:
+        awake = cloudpickle.loads(cloudpickle.dumps(clock.awake))
+    finally:
+        cloudpickle.unregister_pickle_by_value(clock)
+    assert awake is not clock.awake
+    assert awake() == pytest.approx(clock.awake(), abs=5)
+
+
+def test_a_stall_of_our_own_interpreter_is_not_forgiven() -> None:
+    """Two seconds with the GIL held. The machine may really stand still meanwhile: not three times in a row."""
+    forgiven: list[float] = []
+    while 0.0 not in forgiven and len(forgiven) < 3:
+        late, lost, began, real = clock.WATCH.late_s, clock.WATCH.lost_s, clock.awake(), time.monotonic()
+        ctypes.PyDLL(None).sleep(2)
+        passed, took = clock.awake() - began, time.monotonic() - real
+        forgiven.append(clock.WATCH.late_s - late)
+        assert took >= 2
+        assert passed == pytest.approx(took - (clock.WATCH.lost_s - lost), abs=0.1)  # what the disk took is no stall
+    assert 0.0 in forgiven, forgiven
 
 
 @pytest.mark.parametrize(

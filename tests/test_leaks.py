@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,19 @@ def test_a_child_that_is_about_to_end_is_waited_for(before: leaks.Snapshot) -> N
     child = subprocess.Popen(["sleep", "0.3"])
     assert leaks.leaks_since(before, 10) == []
     child.wait()
+
+
+def test_a_thread_pool_is_found_once_and_may_grow() -> None:
+    nobody = leaks.Snapshot.take("none")
+    both = threading.Barrier(3)
+    with ThreadPoolExecutor(2, "pool-of-a-test") as pool:
+        pool.submit(int).result()
+        started = leaks.Snapshot.take("started")
+        for _ in range(2):
+            pool.submit(both.wait)
+        both.wait()
+        assert leaks.new_threads(started) == []
+        assert "thread 'pool-of-a-test_0' of concurrent.futures.thread" in leaks.new_threads(nobody)
 
 
 @pytest.mark.parametrize("daemon", [True, False])

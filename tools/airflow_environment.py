@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tools.setup_environment import ROOT, is_current, run
+from tools.setup_environment import ROOT, Missing, fetch, is_current, run
 
 HOME = ROOT / ".cache" / "airflow"
 VENV = HOME / "venv"
@@ -23,7 +23,7 @@ SOURCES = (REQUIREMENTS, ROOT / "setup.py")
 
 
 def ensure() -> Path:
-    """The environment's interpreter; CalledProcessError when it cannot be made."""
+    """The environment's interpreter; Missing or CalledProcessError when it cannot be made."""
     HOME.mkdir(parents=True, exist_ok=True)
     stamp = VENV / ".complete"
     with (HOME / "setup.lock").open("w") as lock:
@@ -40,9 +40,12 @@ def _install() -> None:
     uv = Path(sys.executable).parent / "uv"
     run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
     install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps")
-    run(*install, "--compile-bytecode", "--requirement", REQUIREMENTS)
+    fetch(*install, "--compile-bytecode", "--requirement", REQUIREMENTS)
     run(*install, "--no-build-isolation", "--editable", ROOT)  # the pinned setuptools builds it
 
 
 if __name__ == "__main__":
-    print(ensure())
+    try:
+        print(ensure())
+    except Missing as problem:
+        sys.exit(f"setup: {problem}")

@@ -19,6 +19,7 @@ def main() -> int:
         "hopsml demo: a convolutional network on scikit-learn's digits, two Spark executors (local-cluster)", flush=True
     )
     environment = {**os.environ, "HOPSML_PROFILE": "local-cluster"}
+    environment.setdefault("HOPSML_SPARK_MASTER", "local-cluster[2,1,1024]")  # one worker each
     environment.setdefault("HOPSML_PROJECT_URL", f"file://{ROOT / '.hopsml'}")
     job = subprocess.Popen([sys.executable, str(SCRIPT)], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     last = ""

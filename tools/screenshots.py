@@ -1,14 +1,15 @@
-"""Pictures of the notebook display for docs/images: a real kernel, real runs, a real browser.
+"""Pictures of the notebook display for docs/images: a real kernel, real runs, a real notebook page in a real browser.
 
     python -m tools.screenshots [--profile local-cluster] [--browser chromium]
 
-The display's HTML is what the kernel sent to its front end while a training was running, when it had finished, and when
-another one had failed; each stands on a light and on a dark page.
+What the kernel sent to its front end (while a training was running, when it had finished, when another one had failed, and
+of a search) stands under its cell in a notebook, which nbconvert makes a page of, in JupyterLab's light and dark theme.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-WIDTH_PX = 800
-SCALE = 2
+WIDTH_PX = 860
+SCALE = 1.25
+COLOURS = 96  # a third of the bytes, and nobody sees it
+MARGIN_PX = 24
 CELL_TIMEOUT_S = 200
 DEFINE = """
-import warnings
+import time, warnings
 import hopsml
 from spark_jobs import train_digits
 
@@ -52,86 +55,158 @@ def train(epochs, bad_part=None):
         raise ValueError(f"part {bad_part} holds 3 columns, 64 were expected")
     return {"accuracy": model.evaluate(test, verbose=0)[1]}
 """
-CALL = "hopsml.experiment.collective_all_reduce(train, args={args}, name={name!r}, num_workers=2)"
+CALL = "result = hopsml.experiment.collective_all_reduce(\n    train, args={args}, name={name!r}, num_workers=2\n)"
 TRAIN = CALL.format(args={"epochs": 40}, name="digits")
 FAIL = CALL.format(args={"epochs": 40, "bad_part": 7}, name="digits with a bad part")
+SEARCH = """
+from sklearn.datasets import load_digits
+from sklearn.linear_model import SGDClassifier
+from sklearn.model_selection import train_test_split
+
+def fit(alpha, eta0, loss):
+    x, test_x, y, test_y = train_test_split(*load_digits(return_X_y=True), random_state=1)
+    model = SGDClassifier(alpha=alpha, loss=loss, learning_rate="constant", eta0=eta0, random_state=1)
+    for step in range(1, 41):
+        model.partial_fit(x, y, classes=range(10))
+        time.sleep(0.05)
+        hopsml.report(step=step, accuracy=model.score(test_x, test_y))
+    return model.score(test_x, test_y)
+"""
+FIND = """
+space = hopsml.experiment.Searchspace(
+    alpha=("LOGUNIFORM", [1e-6, 1]),
+    eta0=("LOGUNIFORM", [1e-4, 1]),
+    loss=("CATEGORICAL", ["hinge", "log_loss"]),
+)
+found = hopsml.experiment.search(
+    fit, space, searcher="tpe", stopper="median", num_trials=24,
+    direction="max", metric="accuracy", name="classifier",
+)
+"""
 END = "hopsml.experiment.shutdown(spark=True)"
-_PAGE = """<!doctype html><meta charset="utf-8"><style>
-body {{ margin: 0; font: 14px system-ui, sans-serif }} div.page {{ padding: 14px 20px }}
-div.light {{ background: #fff; color: #1f2328 }} div.dark {{ background: #111; color: #d6d6d6 }}
-</style><div class="page light">{0}</div><div class="page dark">{0}</div>
-<script>document.title = "height " + document.documentElement.scrollHeight</script>"""
+METRICS_S = "2"  # between two looks at CPU and memory: the runs are short
+Output = dict[str, Any]
+_MEASURE = 'document.title = "height " + Math.ceil(document.querySelector("main").getBoundingClientRect().height)'
 
 
 def main() -> None:
-    """Make docs/images/notebook_{running,finished,failed}.png."""
+    """Make docs/images/notebook_{running,finished,failed,search}.png."""
     parser = argparse.ArgumentParser(description="pictures of the notebook display")
     parser.add_argument("--profile", default="local-cluster")
     parser.add_argument("--browser", default="chromium", help="a Chromium or Chrome")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hopsml-screenshots-") as folder:
-        states, failed = shown(arguments.profile, folder)
-        running = [html for html, text in states if ": running, " in text and "steps/s" in text]
-        if not running:
-            sys.exit("the run was over before it reported its speed; give it more epochs")
-        if ": failed, " not in failed[-1][1]:
-            sys.exit("the second run did not fail")
-        pictures = {"running": running[len(running) // 2], "finished": states[-1][0], "failed": failed[-1][0]}
-        for name, fragment in pictures.items():
+        trained, failed, searched = shown(arguments.profile, folder)
+        pictures = {
+            "running": (TRAIN, [halfway(trained, "step ")]),
+            "finished": (TRAIN, trained[-1]),
+            "failed": (FAIL, failed[-1]),
+            "search": (FIND, [halfway(searched, "trials ")]),
+        }
+        for name, (code, outputs) in pictures.items():
             picture = ROOT / "docs" / "images" / f"notebook_{name}.png"
-            photograph(fragment, picture, arguments.browser, Path(folder))
-            print(picture.relative_to(ROOT))
+            photograph(code.strip(), outputs, picture, arguments.browser, Path(folder))
+            print(picture.relative_to(ROOT), f"{picture.stat().st_size / 1000:.0f} kB")
 
 
-def shown(profile: str, folder: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """All states of the displays of the two runs, as HTML and as text."""
+def halfway(states: list[list[Output]], progress: str) -> Output:
+    """The display when the training, or the search, was nearest to two thirds of its way."""
+    ways: list[tuple[float, int]] = []
+    for index, outputs in enumerate(states):
+        found = re.search(rf"{progress}(\d+) of (\d+)", outputs[0]["data"]["text/plain"]) if outputs else None
+        if found:
+            ways.append((abs(int(found[1]) / int(found[2]) - 0.67), index))
+    if not ways:
+        sys.exit("the run was over before it said how far it was; give it more to do")
+    return states[min(ways)[1]][0]
+
+
+def shown(profile: str, folder: str) -> tuple[list[list[Output]], ...]:
+    """All states of the outputs of the three cells."""
     from jupyter_client.manager import start_new_kernel
 
     environment = {
         **os.environ,
         "HOPSML_PROFILE": profile,
         "HOPSML_PROJECT_URL": f"file://{folder}/project",
+        "HOPSML_SYSTEM_METRICS_S": METRICS_S,
         "PYTHONPATH": str(ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     manager, client = start_new_kernel(env=environment, cwd=str(ROOT))
     try:
-        _, trained, failed, _ = (list(states_of(client, code)) for code in (DEFINE, TRAIN, FAIL, END))
-        return trained, failed
+        cells = [list(states_of(client, code)) for code in (DEFINE, TRAIN, FAIL, SEARCH, FIND, END)]
+        return cells[1], cells[2], cells[4]
     finally:
         client.stop_channels()
         manager.shutdown_kernel()
 
 
-def states_of(client: Any, code: str) -> Iterator[tuple[str, str]]:
-    """What a cell shows, from its first state to its last."""
-    cell = client.execute(code)
+def states_of(client: Any, code: str) -> Iterator[list[Output]]:
+    """What stands below a cell, from its first state to its last: the display, and the error below it."""
+    cell = client.execute(code.strip())
+    outputs: list[Output] = []
     while True:
         message = client.get_iopub_msg(timeout=CELL_TIMEOUT_S)
         kind, content = message["msg_type"], message["content"]
         if message["parent_header"].get("msg_id") != cell:
             continue
         if kind in ("display_data", "update_display_data"):
-            yield content["data"]["text/html"], content["data"]["text/plain"]
+            displayed = {"output_type": "display_data", "data": content["data"], "metadata": {}}
+            outputs = [displayed, *(one for one in outputs if one["output_type"] == "error")]
+            yield outputs
+        elif kind == "error":
+            outputs = [*outputs, {"output_type": "error", **content}]
+            yield outputs
         elif kind == "status" and content["execution_state"] == "idle":
             return
 
 
-def photograph(fragment: str, picture: Path, browser: str, folder: Path) -> None:
-    """The fragment as a browser shows it: asked first how high it is, then for the picture."""
-    page = folder / "page.html"
-    page.write_text(_PAGE.format(fragment), encoding="utf-8")
+def photograph(code: str, outputs: list[Output], picture: Path, browser: str, folder: Path) -> None:
+    """The cell with its outputs, in both themes, as a browser shows it: asked first how high it is, then for the picture."""
+    from PIL import Image
+
+    pages = [page_of(code, outputs, theme, folder) for theme in ("light", "dark")]
     command = [browser, "--headless", "--hide-scrollbars", f"--user-data-dir={folder}/browser"]
     if os.geteuid() == 0:
         command.append("--no-sandbox")  # which Chromium does not build for root
+    heights = [height_of(page, command) for page in pages]
+    both = folder / "both.html"
+    frames = "".join(
+        f'<iframe src="{page.name}" style="display:block;border:0;width:100%;height:{height}px"></iframe>'
+        for page, height in zip(pages, heights, strict=True)
+    )
+    both.write_text(f'<!doctype html><body style="margin:0">{frames}', encoding="utf-8")
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    size = [f"--window-size={WIDTH_PX},{sum(heights)}", f"--force-device-scale-factor={SCALE}"]
+    subprocess.run([*command, *size, f"--screenshot={picture}", both.as_uri()], check=True, capture_output=True)
+    Image.open(picture).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def page_of(code: str, outputs: list[Output], theme: str, folder: Path) -> Path:
+    """A notebook with this one cell as a page."""
+    cell = {"cell_type": "code", "id": "cell", "source": code, "outputs": outputs, "execution_count": 3, "metadata": {}}
+    notebook = folder / f"{theme}.ipynb"
+    notebook.write_text(
+        json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8"
+    )
+    nothing = [f"--HTMLExporter.{name}_url=" for name in ("mathjax", "require_js", "jquery", "widget_renderer")]
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", f"--HTMLExporter.theme={theme}", *nothing]
+    subprocess.run([*command, str(notebook)], check=True, capture_output=True)
+    page = notebook.with_suffix(".html")
+    content = page.read_text(encoding="utf-8").replace("</body>", f"<script>{_MEASURE}</script></body>")
+    page.write_text(content, encoding="utf-8")
+    return page
+
+
+def height_of(page: Path, command: list[str]) -> int:
+    """How many pixels it takes in a window of ``WIDTH_PX``."""
     look = [*command, f"--window-size={WIDTH_PX},100", "--dump-dom", page.as_uri()]
     content = subprocess.run(look, check=True, capture_output=True, text=True).stdout
-    height = re.search(r"<title>height (\d+)", content)
-    if height is None:
-        sys.exit(f"{browser} did not show the page: {content[:500]}")
-    size = [f"--window-size={WIDTH_PX},{height.group(1)}", f"--force-device-scale-factor={SCALE}"]
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([*command, *size, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
+    found = re.search(r"<title>height (\d+)", content)
+    if found is None:
+        sys.exit(f"the browser did not show the page: {content[:500]}")
+    return int(found.group(1)) + MARGIN_PX
 
 
 if __name__ == "__main__":

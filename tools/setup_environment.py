@@ -1,24 +1,38 @@
 """Make .venv: what is pinned in requirements/, and this project itself, editable. Called by `make setup`.
 
     python3.11 tools/setup_environment.py STAMP SOURCE...
+    python3.11 tools/setup_environment.py --needs java mvn      # exit status 1, and a line for each that is missing
 
 Standard library only, since it runs before anything is installed. STAMP is touched when all is done;
 nothing is done while it is newer than every SOURCE. Two callers at once: the second waits and finds it done.
+What is missing is said in one line.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+WANTED = (3, 11)  # what requirements/ are pinned for
+PROGRAMS = {
+    "java": "Spark and YARN need Java 17 (apt-get install openjdk-17-jre-headless); the profile `local` works without",
+    "mvn": "make hadoop-up, demo-yarn and test fetch Hadoop's jars by Maven (apt-get install maven)",
+}
+
+
+class Missing(Exception):
+    """What has to be there before; the message says what to do."""
 
 
 def is_current(stamp: Path, sources: Sequence[Path]) -> bool:
@@ -26,23 +40,61 @@ def is_current(stamp: Path, sources: Sequence[Path]) -> bool:
     return stamp.exists() and all(stamp.stat().st_mtime >= source.stat().st_mtime for source in sources)
 
 
-def run(*command: str | Path) -> None:
-    """Run a command; CalledProcessError when it fails."""
+def check_python(version: tuple[int, int], has_pip: bool) -> None:
+    """Missing unless this interpreter can make the environment."""
+    if version != WANTED:
+        found, wanted = (".".join(map(str, each)) for each in (version, WANTED))
+        raise Missing(
+            f"this is Python {found}, and requirements/ are pinned for {wanted}: make PYTHON=python{wanted} ..."
+        )
+    if not has_pip:
+        raise Missing(f"{sys.executable} has no ensurepip: install its venv module (apt-get install python3.11-venv)")
+
+
+def missing(names: Sequence[str], home: str = "") -> list[str]:
+    """A line for each of these programs that is not on the PATH; ``home``: JAVA_HOME."""
+    there = {name: shutil.which(name) for name in names}
+    if home and os.access(Path(home, "bin", "java"), os.X_OK):
+        there["java"] = home
+    return [f"{name} is missing: {PROGRAMS[name]}" for name in names if not there[name]]
+
+
+def fetch(*command: str | Path) -> None:
+    """As ``run``, for what needs a package index; Missing with its last words when it fails."""
+    log = ROOT / ".cache" / "setup.log"
+    with log.open("ab") as file:
+        began = file.tell()
+        try:
+            run(*command, output=file)
+        except subprocess.CalledProcessError as error:
+            said = log.read_bytes()[began:].decode(errors="replace").split("\n")
+            words = [line.strip(" ×╰─▶├│") for line in said if line.strip()] or [f"exit status {error.returncode}"]
+            why = next((line for line in words if "onnect" in line or "resol" in line.lower()), words[-1])
+            raise Missing(
+                f"packages could not be fetched: {why[:200]} (no network, or an index that does not answer? proxies: "
+                f"HTTPS_PROXY, PIP_INDEX_URL, UV_DEFAULT_INDEX; all of it: {log})"
+            ) from error
+
+
+def run(*command: str | Path, output: BinaryIO | None = None) -> None:
+    """Run a command; CalledProcessError when it fails. ``output``: where what it says goes, instead of where ours goes."""
     # The variable would leave the packages without .pyc files, and then importing TensorFlow takes 6.8 s
     # instead of 2.1 s in every new process.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([str(part) for part in command], check=True, cwd=ROOT, env=environment)
+    line = [str(part) for part in command]
+    subprocess.run(line, check=True, cwd=ROOT, env=environment, stdout=output, stderr=output)
 
 
 def install() -> None:
     """Create the environment if need be and bring it to what the requirement files say."""
     if not PYTHON.exists():
+        check_python(sys.version_info[:2], importlib.util.find_spec("ensurepip") is not None)
         run(sys.executable, "-m", "venv", VENV)
     requirements = ROOT / "requirements"
     pip = (PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    run(*pip, "--requirement", requirements / "uv.txt")
+    fetch(*pip, "--retries", "1", "--requirement", requirements / "uv.txt")
     uv = (VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", PYTHON, "--no-deps")
-    run(*uv, "--compile-bytecode", "--requirement", requirements / "dev.txt")
+    fetch(*uv, "--compile-bytecode", "--requirement", requirements / "dev.txt")
     run(*uv, "--no-build-isolation", "--editable", ROOT)  # the pinned setuptools builds it
 
 
@@ -60,4 +112,11 @@ def main(stamp: Path, sources: Sequence[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [Path(source) for source in sys.argv[2:]])
+    if sys.argv[1] == "--needs":
+        lines = missing(sys.argv[2:], os.environ.get("JAVA_HOME", ""))
+        print("".join(f"setup: {line}\n" for line in lines), end="", file=sys.stderr)
+        sys.exit(bool(lines))
+    try:
+        main(Path(sys.argv[1]), [Path(source) for source in sys.argv[2:]])
+    except Missing as problem:
+        sys.exit(f"setup: {problem}")

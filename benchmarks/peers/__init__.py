@@ -14,13 +14,15 @@ NAMES = (
     "tensorflowonspark",
     "ray-train",
 )
+VARIANTS = ("hopsml-apart", "spark-tensorflow-distributor-our-jvm")  # of two of them, with other settings
 RECOVERING = ("ray-train-elastic", "torchrun")  # what of them goes on after the loss of a worker
 
 
 def find(name: str) -> Peer:
     """The peer of this name. Raises ValueError for another one."""
-    if name not in (*NAMES, *RECOVERING):
-        raise ValueError(f"peer '{name}' is not known; there are: {', '.join((*NAMES, *RECOVERING))}")
+    known = (*NAMES, *VARIANTS, *RECOVERING)
+    if name not in known:
+        raise ValueError(f"peer '{name}' is not known; there are: {', '.join(known)}")
     peer = importlib.import_module(f"benchmarks.peers.{name.replace('-', '_')}").PEER
     assert isinstance(peer, Peer)
     return peer

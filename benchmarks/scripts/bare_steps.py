@@ -1,10 +1,23 @@
-"""A worker of a group that was started by hand, for steps in turns."""
+"""A worker of a group that was started by hand, for steps in turns: SOCKET WAY; ``bare-merged`` has hopsml's reduction."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from benchmarks.scripts import model, turns
 
+
+def strategy(way: str) -> Any:
+    """TensorFlow's own; nothing else of hopsml is loaded, and no hook of its is in force."""
+    built = model.plain_strategy()
+    if way == "bare-merged":
+        from hopsml.training.tensorflow import reducer
+
+        reducer.set_merging(built, reducer.scope_of_run(None), reducer.allocator_of_run(None))
+    return built
+
+
 if __name__ == "__main__":
-    turns.serve(sys.argv[1], "bare", model.rank(), model.build(model.plain_strategy()))
+    path, way = sys.argv[1:]
+    turns.serve(path, way, model.rank(), model.build(strategy(way)))

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import sys
 
-from hopsml import class_data, profiles, submission
+from benchmarks.scripts.jvm_options import make_archives
+from hopsml import profiles, submission
 
 
 def main() -> None:
     """Script and arguments are our own arguments."""
     profile = profiles.load("local-cluster")
-    archives = [class_data.archive_of(role, profile.spark) for role in class_data.OPTIONS]
-    if not all(archive is not None and archive.is_file() for archive in archives):
-        class_data.make(profile.spark, submission.spark_submit())
+    make_archives(profile.spark)
     print(json.dumps(submission.command(profile, sys.argv[1], sys.argv[2:])))
 
 

@@ -40,6 +40,7 @@ def distributed(number: int) -> float:
 
 def run(case: str, executors: int, trials: int = 0) -> dict[str, Any]:
     """One search; seconds from the call to its result, and what came of it."""
+    from benchmarks.scripts.percentile_halving import PercentileHalving
     from hopsml import experiment
     from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 
@@ -81,8 +82,7 @@ def run(case: str, executors: int, trials: int = 0) -> dict[str, Any]:
             "quality": ("DOUBLE", [0.0, 1.0]),
             "step_s": ("DOUBLE", [0.0, 1.0]),
         }
-        arguments = {"max_step": work.MAX_STEP, "reduction_factor": work.FACTOR, "mode": "stop"}
-        options = {"stopper": "asha", "stopper_args": arguments}
+        options = {"stopper": PercentileHalving(work.MAX_STEP, factor=work.FACTOR)}
     began = time.monotonic()
     result = experiment.search(
         function, space, searcher=Listed(configs), num_trials=len(configs), max_executors=executors, keep_warm=600,

@@ -9,10 +9,14 @@ from benchmarks.scripts import model, turns
 
 
 def train(socket: str, way: str) -> None:
-    """``hopsml`` builds the strategy that hopsml offers, ``hopsml-plain`` TensorFlow's own."""
+    """``hopsml`` builds the strategy that hopsml offers, ``hopsml-plain`` TensorFlow's own, where hopsml's reduction is in
+    force as well; ``hopsml-own`` puts TensorFlow's back.
+    """
     import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
 
     strategy = hopsml.tensorflow.strategy() if way == "hopsml" else model.plain_strategy()
+    if way == "hopsml-own":
+        del strategy.extended._cross_device_ops._all_reduce  # hopsml's stands before the class's own
     turns.serve(socket, way, model.rank(), model.build(strategy))
 
 

@@ -2,13 +2,16 @@
 
     from hopsml.airflow import HopsMLOperator, HopsMLRunSensor
 
-``jobs``, ``local_jobs``, ``yarn_jobs``, ``keeper``, ``outcomes`` and ``run_states`` do not import Airflow.
+``jobs``, ``local_jobs``, ``yarn_jobs``, ``keeper``, ``outcomes``, ``patience`` and ``run_states`` do not import Airflow.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from hopsml import extras
 
 __all__ = [
     "HopsMLJobTrigger",
@@ -44,7 +47,7 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] != "airflow":
             raise
         raise ModuleNotFoundError(
-            f"hopsml.airflow.{name} needs Airflow 3.3, which this Python ({importlib.import_module('sys').executable}) does "
-            "not have; use Airflow's own environment, with pip install 'hopsml[airflow]' in it",
+            f"hopsml.airflow.{name} needs Airflow 3.3, which this Python ({sys.executable}) does not have; use Airflow's "
+            f"own environment, and in it: {extras.install('airflow')}",
             name=error.name,
         ) from error

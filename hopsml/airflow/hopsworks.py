@@ -1,9 +1,10 @@
-"""The predecessor's operators, by name and arguments, for DAGs that exist.
+"""The predecessor's operators, by name and arguments, for DAGs that exist; also importable as ``hopsworks_plugin``.
 
 A job that they name is described by ``<project>/Jobs/<job_name>.json`` with the predecessor's keys: ``appPath`` (the
 script: a path of the Airflow worker's machine, or a URL of the store), ``args``, ``spark.executor.instances`` and other
-Spark settings; and hopsml's ``profile`` (default yarn-cluster). Keys of the predecessor that mean nothing here are
-ignored. What was started last is noted in ``<project>/Jobs/<job_name>.execution.json``, for the sensor.
+Spark settings; and hopsml's ``profile`` (default yarn-cluster). Keys that mean nothing here are named in the task's log.
+What was started last is noted in ``<project>/Jobs/<job_name>.execution.json``, for the sensor. As these files choose what is
+run, they, and a script of the store, must belong to Airflow's user or to one of ``HOPSML_TRUSTED_OWNERS``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from airflow.sdk.exceptions import AirflowException
 
 from hopsml import settings
 from hopsml.airflow import jobs, local_jobs
+from hopsml.airflow.job_keys import without_effect
 from hopsml.airflow.jobs import Job, Jobs, Request, State
 from hopsml.airflow.operators import HopsMLOperator
-from hopsml.errors import ArgumentError, ClusterUnavailable
-from hopsml.storage import filesystem, job_record, urls
+from hopsml.errors import ArgumentError, ClusterUnavailable, PathNotFound
+from hopsml.storage import filesystem, job_record, trust, urls
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,7 +39,7 @@ def project_of(project_name: str | None) -> str:
 def described(project_url: str, job_name: str) -> dict[str, Any]:
     """The description of a job. ArgumentError where there is none, or one without a script."""
     url = urls.join(project_url, FOLDER, f"{job_name}.json")
-    content = job_record.read(url)
+    content = _believed(url, "it says which script is run")
     if content is None or not content.get("appPath"):
         raise ArgumentError(
             f"job {job_name!r}: there is no {url} with an appPath; write one, for instance "
@@ -56,7 +58,7 @@ class HopsworksLaunchOperator(HopsMLOperator):
         wait_for_completion: False: succeed as soon as the job has been started.
         poke_interval_s: between two looks at the job.
         wait_timeout_s: the task fails, and its job is ended, after so long; 0 or less for no limit.
-        project_id, hopsworks_conn_id: accepted, and of no meaning here.
+        project_id, hopsworks_conn_id: accepted, and said to have no effect.
     """
 
     template_fields: Sequence[str] = (*HopsMLOperator.template_fields, "job_name", "job_arguments", "project_name")
@@ -80,6 +82,9 @@ class HopsworksLaunchOperator(HopsMLOperator):
             kwargs.setdefault("execution_timeout", timedelta(seconds=wait_timeout_s))
         super().__init__(script="", poll_interval_s=poke_interval_s, wait_for_completion=wait_for_completion, **kwargs)
         self.job_name, self.project_name, self.job_arguments = job_name, project_name, job_arguments
+        for name, value in (("project_id", project_id), ("hopsworks_conn_id", hopsworks_conn_id)):
+            if value is not None:
+                self.log.warning("%s=%r has no effect: the project is found by its name", name, value)
 
     def request(self, context: Context) -> Request:
         """By the job's description."""
@@ -93,6 +98,8 @@ class HopsworksLaunchOperator(HopsMLOperator):
         conf = {key: str(value) for key, value in found.items() if key.startswith("spark.")}
         self.num_workers = conf.pop("spark.executor.instances", None)
         self.conf = {key: value for key, value in conf.items() if not key.startswith("spark.tensorflow.")}
+        for text in without_effect(found, self.job_name):
+            self.log.warning(text)
         return super().request(context)
 
     def _start(self, kind: Jobs, request: Request) -> Job:
@@ -120,7 +127,7 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> bool:
         """Whether the last execution has succeeded."""
-        content = job_record.read(_execution(project_of(self.project_name), self.job_name))
+        content = _believed(_execution(project_of(self.project_name), self.job_name), "it says which job is waited for")
         if content is None:
             return False
         job = Job.from_dict(content)
@@ -140,11 +147,21 @@ def _execution(project_url: str, job_name: str) -> str:
     return urls.join(project_url, FOLDER, f"{job_name}.execution.json")
 
 
+def _believed(url: str, what: str) -> dict[str, Any] | None:
+    """A record; None without one. ArgumentError where somebody else may have written it."""
+    try:
+        trust.check(filesystem.for_url(url).status(url), what)
+    except PathNotFound:
+        return None
+    return job_record.read(url)
+
+
 def _fetched(path: str, folder: str) -> str:
     """A script of the store as a file of this machine, named after its content's place."""
     if urls.split(path)[0] in ("", "file"):
         return urls.split(path)[2]
+    trust.check(filesystem.for_url(path).status(path), "it is what is run")
     local = os.path.join(folder, "scripts", urls.split(path)[1].replace(":", "_"), urls.split(path)[2].lstrip("/"))
-    os.makedirs(os.path.dirname(local), exist_ok=True)
+    os.makedirs(os.path.dirname(local), mode=0o700, exist_ok=True)
     filesystem.for_url(path).download(path, local)
     return local

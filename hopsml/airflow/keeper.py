@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hopsml import redact
 from hopsml.cluster import processes
 from hopsml.tracking import machine
 
@@ -36,7 +37,8 @@ def main(folder: Path) -> None:
     os.setsid()
     processes.become_subreaper()
     signal.signal(signal.SIGTERM, _on_sigterm)
-    _write(folder / "job.json", {"command": order["command"], "keeper": machine.who(), "started": time.time()})
+    line = redact.command(order["command"])
+    _write(folder / "job.json", {"command": line, "keeper": machine.who(), "started": time.time()})
     try:
         state, detail = _run(order)
     except OSError as error:

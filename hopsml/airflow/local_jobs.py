@@ -30,6 +30,7 @@ from hopsml.airflow import outcomes
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, Known, Look, Request, State
 from hopsml.errors import ArgumentError, ClusterError
 from hopsml.storage import job_record
+from hopsml.submission import hidden
 from hopsml.tracking import machine
 
 KEEP_S = 7 * 86400.0  # jobs that are over for so long are removed when another one starts
@@ -60,7 +61,7 @@ def find(request: Request) -> list[Known]:
 def start(request: Request) -> Job:
     """Start a keeper with the driver below it. ArgumentError where another one for this tag is active."""
     above = Path(request.folder, request.tag)
-    above.mkdir(parents=True, exist_ok=True)
+    above.mkdir(parents=True, exist_ok=True, mode=0o700)
     _forget_old(Path(request.folder), besides=request.tag)  # whose numbers must not come again
     with _locked(above / "starting"):
         active = [known for known in find(request) if known.state.is_active]
@@ -69,7 +70,7 @@ def start(request: Request) -> Job:
                 f"{active[0].job.id} was started for this task and is {active[0].state}: follow it instead"
             )
         folder = above / str(max(_numbers(above), default=0) + 1)
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _start_keeper(request, folder, lock.fileno())
@@ -165,7 +166,7 @@ def command(request: Request) -> list[str]:
 
 
 def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> list[str]:
-    """``hopsml submit`` in the project's interpreter, with these settings."""
+    """``hopsml submit`` in the project's interpreter, with those of these settings that anybody may read."""
     line = [
         request.python,
         "-c",
@@ -177,9 +178,15 @@ def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> 
     ]
     if request.num_workers is not None:
         line += ["--num-workers", str(request.num_workers)]
-    for key, value in conf.items():
+    for key, value in hidden.divided(conf)[0].items():
         line += ["--conf", f"{key}={value}"]
     return [*line, request.script, "--", *request.arguments]
+
+
+def hidden_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """The variable that tells ``hopsml submit`` those settings that its command line must not show; {} without any."""
+    held = hidden.divided(conf)[1]
+    return {hidden.VARIABLE: json.dumps(held)} if held else {}
 
 
 def environment(request: Request, job: Job) -> dict[str, str]:
@@ -197,6 +204,7 @@ def environment(request: Request, job: Job) -> dict[str, str]:
         "HOPSML_PROFILE": request.profile,
         "HOPSML_PROJECT_URL": request.project_url,
         **request.environment,
+        **(hidden_settings(request.conf) if profile.uses_spark else {}),
         job_record.VARIABLE: record_url(job),
     }
 

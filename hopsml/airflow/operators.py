@@ -24,7 +24,8 @@ from airflow.sdk.exceptions import AirflowException, TaskDeferralTimeout
 from hopsml import profiles, settings
 from hopsml.airflow import jobs, local_jobs
 from hopsml.airflow.jobs import Job, Jobs, Known, Look, Request, State, Step
-from hopsml.airflow.triggers import PATIENCE_S, HopsMLJobTrigger
+from hopsml.airflow.patience import Patience
+from hopsml.airflow.triggers import HopsMLJobTrigger
 from hopsml.errors import ClusterUnavailable, HopsmlError
 
 if TYPE_CHECKING:
@@ -200,16 +201,14 @@ class HopsMLOperator(BaseOperator):
     def _follow(self, kind: Jobs, job: Job) -> tuple[Look, int]:
         """Wait in this process, telling the driver's log."""
         offset, told = 0, ""
-        answered = time.monotonic()
+        patience = Patience(self.log.warning)
         while True:
             try:
                 seen = kind.look(job)
                 offset = self._tell_log(kind, job, offset)
-                answered = time.monotonic()
+                patience.answered()
             except ClusterUnavailable as error:
-                if time.monotonic() - answered > PATIENCE_S:
-                    raise
-                self.log.warning("%s; asking again", error)
+                patience.away(error)
                 seen = Look(State.RUNNING)
             if not seen.state.is_active:
                 return seen, offset

@@ -7,11 +7,10 @@ from typing import Any
 
 from hopsml.airflow import outcomes
 from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.states import ENDS
 from hopsml.storage import urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog
-
-STATES = ("FINISHED", "FAILED", "CANCELLED", "LOST")  # in which a run stays
 
 
 def directory_of(run: str, project_url: str) -> RunDir:
@@ -26,7 +25,7 @@ def ended(run: str, project_url: str) -> dict[str, Any] | None:
         stored = catalog.read(directory, brief=True)
     except PathNotFound:
         return None
-    if stored.state not in STATES:
+    if stored.state not in ENDS:
         return None
     return {**outcomes.of_run(directory), "state": stored.state}
 
@@ -34,6 +33,6 @@ def ended(run: str, project_url: str) -> dict[str, Any] | None:
 def checked(name: str, states: Collection[str]) -> tuple[str, ...]:
     """Names of end states, as they were given to an operator. ArgumentError for an unknown one."""
     for state in states:
-        if state not in STATES:
-            raise ArgumentError(f"{name}: {state!r} is no state in which a run ends; those are {', '.join(STATES)}")
+        if state not in ENDS:
+            raise ArgumentError(f"{name}: {state!r} is no state in which a run ends; those are {', '.join(ENDS)}")
     return tuple(states)

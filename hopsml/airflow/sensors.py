@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException
 from hopsml import settings
 from hopsml.airflow import run_states
 from hopsml.airflow.triggers import HopsMLRunTrigger
+from hopsml.states import State
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -34,7 +35,7 @@ class HopsMLRunSensor(BaseSensorOperator):
         *,
         run: str,
         project_url: str = "",
-        states: Sequence[str] = ("FINISHED",),
+        states: Sequence[str] = (State.FINISHED,),
         deferrable: bool = False,
         **kwargs: Any,
     ) -> None:

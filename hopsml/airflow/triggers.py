@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,9 +10,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from hopsml.airflow import jobs, run_states
 from hopsml.airflow.jobs import Job, Look, State
+from hopsml.airflow.patience import Patience
 from hopsml.errors import ClusterUnavailable, StorageError
-
-PATIENCE_S = 900.0  # with a ResourceManager or a store that does not answer
 
 
 class HopsMLJobTrigger(BaseTrigger):
@@ -36,16 +34,14 @@ class HopsMLJobTrigger(BaseTrigger):
         job = Job.from_dict(self.job)
         kind = jobs.of_kind(job.kind)
         offset, told = self.offset, ""
-        answered = time.monotonic()
+        patience = Patience(self.log.warning)
         while True:
             try:
                 seen = await asyncio.to_thread(kind.look, job)
                 text, offset = await asyncio.to_thread(kind.read_log, job, offset)
-                answered = time.monotonic()
+                patience.answered()
             except ClusterUnavailable as error:
-                if time.monotonic() - answered > PATIENCE_S:
-                    raise
-                self.log.warning("%s; asking again", error)
+                patience.away(error)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
             for line in text.splitlines():
@@ -84,15 +80,13 @@ class HopsMLRunTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, at the end."""
-        answered = time.monotonic()
+        patience = Patience(self.log.warning)
         while True:
             try:
                 found = await asyncio.to_thread(run_states.ended, self.run_name, self.project_url)
-                answered = time.monotonic()
+                patience.answered()
             except StorageError as error:
-                if time.monotonic() - answered > PATIENCE_S:
-                    raise
-                self.log.warning("%s; looking again", error)
+                patience.away(error)
                 found = None
             if found is not None:
                 yield TriggerEvent(found)

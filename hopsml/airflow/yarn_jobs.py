@@ -10,12 +10,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from hopsml import submission
 from hopsml.airflow import outcomes
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, Known, Look, Request, State
-from hopsml.airflow.local_jobs import DROPPED, submit_command
+from hopsml.airflow.local_jobs import DROPPED, hidden_settings, submit_command
 from hopsml.errors import ApplicationNotFound, ClusterError, StorageError
 from hopsml.storage import job_record, urls
 from hopsml.yarn import Application, ResourceManager, logs
@@ -46,7 +47,8 @@ def start(request: Request) -> Job:
     """Submit it. ClusterError with what spark-submit said when that fails; nothing of it goes on then."""
     yarn = ResourceManager.of_environment()
     before = {application.id for application in yarn.find(request.tag)}
-    said = _submit([*submit_command(request, settings_of(request), "--detach", "--tag", request.tag)])
+    asked = settings_of(request)
+    said = _submit(submit_command(request, asked, "--detach", "--tag", request.tag), hidden_settings(asked))
     deadline = time.monotonic() + SEEN_TIMEOUT_S
     while True:
         fresh = [application.id for application in yarn.find(request.tag) if application.id not in before]
@@ -140,13 +142,13 @@ def settings_of(request: Request) -> dict[str, str]:
 # ---------------------------------------------------------------------- hands
 
 
-def _submit(command: list[str]) -> str:
+def _submit(command: list[str], variables: Mapping[str, str]) -> str:
     """What the command printed. It ends with this process, or with this call."""
     line = [sys.executable, "-m", "hopsml.airflow.leash", str(os.getpid()), *command]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
     with subprocess.Popen(
         line,
-        env={**kept, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        env={**kept, **variables, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

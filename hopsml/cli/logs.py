@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 
-def logs(run: str, rank: int = 0, generation: int = 0) -> None:
-    """Print the log of one rank of a run; RUN is its URL, its path or its id."""
+def logs(run: str, rank: int = 0, generation: int | None = None) -> None:
+    """Print what one rank of a run has printed, in all generations or in one; RUN is its URL, its path or its id."""
     from hopsml import settings
-    from hopsml.storage.filesystem import for_url
+    from hopsml.storage import run_logs
     from hopsml.storage.runs import find
 
     directory = find(run, settings.project_url())
-    url = directory.log(generation, rank)
-    sys.stdout.buffer.write(for_url(url).read_bytes(url))
+    for piece in run_logs.pieces(directory, rank, generation):
+        sys.stdout.buffer.write(piece)

@@ -10,7 +10,8 @@ import typer
 
 from hopsml.cli.logs import logs
 from hopsml.cli.sync import sync
-from hopsml.tracking.listing import COLUMNS, duration, row, short, table, time_text
+from hopsml.states import State
+from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
 
 if TYPE_CHECKING:
     from hopsml.tracking.catalog import StoredRun
@@ -40,7 +41,33 @@ def ls(
     elif not found:
         print(f"no runs in {url}", file=sys.stderr)
     else:
-        print("\n".join(table([COLUMNS, *(row(run) for run in found)])))
+        _print_table(found)
+
+
+def _print_table(found: list[StoredRun]) -> None:
+    """As wide as the terminal, states in colour; into a pipe or a file everything, one line a run, for other programs."""
+    if not sys.stdout.isatty():
+        print("\n".join(table([COLUMNS, *(row(run) for run in found)], NUMBERS)))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    columns, *lines = fitted(found, console.width)
+    console.print(Text(GAP.join(columns).rstrip(), style="dim"))
+    for cells in lines:
+        styles = [_STYLES.get(cell.strip(), "") for cell in cells] if len(cells) > 1 else ["dim"]
+        console.print(Text(GAP).join(map(Text, cells, styles)))
+
+
+_STYLES: dict[str, str] = {
+    State.WAITING: "yellow",
+    State.STARTING: "yellow",
+    State.RUNNING: "blue",
+    State.FINISHED: "green",
+    State.FAILED: "red",
+    State.LOST: "red",
+}
 
 
 @app.command()
@@ -95,7 +122,7 @@ def rm(
                 "may still be going on. Cancel it first, or delete it with --force; nothing was deleted"
             )
     if not yes:
-        print("\n".join(table([COLUMNS, *(row(stored) for stored in found)])))
+        _print_table(found)
         if not sys.stdin.isatty():
             raise ArgumentError("nobody can be asked here: delete without asking with --yes; nothing was deleted")
         typer.confirm(f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", abort=True)
@@ -129,6 +156,7 @@ def _row_as_json(run: StoredRun) -> dict[str, Any]:
         "started": run.run.get("started"),
         "seconds": run.seconds,
         "metric": dict([metric]) if metric else {},
+        "cause": run.cause,
         "rerun_of": run.run.get("rerun_of"),
     }
 

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+ONE_LETTER = 0.9  # an option so much like one of ours is misspelt rather than the script's
+
+
+class Command(TyperCommand):
+    """Options that are not ours are the script's, but for those that are a letter away from ours."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a misspelt option by ArgumentError, which names it; what is behind ``--`` is the script's in any case."""
+        from hopsml import suggestions
+        from hopsml.errors import ArgumentError
+
+        ours = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+        words = [word.partition("=")[0] for word in (args[: args.index("--")] if "--" in args else args)]
+        for option in words:
+            known = not option.startswith("--") or option in (*ours, "--help")
+            if meant := [] if known else suggestions.similar(option, ours, ONE_LETTER):
+                raise ArgumentError(
+                    f"{option}: did you mean {meant[0]}? What the script shall get under this name stands behind --, as "
+                    f"in: hopsml submit train.py -- {option} ..."
+                )
+        return super().parse_args(ctx, args)
 
 
 def submit(
     script: str,
-    arguments: Annotated[list[str] | None, typer.Argument(help="what the script gets")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="what the script gets: every option that is none of these, all behind --")
+    ] = None,
     profile: Annotated[str, typer.Option(help="a file of conf/")] = "yarn-cluster",
     num_workers: Annotated[int | None, typer.Option(help="executors; the profile's number by default")] = None,
     conf: Annotated[list[str] | None, typer.Option(help="a Spark setting, key=value; wins over the profile's")] = None,
-    dry_run: Annotated[bool, typer.Option(help="print the command and do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option(help="print the command, without secrets, and do nothing")] = False,
     detach: Annotated[bool, typer.Option(help="print the application's id and leave it to itself")] = False,
     timeout: Annotated[
         float | None, typer.Option(help="seconds to wait for room in YARN's queue; for ever else")
@@ -30,10 +56,11 @@ def submit(
     Ctrl-C (or SIGTERM) ends the application, a second one leaves at once. What the driver prints goes to stdout, all
     about the submission to stderr.
     """
-    from hopsml import profiles, submission
+    from hopsml import profiles, redact, submission
     from hopsml.errors import ArgumentError, RunCancelled
+    from hopsml.submission.hidden import handed_over
 
-    chosen, wishes = profiles.load(profile), _settings(conf or [])
+    chosen, wishes = profiles.load(profile), {**handed_over(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
     if py_files:
@@ -45,7 +72,7 @@ def submit(
         "ship_environment": ship_environment,
     }
     if dry_run:
-        print(shlex.join(submission.plan(chosen, script, arguments or [], **asked).command))
+        print(shlex.join(redact.command(submission.plan(chosen, script, arguments or [], **asked).command)))
         return
     with submission.Interrupts() as interrupts:
         try:

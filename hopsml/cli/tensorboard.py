@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 
 def tensorboard(run: str, port: int = 6006, host: str = "127.0.0.1") -> None:
     """Serve TensorBoard for a run until Ctrl-C; RUN is its URL, its path or its id.
@@ -14,11 +12,6 @@ def tensorboard(run: str, port: int = 6006, host: str = "127.0.0.1") -> None:
     from hopsml.notebook import tensorboard_server
     from hopsml.storage.runs import find
 
-    events = find(run, settings.project_url()).events
+    events = tensorboard_server.events_of(find(run, settings.project_url()))
     with tensorboard_server.running(events, host=host, port=port) as server:
-        try:
-            while server.process.poll() is None:
-                time.sleep(tensorboard_server.REFRESH_S)
-                server.refresh()
-        except KeyboardInterrupt:
-            pass
+        tensorboard_server.keep(server)

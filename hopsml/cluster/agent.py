@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hopsml.cluster import fork_client, processes
+from hopsml.cluster.outbox import Outbox
 from hopsml.cluster.protocol import (
     MAX_TO_AGENT,
     VERSION,
@@ -35,8 +36,9 @@ from hopsml.cluster.protocol import (
     Heartbeat,
     Hello,
     Launch,
-    Message,
+    LogTaken,
     Park,
+    Persist,
     PortHeld,
     Preload,
     ProbePeer,
@@ -47,8 +49,8 @@ from hopsml.cluster.protocol import (
     Tell,
     Welcome,
     decode_for_agent,
-    encode,
 )
+from hopsml.delivery import logger_aside
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -59,11 +61,15 @@ if TYPE_CHECKING:
     from hopsml.cluster.slot_gpus import SlotGpus
     from hopsml.cluster.work import Work
 
+log = logger_aside("hopsml.agent")  # a local agent's stderr is the driver's, which nobody may be reading
+
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+CONNECT_TRIES = 2  # of each address: a coordinator may have a thousand agents to let in, and strangers at its door
 DRAIN_S = 10.0  # after SIGTERM, for leaving its group at a commit
 LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
+LAST_WORD_BYTES = 4096
 NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
 
 
@@ -103,6 +109,8 @@ def run_agent(
 ) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
     processes.die_with_parent(os.getppid())
+    fork_client.spare(processes.children_of(os.getpid()))  # of whatever Spark has used this process for before
+    processes.become_subreaper()  # what a fork server leaves that is killed comes to its agent
     folder, lock = _own_folder()
     server = fork_client.start_process(bootstrap.preload, bootstrap.zygote_for(bootstrap.preload))
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final)
@@ -111,6 +119,7 @@ def run_agent(
     except Exception as error:  # noqa: BLE001 see above
         return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
+        processes.be_no_subreaper()  # Spark may use this process again
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
@@ -181,7 +190,7 @@ class Agent:
         self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
         self.kept: Work | None = None  # its last generation here, whose folders the next one goes on with
         self.tasks: set[asyncio.Task[None]] = set()
-        self.outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.outbox = Outbox()
         self.server: fork_client.ForkClient
         self.held: HeldPort
         self.worker_port: HeldPort | None = None
@@ -203,12 +212,13 @@ class Agent:
 
     async def _connect(self) -> ClientConnection:
         from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidMessage
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False  # the certificate itself is pinned
         context.load_verify_locations(cadata=self.bootstrap.certificate)
         problems = []
-        for host, port in self.bootstrap.addresses:
+        for host, port in self.bootstrap.addresses * CONNECT_TRIES:
             url_host = f"[{host}]" if ":" in host else host
             try:
                 return await connect(
@@ -217,13 +227,27 @@ class Agent:
                     additional_headers={"Authorization": f"Bearer {self.bootstrap.token}"},
                     compression=None,
                     max_size=MAX_TO_AGENT,
+                    create_connection=self._heard_of(),
                     ping_interval=None,
                     open_timeout=CONNECT_TIMEOUT_S,
                     proxy=None,
                 )
-            except (OSError, TimeoutError) as error:
+            except (OSError, InvalidMessage) as error:  # the second: cut off while it was let in
                 problems.append(f"{host}:{port}: {error}")
         raise ConnectionError(f"no address of the coordinator answers: {'; '.join(problems)}")
+
+    def _heard_of(self) -> type[ClientConnection]:
+        """A connection whose every byte is a word of the coordinator's: a large message takes a while to arrive."""
+        from websockets.asyncio.client import ClientConnection
+
+        agent = self
+
+        class Heard(ClientConnection):
+            def data_received(self, data: bytes) -> None:
+                agent.last_word = time.monotonic()
+                super().data_received(data)
+
+        return Heard
 
     async def _serve(self, connection: ClientConnection) -> None:
         from hopsml.cluster import network, slot_gpus
@@ -232,9 +256,9 @@ class Agent:
         self.host = self.bootstrap.host or connection.local_address[0]
         self.held = network.hold_port(self.host, self.bootstrap.port_range)
         self.gpus = await asyncio.to_thread(slot_gpus.take, self.gpu_addresses, self.bootstrap.gpus)
-        self.outbox.put_nowait(self._hello())
+        self.outbox.put(self._hello())
         self._spawn(self._announce_server(self.server))
-        self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put_nowait)
+        self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put)
         self._spawn(self.check.tell(self.host, self.gpus.indices))
         pumps = [
             asyncio.create_task(self._send_all(connection)),
@@ -271,7 +295,7 @@ class Agent:
 
     async def _send_all(self, connection: ClientConnection) -> None:
         while True:
-            await connection.send(encode(await self.outbox.get()))
+            await connection.send(await self.outbox.take())
 
     async def _receive_all(self, connection: ClientConnection) -> None:
         async for frame in connection:
@@ -283,11 +307,13 @@ class Agent:
     async def _beat(self) -> None:
         while time.monotonic() - self.last_word < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
-            self.outbox.put_nowait(Heartbeat())
+            self.outbox.put(Heartbeat())
             if self.work is not None:
                 if (stepped := self.work.stepped()) is not None:
-                    self.outbox.put_nowait(stepped)
+                    self.outbox.put(stepped)
                 self.work.look_after_it()
+            elif problem := self.server.look_after(is_needed=True):
+                log.warning("%s", problem)
         self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
 
     async def _end(self) -> None:
@@ -325,11 +351,16 @@ class Agent:
             case Tell():
                 if self.work is not None and self.work.key == _key(message):
                     self.work.tell(message.data)
+            case LogTaken():
+                if self.work is not None and self.work.key == _key(message):
+                    self.work.log_taken(message.size)
             case Park():
                 if self.work is not None and self.work.formation.independent and self.work.key == _key(message):
                     self.work.finish()
                 if self.commits is not None and self.commits.run_id == message.run_id:
                     self.commits.slots.park = True
+            case Persist():
+                self._spawn(self._persist(message))
             case Stop():
                 if self.work is not None and self.work.key == _key(message):
                     self.work.stop(message.grace_s, message.flush_s, message.keep, message.dump)
@@ -344,7 +375,7 @@ class Agent:
             self._give_up("SIGTERM, twice")
             return
         self.warned = True
-        self.outbox.put_nowait(Draining("its agent was sent SIGTERM"))
+        self.outbox.put(Draining("its agent was sent SIGTERM", DRAIN_S))
         asyncio.get_running_loop().call_later(DRAIN_S, self._give_up, f"SIGTERM, {DRAIN_S:g} s ago")
 
     def _give_up(self, reason: str) -> None:
@@ -370,7 +401,7 @@ class Agent:
         except ConnectionError:
             return  # the launch meets it and says so
         message = ServerReady(server.modules, ready.mode, ready.import_s, ready.problem)
-        self.outbox.put_nowait(message)
+        self.outbox.put(message)
 
     def _launch(self, launch: Launch) -> None:
         from hopsml.cluster.gpus import environment_for
@@ -385,7 +416,8 @@ class Agent:
         work = Work(
             formation,
             launch,
-            send=self.outbox.put_nowait,
+            send=self.outbox.put,
+            room=self.outbox.room,
             folder=self.folder / launch.run_id if formation.changes else self.folder / f"{launch.run_id}-g0",
             environment=environment_for(launch.gpu_indices),
             sys_path=self.bootstrap.sys_path,
@@ -397,7 +429,7 @@ class Agent:
             work.refuse(conflict)
         self.work = work
         self.worker_port, self.held = self.held, self._next_port()
-        self.outbox.put_nowait(PortHeld(self.held.port))
+        self.outbox.put(PortHeld(self.held.port))
         self._spawn(self._run(work))
 
     def _commits_for(self, formation: Formation) -> HeldCommits | None:
@@ -406,7 +438,8 @@ class Agent:
         if not formation.elastic:
             return None
         if self.commits is None or self.commits.run_id != formation.run_id:
-            self.commits = HeldCommits(formation.run_id, self.folder / formation.run_id, self.bootstrap.token)
+            folder, token = self.folder / formation.run_id, self.bootstrap.token
+            self.commits = HeldCommits(formation.run_id, folder, token, self.outbox.put)
             self._spawn(self._open_door(self.commits))
         self.commits.slots.park, self.commits.slots.progress = False, -1
         return self.commits
@@ -414,7 +447,7 @@ class Agent:
     async def _open_door(self, commits: HeldCommits) -> None:
         await commits.door.open(self.host)
         if commits.door.identity is not None:
-            self.outbox.put_nowait(CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
+            self.outbox.put(CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
 
     async def _release(self, run_id: str) -> None:
         """The run has no further generation here: bring its last files away, give its commits' memory back."""
@@ -424,11 +457,18 @@ class Agent:
         if kept is not None and kept.key[0] == run_id:
             self.kept = None
             if commits is not None and kept.launch.rank == 0:
-                await commits.persist_last(kept.formation, lambda problem: None)
+                await commits.persist_last(kept.formation)
             await kept.tree.close(RELEASE_FLUSH_S)
             shutil.rmtree(kept.folder, ignore_errors=True)
         if commits is not None and commits.run_id == run_id:
             await commits.close()
+
+    async def _persist(self, message: Persist) -> None:
+        """Put the newest commit on shared storage, however long that takes: this agent goes, and nobody else has it."""
+        commits = self.commits
+        formation = next((one for (run_id, _), one in self.formations.items() if run_id == message.run_id), None)
+        if commits is not None and commits.run_id == message.run_id and formation is not None:
+            await commits.persist_last(formation, float("inf"))
 
     def _conflict(self, formation: Formation) -> str:
         """Whether this executor's environment holds what the user did not want replaced."""
@@ -465,18 +505,23 @@ class Agent:
         task.add_done_callback(self.tasks.discard)
 
 
-def _key(message: Tell | Park | Stop) -> tuple[str, int]:
+def _key(message: Tell | Park | Stop | LogTaken) -> tuple[str, int]:
     return message.run_id, message.generation
 
 
 def main() -> None:
-    """A local agent: the bootstrap arrives on standard input, whose end is the driver's death."""
-    index = int(sys.argv[1])
+    """A local agent: the bootstrap arrives on standard input, whose end is the driver's death.
+
+    Its last word goes into a pipe, where the driver can read it.
+    """
+    index, last_word = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(last_word, False)
     size = int.from_bytes(sys.stdin.buffer.read(4), "big")
     bootstrap = decode_bootstrap(sys.stdin.buffer.read(size))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its agents
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders and processes are put away
     reason = run_agent(bootstrap, index)
+    os.write(last_word, reason.encode()[:LAST_WORD_BYTES])
     if not reason.startswith("dismissed"):
         sys.exit(f"hopsml agent {index} ended: {reason}")
 

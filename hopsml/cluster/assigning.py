@@ -10,11 +10,12 @@ import msgspec
 
 from hopsml.cluster import resuming
 from hopsml.cluster.held_commits import HeldCommits
+from hopsml.cluster.layout import GROUP_NAMES, OURS, TRAINING_ROLES, group_variables
 from hopsml.cluster.local_tree import LocalTree
 from hopsml.cluster.protocol import Formation, Launch
 from hopsml.cluster.worker import Assignment
 
-_USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG", *GROUP_NAMES)
 
 
 def write(
@@ -53,6 +54,7 @@ def write(
         merge_scope=formation.merge_scope,
         scoped_allocator=formation.scoped_allocator,
         resume_checkpoint=_checkpoint(formation, folder, note),
+        resume_fits=_further_fits(formation, folder, note),
         environment=_environment(formation, launch, environment),
         hooks=formation.hooks,
         sys_path=sys_path,
@@ -65,16 +67,17 @@ def write(
 
 
 def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str]) -> dict[str, str]:
-    environment = {**formation.environment, **of_slot, **launch.environment}
-    honoured = formation.environment.get("HOPSML_HONOUR_ENVIRONMENT") == "1"
-    if honoured:
-        environment = {
-            name: value for name, value in environment.items() if name not in _USERS or name not in os.environ
-        }
-    if formation.cluster_json and not (honoured and "TF_CONFIG" in os.environ):
+    given = formation.environment
+    ours = {**of_slot, **launch.environment}
+    if launch.role in TRAINING_ROLES:
+        ours |= group_variables(formation.leader, formation.world_size)
+    if formation.cluster_json:
         task = f'{{"type": "{launch.role}", "index": {launch.task_index}}}'
-        environment["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
-    return environment
+        ours["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
+    if given.get("HOPSML_HONOUR_ENVIRONMENT") == "1":
+        users = {name for name in _USERS if name in given or name in os.environ}
+        ours = {name: value for name, value in ours.items() if name not in users}
+    return {**given, **ours, OURS: ",".join(name for name in GROUP_NAMES if name in ours)}
 
 
 def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
@@ -82,6 +85,14 @@ def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None])
     if not resuming.sources(formation):
         return ""
     found, passed_over = resuming.fetch(formation, folder / "resume")
+    for problem in passed_over:
+        note(f"a checkpoint is passed over: {problem}")
+    return found
+
+
+def _further_fits(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
+    """Folder with copies for further calls of ``fit``; empty where there are none."""
+    found, passed_over = resuming.fetch_further_fits(formation, folder / "resume" / "fits")
     for problem in passed_over:
         note(f"a checkpoint is passed over: {problem}")
     return found

@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import inspect
 import logging
+import os
 import pickle
 import sys
 import textwrap
@@ -24,6 +25,7 @@ from typing import Any, cast
 
 import cloudpickle
 
+from hopsml import redact
 from hopsml.cluster.captured_objects import (
     INSTALLED,
     code_objects,
@@ -34,6 +36,7 @@ from hopsml.cluster.captured_objects import (
     refusal,
     type_name,
 )
+from hopsml.cluster.kept_secrets import Keeper, Kept, left_in, seal
 from hopsml.errors import ArgumentTypeError, CaptureError
 
 logger = logging.getLogger(__name__)
@@ -53,13 +56,20 @@ class Captured:
     """A function and its arguments, ready to be shipped."""
 
     name: str
-    payload: bytes  # for ``restore``
+    payload: bytes  # without secrets, as it is recorded; ``shipped`` is for ``restore``
     preload: tuple[str, ...]  # frameworks that the function will need, of PRELOADABLE
     own_imports: tuple[str, ...]  # the user's modules that it imports when it runs, so they are not in the payload
     source: str  # "" if it is not available
     sha256: str  # of the payload: the bytes that were shipped
     code_sha256: str  # of the source, or else of the byte code: the same function has the same one tomorrow
     large: str = ""  # what makes it larger than NOTE_BYTES, in words
+    secrets: tuple[Kept, ...] = ()  # that ``payload`` has placeholders for
+    unrecorded: str = ""  # why ``payload`` must not be written down: a secret stands in it all the same
+
+    @property
+    def shipped(self) -> bytes:
+        """``payload`` with the secrets that it needs: for workers alone, never for a file that stays."""
+        return seal(self.payload, self.secrets)
 
 
 def capture(
@@ -82,7 +92,7 @@ def capture(
     if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
         raise ArgumentTypeError(f"args is {args!r:.80}; a dict from parameter names to values was expected")
     name = getattr(function, "__name__", type_name(function))
-    payload, seen = _payload(name, function, dict(args), limit_bytes, importable)
+    payload, seen, secrets, unrecorded = _without_secrets(name, function, dict(args), limit_bytes, importable)
     large = ""
     if len(payload) > NOTE_BYTES:
         parts = _largest(name, function, dict(args), importable)
@@ -106,6 +116,8 @@ def capture(
         sha256=hashlib.sha256(payload).hexdigest(),
         code_sha256=hashlib.sha256(source.encode() or _byte_code(function)).hexdigest(),
         large=large,
+        secrets=secrets,
+        unrecorded=unrecorded,
     )
 
 
@@ -129,9 +141,10 @@ class _Refused(Exception):
 class _Seen:
     """What the functions that are shipped will import."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeper: Keeper | None = None) -> None:
         self.modules: set[str] = set()  # top-level names
         self.own_imports: set[str] = set()
+        self.keeper = keeper
 
     def look_at(self, obj: object, importable: Collection[str]) -> None:
         """Notes the module that an object comes from, and the imports in the code of a shipped function."""
@@ -139,6 +152,8 @@ class _Seen:
         if isinstance(obj, FunctionType) and _by_value(obj, importable):
             for code in code_objects(obj.__code__):
                 self._look_at_code(code, importable)
+            if self.keeper is not None:
+                self.keeper.remember_literals(_source(obj))
 
     def _look_at_code(self, code: CodeType, importable: Collection[str]) -> None:
         imported = {
@@ -162,6 +177,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._importable = importable
         self._limit_bytes = limit_bytes
         self._seen = seen
+        if seen.keeper is not None:  # asked for everything, before all else
+            self.persistent_id = seen.keeper.placeholder
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for everything but plain numbers, texts and containers."""
@@ -232,10 +249,33 @@ def _dump(pickler: _Pickler, obj: object) -> None:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _payload(
+def _without_secrets(
     name: str, function: object, args: dict[str, Any], limit_bytes: int, importable: Collection[str]
+) -> tuple[bytes, _Seen, tuple[Kept, ...], str]:
+    """The payload with placeholders for secrets, those secrets, and why it cannot be recorded for all that."""
+    while True:
+        known = redact.known()
+        keeper = Keeper(known)
+        payload, seen = _payload(name, function, args, limit_bytes, importable, keeper)
+        for value, found in keeper.found.items():
+            redact.register(found, value)
+        if redact.known() == known:  # else one was met before what tells that it is a secret
+            break
+    variables = redact.of_environment(os.environ)
+    secrets = tuple(Kept(name, value, variables.get(str(value), "")) for name, value in keeper.kept.items())
+    left = left_in(payload, known)
+    why = (
+        f"what {name} captures holds {', '.join(left)} in a form that cannot be left out, such as an array; pass it as text"
+        if left
+        else ""
+    )
+    return payload, seen, secrets, why
+
+
+def _payload(
+    name: str, function: object, args: dict[str, Any], limit_bytes: int, importable: Collection[str], keeper: Keeper
 ) -> tuple[bytes, _Seen]:
-    buffer, seen = _Buffer(limit_bytes, keep=True), _Seen()
+    buffer, seen = _Buffer(limit_bytes, keep=True), _Seen(keeper)
     try:
         _dump(_Pickler(buffer, importable, limit_bytes, seen), (function, args))
     except _TooLarge:

@@ -13,6 +13,7 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable
 
+from hopsml.cluster.front import Front, Stranger, with_streams
 from hopsml.cluster.tls import Identity, make_identity
 
 _REQUEST = struct.Struct("<43sq")
@@ -27,7 +28,7 @@ class CommitDoor:
     def __init__(self, token: str, find: Callable[[int], memoryview | None]) -> None:
         """``find``: the content of the commit of a step, None where it is not held."""
         self._token, self._find = token.encode(), find
-        self._server: asyncio.Server | None = None
+        self._server: Front | None = None
         self.identity: Identity | None = None
         self.port = 0
 
@@ -39,10 +40,8 @@ class CommitDoor:
     async def open(self, host: str) -> None:
         """Listen on a free port of ``host``."""
         self.identity = await asyncio.to_thread(make_identity, "hopsml-agent")
-        self._server = await asyncio.start_server(
-            self._serve, host, 0, ssl=self.identity.context, ssl_handshake_timeout=STALL_S
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = Front(with_streams(self._serve), self.identity.context)
+        self.port = await self._server.open(host)
 
     async def close(self) -> None:
         """Nobody may come any more."""
@@ -50,11 +49,14 @@ class CommitDoor:
             self._server.close()
             self._server = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await asyncio.wait_for(reader.readexactly(_REQUEST.size), STALL_S)
             token, step = _REQUEST.unpack(request)
-            content = self._find(step) if hmac.compare_digest(token, self._token) else None
+            content = None
+            if hmac.compare_digest(token, self._token):
+                stranger.left()
+                content = self._find(step)
             writer.write(_LENGTH.pack(-1 if content is None else len(content)))
             for start in range(0, len(content or b""), CHUNK):
                 assert content is not None
@@ -65,6 +67,7 @@ class CommitDoor:
             pass  # whoever asked is gone
         finally:
             writer.close()
+            stranger.left()
 
 
 async def fetch(

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from hopsml.cluster.inbox import Inbox
 
 
+def untold(*said: object) -> None:
+    """Where nobody listens."""
+
+
 @dataclass(frozen=True)
 class CommitPort:
     """An elastic worker's way to its agent: where commits are written, and how they are announced."""
@@ -57,9 +61,11 @@ class WorkerContext:
     merge_scope: int | str = 32  # 1 = none, n = gradients a collective, "all"
     scoped_allocator: bool = True
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
+    resume_fits: Path | None = None  # with those of the function's further calls of fit: fit-2/step-000000120/
     commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
     trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
+    progress: Callable[[int, int, str], None] = field(default=untold, repr=False, compare=False)  # done, total, unit
     say: Callable[[bytes], None] = field(default=lambda data: None, repr=False, compare=False)  # to the driver
     event_pipe: int = -1  # the descriptor behind ``send`` and ``say``: a process that is forked from this one closes it
     inbox: Inbox | None = field(default=None, repr=False, compare=False)  # what the driver tells

@@ -7,6 +7,7 @@ that is not its sender's is refused and counted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 import time
@@ -20,22 +21,27 @@ from hopsml.cluster import endings, gang, pool, protocol
 from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.asking import submit
-from hopsml.cluster.backends.base import Backend
+from hopsml.cluster.backends.base import Backend, Warned
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.forming import Former, is_ready
 from hopsml.cluster.gang import Phase
 from hopsml.cluster.gang_for import gang_for
-from hopsml.cluster.hearing import hear
+from hopsml.cluster.hearing import hear, hear_of_checkpoint
 from hopsml.cluster.preflight.inspection import Inspection
 from hopsml.cluster.run_state import Change, RunState
 from hopsml.cluster.sessions import Session, Sessions
 from hopsml.cluster.waiting import waiting_text, why_missing
 from hopsml.cluster.zygote_process import ZygoteProcess
+from hopsml.delivery import logger_aside
 from hopsml.errors import CoordinatorLost
+
+log = logger_aside("hopsml.coordinator")
 
 TICK_S = 0.25
 RENEW_S = 1.0
 LINGER_S = 2.0  # after the last agent has gone
+STANDSTILL_S = 3.0  # agents say something every second
+CATCH_UP_S = 0.1  # for reading what has come meanwhile: words, and ends of connections
 
 
 class Coordinator:
@@ -70,6 +76,7 @@ class Coordinator:
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._loop = self._runner.get_loop()
         self._closing = asyncio.Event()
+        self._agent_lost = asyncio.Event()
         self._ready = threading.Event()
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run_loop, name="hopsml-coordinator", daemon=True)
@@ -134,6 +141,7 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ the loop
 
     def _run_loop(self) -> None:
+        self._loop.set_exception_handler(_log_aside)
         try:
             # Not in the context of whoever began it: a notebook's output would go to the cell of its first run for ever.
             self._runner.run(self._serve(), context=contextvars.Context())
@@ -154,9 +162,10 @@ class Coordinator:
         async with server:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
-            watch = asyncio.create_task(self._watch_backend())
+            watches = [asyncio.create_task(self._watch_backend()), asyncio.create_task(self._watch_executors())]
             await self._keep_time()
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
             await self._wind_up()
 
     async def _keep_time(self) -> None:
@@ -168,6 +177,9 @@ class Coordinator:
             if now - renewed >= RENEW_S:
                 renewed = now
                 self.door.renew()
+                if self.zygote is not None and (problem := self.zygote.look_after()):
+                    for run in self.runs.values():
+                        run.state.publish(Change("note", text=problem))
             self.inspection.tick()
             self._pool(self.pool.tick(time.monotonic(), self._others_wait))
             self._close_when_idle()
@@ -177,20 +189,32 @@ class Coordinator:
                 pass
 
     async def _watch_backend(self) -> None:
-        """Beside the timers, not among them: a JVM that does not answer must not stop leases and deadlines."""
+        """Whether it is there; asked at once when an agent is lost, as that may be why.
+
+        Beside the timers, not among them: a JVM that does not answer must not stop leases and deadlines.
+        """
         while True:
-            idle = bool(self.pool.idle())
-            tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
+            self._agent_lost.clear()
             if gone := await asyncio.to_thread(self.backend.gone) if self.runs else "":
                 for run_id in list(self.runs):
                     self._event(run_id, gang.Refused(gone, "application"))
-            self._others_wait, going = await asyncio.to_thread(self._look, idle, tasks) if tasks else (False, {})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._agent_lost.wait(), TICK_S)
+
+    async def _watch_executors(self) -> None:
+        """What idle agents keep others from, and which executors go away: slower answers, so asked for separately."""
+        while True:
+            idle = bool(self.pool.idle())
+            tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
+            self._others_wait, going = (
+                await asyncio.to_thread(self._look, idle, tasks) if tasks or self.runs else (False, {})
+            )
             for session in list(self.door.agents.values()):
                 if reason := going.get(session.hello.task):
-                    self._drain(session, reason)
+                    self._drain(session, reason.text, reason.time_s)
             await asyncio.sleep(TICK_S)
 
-    def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, str]]:
+    def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, Warned]]:
         """On a thread that may block: whether others wait for what is idle, and whose executors go away."""
         return idle and self.backend.others_wait(), self.backend.leaving(tasks)
 
@@ -234,14 +258,15 @@ class Coordinator:
 
     def left(self, session: Session, reason: str) -> None:
         """An agent is gone."""
+        self._agent_lost.set()
+        self.pool.lost(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
         self.inspection.left(session.agent_id)
         if session.work is not None:
             place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
             self._event(session.work[0], gang.MemberLost(session.agent_id, place))
         if session.was_cut:  # a frozen one would hold its slot for ever
             self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
-        returns = self.backend.restarts_agents and not self._closing.is_set()
-        self._pool(self.pool.disconnected(session.agent_id, returns, time.monotonic()))
+        self._pool(self.pool.serve(time.monotonic()))
 
     def patience_s(self, session: Session) -> float:
         """How long this agent may be silent: less where its group can go on without it."""
@@ -269,7 +294,10 @@ class Coordinator:
                 self.inspection.said(session, message)
                 return
             case protocol.Draining():
-                self._drain(session, message.reason)
+                self._drain(session, message.reason, message.time_s)
+                return
+            case protocol.Persisted():
+                self._persisted(session, message)
                 return
             case protocol.Hello():
                 raise msgspec.DecodeError("a second hello")
@@ -282,12 +310,22 @@ class Coordinator:
             )
             return
         event = hear(run, session.agent_id, message)
+        if isinstance(message, protocol.LogLines) and message.size:
+            session.post(protocol.LogTaken(*key, message.size))
         if event is not None:
             self._event(message.run_id, event)
 
     # ------------------------------------------------------------------------------------------ runs
 
     def _begin(self, request: RunRequest, state: RunState) -> None:
+        """A run that follows a standstill of this interpreter begins once it is known which agents have outlived that."""
+        now = time.monotonic()
+        if any(now - session.heard > STANDSTILL_S for session in self.door.agents.values()):
+            self._loop.call_later(CATCH_UP_S, self._begin_now, request, state)
+        else:
+            self._begin_now(request, state)
+
+    def _begin_now(self, request: RunRequest, state: RunState) -> None:
         self._begun += 1
         if request.spec.run_id in self.runs:  # two projects of one application count their runs alike
             where = self.runs[request.spec.run_id].request.run_url
@@ -349,6 +387,9 @@ class Coordinator:
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
                             session.post(protocol.Park(run.run_id, action.generation))
+                case gang.PersistCommit():
+                    if session := self.door.agents.get(action.agent_id):
+                        session.post(protocol.Persist(run.run_id))
                 case gang.DropAgents():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
@@ -364,26 +405,36 @@ class Coordinator:
 
     def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
         """These agents have passed the preflight, or need not."""
-        if not self._former.grant(run, agent_ids):
-            self.pool.returned(agent_ids, time.monotonic())
+        self._former.grant(run, agent_ids)
 
     def _take_back(self, run: ActiveRun, action: gang.ReturnAgents) -> None:
         self.inspection.returned(action.agent_ids)
         for agent_id in action.agent_ids:
             if session := self.door.agents.get(agent_id):
-                session.work = None
-                if run.request.spec.changes:
-                    session.post(protocol.Release(run.run_id))
-        sessions = [session for agent_id in action.agent_ids if (session := self.door.agents.get(agent_id))]
-        leaving = {session.agent_id: action.leave or session.leaving for session in sessions}
-        for agent_id, reason in leaving.items():
-            if reason:
-                self._pool(self.pool.dismiss((agent_id,), reason))
-        staying = tuple(agent_id for agent_id in action.agent_ids if not leaving.get(agent_id))
-        self._pool(self.pool.returned(staying, time.monotonic()))
+                self._let_go(run, session)
+        if action.leave:
+            self._pool(self.pool.dismiss(action.agent_ids, action.leave))
+        else:
+            self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
 
-    def _drain(self, session: Session, reason: str) -> None:
-        """Its node goes away: out of its group at the next commit, or at once where it has none. Told once."""
+    @staticmethod
+    def _let_go(run: ActiveRun, session: Session) -> None:
+        """The agent works for this run no more."""
+        session.work = None
+        if run.request.spec.changes:
+            session.post(protocol.Release(run.run_id))
+
+    def _persisted(self, session: Session, message: protocol.Persisted) -> None:
+        """Of an agent that the run holds, whatever the generation in which it has made the commit."""
+        run = self.runs.get(message.run_id)
+        if run is None or session.work is None or session.work[0] != message.run_id:
+            return
+        event = hear_of_checkpoint(run, session.agent_id, message)
+        if event is not None:
+            self._event(message.run_id, event)
+
+    def _drain(self, session: Session, reason: str, time_s: float | None) -> None:
+        """Its node goes away, in ``time_s`` seconds: out of its group before, or at once where it has none. Told once."""
         if session.leaving:
             return
         session.leaving = reason
@@ -391,14 +442,18 @@ class Coordinator:
         if run is None:
             self._pool(self.pool.dismiss((session.agent_id,), reason))
         else:
-            self._pool(self.pool.leaves(session.agent_id, time.monotonic()))
-            self._event(run.run_id, gang.DrainAsked(session.agent_id, reason))
+            self.pool.leaves(session.agent_id, reason)
+            self._event(run.run_id, gang.DrainAsked(session.agent_id, reason, time_s))
+            self._pool(self.pool.serve(time.monotonic()))
 
     def _conclude(self, run: ActiveRun, outcome: gang.Conclude) -> None:
         run_id = run.run_id
         del self.runs[run_id]
-        self._pool(self.pool.withdraw(run_id, time.monotonic()))
+        for session in self.door.agents.values():  # whatever the gang has not given back
+            if session.work is not None and session.work[0] == run_id:
+                self._let_go(run, session)
         self.inspection.ended(run_id)
+        self._pool(self.pool.withdraw(run_id, time.monotonic()))
         missing = why_missing(run, outcome, self.pool, self.backend, self.runs) if outcome.error == "start" else ""
         failure = run.failures.get(outcome.agent_id)
         error = endings.error_of(
@@ -412,7 +467,10 @@ class Coordinator:
         for action in actions:
             match action:
                 case pool.Grant():
-                    self.inspection.granted(action.run_id, action.agent_ids)
+                    if action.run_id in self.runs:
+                        self.inspection.granted(action.run_id, action.agent_ids)
+                    else:  # it ended while the actions before this one were carried out
+                        self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
                 case pool.Submit():
                     self._submit(action)
                 case pool.CancelAsk():
@@ -449,3 +507,8 @@ class Coordinator:
 
     def _waiting(self) -> list[ActiveRun]:
         return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]
+
+
+def _log_aside(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody has caught in the loop: asyncio itself would wait for whoever reads the log."""
+    log.error("%s", context.get("message", "an error in the coordinator's loop"), exc_info=context.get("exception"))

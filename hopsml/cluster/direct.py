@@ -8,10 +8,13 @@ to somebody else, so it can be handled where it is parsed, and what is posted mu
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from hopsml.cluster.front import Stranger
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -38,6 +41,12 @@ def direct(base: type[ServerConnection]) -> type[ServerConnection]:
     class DirectConnection(base):  # type: ignore[valid-type, misc]
         take: Take | None = None
         end: asyncio.Future[None] | None = None
+        stranger: Stranger | None = None  # until it has shown the token
+        heard = 0.0  # monotonic seconds, of the last byte: a large message takes a while to arrive
+
+        def data_received(self, data: bytes) -> None:
+            self.heard = time.monotonic()
+            super().data_received(data)
 
         async def receive(self, take: Take) -> None:
             """Hand every message to ``take``; raises what it raises, and ConnectionClosed when the other side leaves."""
@@ -64,6 +73,8 @@ def direct(base: type[ServerConnection]) -> type[ServerConnection]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
+            if self.stranger is not None:
+                self.stranger.left()
             self.give_up(self.close_exc)
 
     return DirectConnection

@@ -10,15 +10,19 @@ it at once. The survivors' agents keep the training state, and the next generati
 any of them holds.
 
 An error that the user's own code raised ends the run: it would come again. The death of a process, an agent, an
-executor or a host does not, unless it happens again and again without a commit in between.
+executor or a host does not, unless it happens again and again without a commit in between. A newcomer that fails before
+the first commit of the group with it costs only its own place, in whatever way it fails: the group goes on as it was. A
+store that does not answer, where a checkpoint has to be read, is waited for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hopsml.cluster.blame import Failure, first_of
+from hopsml.cluster.draining import Drains
 from hopsml.cluster.exclusions import Exclusions
-from hopsml.cluster.gang import Gang, Member
+from hopsml.cluster.gang import Gang, Member, failure_of
 from hopsml.cluster.gang_types import (
     Action,
     AskAgents,
@@ -33,6 +37,8 @@ from hopsml.cluster.gang_types import (
     Note,
     Parked,
     ParkWorkers,
+    PersistCommit,
+    Persisted,
     Phase,
     Ready,
     ResizeAsked,
@@ -43,17 +49,10 @@ from hopsml.cluster.gang_types import (
     StopWorkers,
 )
 from hopsml.cluster.pace import Pace
+from hopsml.cluster.signs import Signs
 
 END_S = 10.0  # for ending the workers of a generation: they are killed, not asked
-
-
-@dataclass(frozen=True)
-class _Failure:
-    agent_id: str
-    rank: int
-    cause: str
-    secondary: bool = False
-    raised: bool = False
+STORE_MOST_S = 30.0  # between two looks whether a store that was away answers
 
 
 @dataclass
@@ -64,16 +63,22 @@ class ElasticGang(Gang):
     spares: dict[str, bool] = field(default_factory=dict)  # agents without a worker -> has imported everything
     hosts: dict[str, str] = field(default_factory=dict)
     commits: dict[str, int] = field(default_factory=dict)  # agent -> newest step that it holds
-    leaving: dict[str, str] = field(default_factory=dict)
+    leaving: dict[str, str] = field(default_factory=dict)  # agents whose nodes go away -> why
+    drains: Drains = field(default_factory=Drains)
+    reached: int = -1  # the newest step that anybody has committed
     base: int = -1  # the commit that the generation went on from
     resets: int = 0
     fruitless: int = 0
     parked: int | None = None  # the step at which the first worker of the generation has parked
     start_at: float | None = None  # a beginning group starts without those that are still to come
     why: str = ""  # what ended the last generation
-    failures: list[_Failure] = field(default_factory=list)
+    proven: frozenset[str] = frozenset()  # the members of the last generation that made a commit
+    store_away: float | None = None  # since when
+    store_tries: int = 0
+    try_again_at: float = 0.0  # the store may be back then
     pace: Pace = field(default_factory=lambda: Pace(0.0))
     exclusions: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))
+    unfit: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))  # agents that have failed as newcomers
 
     @property
     def training(self) -> tuple[Phase, ...]:
@@ -84,8 +89,16 @@ class ElasticGang(Gang):
         """The first actions."""
         self.target = self.spec.size
         self.exclusions = Exclusions(self.spec.host_failure_limit, self.spec.cooldown_s)
+        self.unfit = Exclusions(1, self.spec.cooldown_s)
+        self.pace = Pace(now, self.spec.progress_timeout_s)
         self.deadline = now + self.spec.start_timeout_s
         return [AskAgents(self.spec.minimum, self.target)]
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """As in ``Gang``; and whatever has happened, the newest state must not go with the nodes that go away."""
+        actions = super().handle(event, now)
+        goes_on = self.phase in (*self.training, Phase.SETTLING, Phase.REFORMING, Phase.WAITING)
+        return actions + self._secure() if self.leaving and goes_on else actions
 
     def _other(self, event: Event, now: float) -> list[Action]:
         match event:
@@ -93,34 +106,58 @@ class ElasticGang(Gang):
                 if event.agent_id in self.spares:
                     self.spares[event.agent_id] = True
                 return self._use_spares(now)
-            case Stepped():
-                return self._stepped(event, now)
             case Committed():
                 return self._committed(event, now)
             case Parked():
                 return self._parked(event, now)
             case DrainAsked():
                 return self._drain(event, now)
+            case Persisted():
+                self.drains.persisted(event.step, event.seconds, event.agent_id in self.leaving)
+                return self._let_go(now) if self.phase is Phase.WAITING else []
             case ResizeAsked():
                 self.target = max(event.size, self.spec.minimum)
-                return [AskAgents(0, self.target), *self._use_spares(now)]
+                if self.phase is Phase.STOPPING:
+                    return []
+                return [AskAgents(0, self.target), *self._use_spares(now), *self._shed()]
         return []
 
     def _stepped(self, event: Stepped, now: float) -> list[Action]:
+        notes = super()._stepped(event, now)
+        if event.step < 0:
+            return notes
         self.pace.stepped(event.agent_id, event.step, event.stopped, now, event.age_s)
         member = self.members.get(event.agent_id)
         if member is None or self.phase is not Phase.RUNNING or not self.pace.newly_slow(event.agent_id):
-            return []
+            return notes
         host = self.hosts.get(event.agent_id, "")
-        return [Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step")]
+        return [
+            *notes,
+            Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step"),
+        ]
 
     # -------------------------------------------------------------------------------- who could take part
 
     def _granted(self, event: Granted, now: float) -> list[Action]:
+        if self.phase is Phase.STOPPING:
+            return [ReturnAgents(event.agent_ids)]
         ready = event.ready or (False,) * len(event.agent_ids)
         self.spares |= dict(zip(event.agent_ids, ready, strict=True))
         self.hosts |= dict(zip(event.agent_ids, event.hosts or event.agent_ids, strict=True))
         return self._use_spares(now)
+
+    def _shed(self) -> list[Action]:
+        """Give back the spares of a group that is as large as it shall be; those that leave go by themselves.
+
+        Members that leave do not count: spares are to succeed them.
+        """
+        staying = [agent_id for agent_id in self.members if agent_id not in self.leaving]
+        if self.phase not in self.training or len(staying) < self.target:
+            return []
+        surplus = tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving)
+        for agent_id in surplus:
+            self._forget(agent_id)
+        return [ReturnAgents(surplus)] if surplus else []
 
     def _use_spares(self, now: float) -> list[Action]:
         if self.phase is Phase.WAITING:
@@ -128,16 +165,23 @@ class ElasticGang(Gang):
         return self._consider_change(now) if self.phase is Phase.RUNNING else []
 
     def _usable(self, now: float) -> list[str]:
-        """Spares on hosts that are not set aside; where all are on one host, there is nowhere else to go."""
+        """Spares on hosts that are not set aside; where all are on one host, there is nowhere else to go.
+
+        Those that failed as newcomers wait as well, unless it cannot be done without them.
+        """
         hosts = {self.hosts.get(agent_id, "") for agent_id in (*self.spares, *self.members)}
-        return [
+        usable = [
             agent_id
             for agent_id in self.spares
             if agent_id not in self.leaving
             and (len(hosts) == 1 or not self.exclusions.excluded(self.hosts.get(agent_id, ""), now))
         ]
+        fit = [agent_id for agent_id in usable if not self.unfit.excluded(agent_id, now)]
+        return fit if len(fit) >= self.spec.minimum or self.members else usable
 
     def _start_if_enough(self, now: float) -> list[Action]:
+        if now < self.try_again_at:
+            return []
         usable = self._usable(now)
         if len(usable) < self.spec.minimum:
             self.start_at = None
@@ -151,7 +195,10 @@ class ElasticGang(Gang):
     def _form(self, usable: list[str], now: float) -> list[Action]:
         ready = [agent_id for agent_id in usable if self.spares[agent_id]]
         candidates = ready if len(ready) >= self.spec.minimum and self.generation else usable
-        newest = max(self.commits.values(), default=-1)
+        newest, stored = max(self.commits.values(), default=-1), self.drains.stored
+        if self.drains.handed_over > newest:  # else what the survivors hold is enough, and no store needs to answer
+            self.commits.clear()
+            newest = -1
         candidates.sort(key=lambda agent_id: -self.commits.get(agent_id, -1))  # who has the state must be among them
         chosen = tuple(candidates[: self.target])
         for agent_id in chosen:
@@ -163,11 +210,28 @@ class ElasticGang(Gang):
         self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(chosen)}
         self.phase, self.deadline, self.start_at = Phase.FORMING, now + self.spec.start_timeout_s, None
         self.base, self.parked, self.failures = newest, None, []
-        self.pace = Pace(now, self.spec.progress_timeout_s)
+        self.signs, self.left_at = Signs(), None
+        self.pace = self.pace.following(now)
         # On hosts that are set aside there may be agents that have the newest state and are not members.
         holders = tuple(a for a in (*chosen, *self.spares) if newest >= 0 and self.commits.get(a) == newest)
-        start = StartGeneration(self.generation, chosen, newest, holders, self.why)
-        return [*([ReturnAgents(surplus)] if surplus else []), start]
+        start = StartGeneration(self.generation, chosen, newest, holders, self.why, -1 if newest >= 0 else stored)
+        return [
+            *([ReturnAgents(surplus)] if surplus else []),
+            *self._lost_commits(newest if newest >= 0 else stored),
+            start,
+        ]
+
+    def _lost_commits(self, step: int) -> list[Action]:
+        """What nobody can go on from any more, said when the training goes on from an earlier ``step``."""
+        reached, self.reached = self.reached, step
+        if step >= reached:
+            return []
+        where = (
+            f"goes on from step {step}"
+            if step >= 0
+            else "begins where this run began, since there is no checkpoint either"
+        )
+        return [Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
 
     def assign_ranks(self, agent_ids: tuple[str, ...]) -> None:
         """The layout's order of the members that were just chosen."""
@@ -180,7 +244,7 @@ class ElasticGang(Gang):
         actions = super()._started(event, now)
         if event.agent_id in self.members:  # it has got the state that the generation goes on from
             self.commits[event.agent_id] = max(self.base, self.commits.get(event.agent_id, -1))
-        return actions + ([*self._let_go(), *self._consider_change(now)] if self.phase is Phase.RUNNING else [])
+        return actions + ([*self._let_go(now), *self._consider_change(now)] if self.phase is Phase.RUNNING else [])
 
     def _consider_change(self, now: float) -> list[Action]:
         """Park the workers where somebody shall leave, or a newcomer that has imported everything is there."""
@@ -189,6 +253,9 @@ class ElasticGang(Gang):
         leaving = [agent_id for agent_id in self.members if agent_id in self.leaving]
         ready = [agent_id for agent_id in self._usable(now) if self.spares[agent_id]]
         if leaving:
+            successors = min(self.target, len(self.members)) - (len(self.members) - len(leaving))
+            if len(ready) < successors and not self.drains.must_park(leaving, now, self.pace.usual_s):
+                return []
             why = f"rank {self.members[leaving[0]].rank} leaves: {self.leaving[leaving[0]]}"
         elif len(self.members) > self.target:
             why = f"resized to {self.target} workers"
@@ -202,18 +269,30 @@ class ElasticGang(Gang):
     def _committed(self, event: Committed, now: float) -> list[Action]:
         if event.agent_id not in self.members:
             return []
-        self.commits[event.agent_id] = max(event.step, self.commits.get(event.agent_id, -1))
+        self._holds(event.agent_id, event.step)
         if event.step > self.base:
             self.fruitless = 0
+            self._prove()
         return self._reform_if_agreed(now)
+
+    def _prove(self) -> None:
+        """With its first commit the group has shown that it works, the newcomers among it too."""
+        self.proven = frozenset(self.members)
+        self.store_away, self.store_tries = None, 0
 
     def _parked(self, event: Parked, now: float) -> list[Action]:
         if event.agent_id not in self.members or self.phase is not Phase.PARKING:
             return []
-        self.commits[event.agent_id] = max(event.step, self.commits.get(event.agent_id, -1))
+        self._holds(event.agent_id, event.step)
+        if event.step > self.base:
+            self._prove()
         if self.parked is None:
             self.parked, self.deadline = event.step, now + self.spec.agree_s
         return self._reform_if_agreed(now)
+
+    def _holds(self, agent_id: str, step: int) -> None:
+        self.commits[agent_id] = max(step, self.commits.get(agent_id, -1))
+        self.reached = max(step, self.reached)
 
     def _reform_if_agreed(self, now: float) -> list[Action]:
         """Once all hold the state at which the first one stopped, nothing has to be sent around."""
@@ -227,33 +306,49 @@ class ElasticGang(Gang):
         if event.agent_id not in self.spares and event.agent_id not in self.members:
             return []
         self.leaving[event.agent_id] = event.reason
-        if event.agent_id in self.members:
-            return self._use_spares(now)
-        return [] if self._is_last_holder(event.agent_id) else self._let_go()
+        self.drains.warn(event.agent_id, now, self.spec.drain_s if event.time_s is None else event.time_s)
+        if (member := self.members.get(event.agent_id)) is None:
+            return self._let_go(now)
+        return [Note(f"rank {member.rank} is about to leave ({event.reason})"), *self._use_spares(now)]
 
     def _is_last_holder(self, agent_id: str) -> bool:
         """Whether nobody that stays has as new a commit: then it must stay until somebody has got it."""
         staying = [step for other, step in self.commits.items() if other not in self.leaving]
         return self.commits.get(agent_id, -1) > max(staying, default=-1)
 
-    def _let_go(self) -> list[Action]:
+    def _is_needed(self, agent_id: str, now: float) -> bool:
+        """Whether an agent that leaves has to stay for its state: others can get it there, or it is nowhere else yet."""
+        if not self._is_last_holder(agent_id):
+            return False
+        fetched = self.phase is Phase.FORMING or len(self._usable(now)) >= self.spec.minimum
+        return fetched or not self.drains.is_safe(self.commits[agent_id])
+
+    def _let_go(self, now: float) -> list[Action]:
         """Those that leave and are not needed any more."""
         actions: list[Action] = []
-        for agent_id, reason in [one for one in self.leaving.items() if one[0] in self.spares]:
-            self._forget(agent_id)
-            actions.append(ReturnAgents((agent_id,), reason))
+        for agent_id, reason in list(self.leaving.items()):
+            if agent_id in self.spares and not self._is_needed(agent_id, now):
+                self._forget(agent_id)
+                actions.append(ReturnAgents((agent_id,), reason))
         return actions
+
+    def _secure(self) -> list[Action]:
+        """Have a commit that only agents hold that leave put on shared storage, whoever may fetch it besides."""
+        asked = self.drains.to_store(self.commits, self.leaving, once=self.phase in (Phase.RUNNING, Phase.PARKING))
+        return [PersistCommit(asked)] if asked is not None else []
 
     # -------------------------------------------------------------------------------- failures
 
     def _failed(self, event: Failed, now: float) -> list[Action]:
+        actions = super()._failed(event, now)
         member = self.members.get(event.agent_id)
-        if member is None or member.failed or self.phase not in (*self.training, Phase.REFORMING):
-            return []
-        member.failed = True
-        failure = _Failure(event.agent_id, member.rank, event.cause, event.secondary, event.raised)
-        self.failures.append(failure)
-        return self._reform(now) if self.phase in self.training else []
+        if self.phase is Phase.REFORMING and member is not None and not member.failed:
+            member.failed = True
+            self.failures.append(failure_of(event, member))
+        return actions
+
+    def _settled(self, now: float) -> list[Action]:
+        return self._reform(now)
 
     def _lost(self, event: MemberLost, now: float) -> list[Action]:
         member = self.members.get(event.agent_id)
@@ -262,14 +357,17 @@ class ElasticGang(Gang):
             return []
         member.lost = True
         actions: list[Action] = []
-        if self.phase in self.training and not member.over:
-            self.failures.append(_Failure(event.agent_id, member.rank, event.reason))
+        ends_it = self.phase in (*self.training, Phase.SETTLING)
+        if not member.over and (ends_it or (self.phase is Phase.REFORMING and self.failures)):
+            self.failures.append(Failure(event.agent_id, member.rank, event.reason, outside=True))
+        if not member.over and ends_it:
             actions = self._reform(now)
         return actions + self._over(event.agent_id, now)
 
     def _forget(self, agent_id: str) -> None:
         for table in (self.spares, self.commits, self.leaving):
             table.pop(agent_id, None)
+        self.drains.forget(agent_id)
 
     # -------------------------------------------------------------------------------- from one generation to the next
 
@@ -294,51 +392,103 @@ class ElasticGang(Gang):
             verdict = self._verdict(now, actions)
             if verdict is not None:
                 return actions + self._end(verdict, now)
-        for agent_id in [agent_id for agent_id in self.leaving if agent_id in self.members]:
-            if self._is_last_holder(agent_id):
-                continue
-            reason, self.members[agent_id].lost = self.leaving[agent_id], True
-            self._forget(agent_id)
-            actions.append(ReturnAgents((agent_id,), reason))
         self.spares |= {agent_id: True for agent_id, member in self.members.items() if not member.lost}
         self.members = {}
+        actions += self._let_go(now)
         self.generation += 1
         self.phase, self.deadline = Phase.WAITING, now + self.spec.min_workers_timeout_s
-        step = max(self.commits.values(), default=-1)
-        actions.append(Note(f"generation {self.generation - 1} ended at {_commit(step)}: {self.why}"))
+        newest = max(self.commits.values(), default=-1)
+        step = max(newest, self.drains.handed_over) if newest >= 0 else self.drains.stored
+        where = (
+            f"ended at step {step}" if step >= 0 else "ended; no agent holds a commit, so the newest checkpoint counts"
+        )
+        actions.append(Note(f"generation {self.generation - 1} {where}: {self.why}"))
         return actions + self._start_if_enough(now)
 
     def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
         """How the run ends by the failures of this generation; None where it goes on."""
-        first = next((failure for failure in self.failures if not failure.secondary), self.failures[0])
-        blamed = Conclude(Phase.FAILED, "worker", first.cause, first.agent_id, first.rank)
-        if first.raised and not first.secondary:
+        first, blamed = first_of(self.failures), self._blamed()
+        self.why = f"rank {first.rank}: {first.cause}"
+        if first.storage:
+            return self._wait_for_store(first, now, actions)
+        if self._costs_only_its_place(first):
+            self._set_aside(first, now, actions)
+            return None
+        if (first.raised and not first.echo) or blamed.agent_id != first.agent_id:
             return blamed
         self.resets += 1
-        self.why = f"rank {first.rank}: {first.cause}"
         # Commits of agents that are gone do not count: what was lost with them has to be done again.
         advanced = max(self.commits.values(), default=-1) > self.base
         self.fruitless = 0 if advanced else self.fruitless + 1
         if self.spec.reset_limit is not None and self.resets > self.spec.reset_limit:
             return _with_reason(blamed, f"the reset limit of {self.spec.reset_limit} is reached")
-        if self.fruitless >= self.spec.fruitless_limit:
+        if self.fruitless >= self.spec.fruitless_limit and (newcomers := self._newcomers()):
+            self.fruitless = self.spec.fruitless_limit - 1  # whoever died: it was the growth that did no good
+            text = "no generation with the newcomers has come to a commit, and the group goes on as it was before"
+            actions.append(Note(f"{text}; they may try again later: {first.cause}"))
+            for agent_id in newcomers:
+                self.unfit.failed(agent_id, now)
+        elif self.fruitless >= self.spec.fruitless_limit:
             return _with_reason(blamed, f"{self.fruitless} generations in a row ended without a new commit")
-        host = self.hosts.get(first.agent_id, "")
-        length = self.exclusions.failed(host, now) if not first.secondary else None
+        if not first.echo:
+            self._count_against_host(first, now, actions)
+        return None
+
+    def _count_against_host(self, failure: Failure, now: float, actions: list[Action]) -> None:
+        host = self.hosts.get(failure.agent_id, "")
+        length = self.exclusions.failed(host, now)
         if length is not None and len(set(self.hosts.values())) > 1:
             failed = self.exclusions.failures[host]
             actions.append(Note(f"host {host} is set aside for {length:g} s: {failed} failures"))
+
+    def _costs_only_its_place(self, first: Failure) -> bool:
+        """Whether a newcomer failed before the group with it made a commit, and the group can go on as it was before."""
+        proven = [failure for failure in self.failures if failure.agent_id in self.proven]
+        if first in proven or any(failure.raised and not failure.echo for failure in proven):
+            return False
+        return bool(self._newcomers())
+
+    def _newcomers(self) -> list[str]:
+        """Members that were not in the last group that made a commit, where that could go on without them."""
+        left = [a for a in self.proven if a in self.members and not self.members[a].lost and a not in self.leaving]
+        return [a for a in self.members if a not in self.proven] if len(left) >= self.spec.minimum else []
+
+    def _set_aside(self, newcomer: Failure, now: float, actions: list[Action]) -> None:
+        length = self.unfit.failed(newcomer.agent_id, now)
+        host = self.hosts.get(newcomer.agent_id, "")
+        text = f"a newcomer on {host} failed before the first commit with it, and the group goes on as it was before: "
+        member = self.members.get(newcomer.agent_id)
+        again = f"; it may try again in {length:g} s" if member is not None and not member.lost else ""
+        actions.append(Note(f"{text}{newcomer.cause}{again}"))
+        self._count_against_host(newcomer, now, actions)
+
+    def _wait_for_store(self, first: Failure, now: float, actions: list[Action]) -> Conclude | None:
+        """Nothing is wrong with the group: it tries again, later and later, as long as it would wait for members."""
+        self.store_away = now if self.store_away is None else self.store_away
+        limit = self.spec.min_workers_timeout_s
+        if now - self.store_away >= limit:
+            reason = f"the store did not answer for {limit:g} s (min_workers_timeout): {first.cause}"
+            return Conclude(Phase.FAILED, "storage", reason, first.agent_id, first.rank)
+        if not self.store_tries:
+            actions.append(Note(f"the store does not answer; the run waits for it, at most {limit:g} s: {first.cause}"))
+        self.store_tries += 1
+        pause = min(STORE_MOST_S, 2.0**self.store_tries, self.store_away + limit - now)
+        self.try_again_at = now + pause
         return None
 
     # -------------------------------------------------------------------------------- time, and the end
 
     def _tick(self, now: float) -> list[Action]:
+        if self.phase in self.training and (actions := self._look(now)):
+            return actions
         if self.phase is Phase.WAITING and (actions := self._start_if_enough(now)):
             return actions
         if self.phase in (Phase.RUNNING, Phase.PARKING) and self.pace.hangs(now):
             return self._hung(now)
-        if self.phase is Phase.RUNNING and self.exclusions.until and (actions := self._consider_change(now)):
-            return actions  # a host has cooled down
+        # A host or an agent may have cooled down, a node's time be nearly up.
+        waits = bool(self.exclusions.until or self.unfit.until or self.leaving)
+        if self.phase is Phase.RUNNING and waits and (actions := self._consider_change(now)):
+            return actions
         if self.deadline is None or now < self.deadline:
             return []
         if self.phase is Phase.PARKING:
@@ -364,7 +514,7 @@ class ElasticGang(Gang):
         for agent_id in behind or members:
             how = "its process is stopped" if agent_id in self.pace.stopped else "it is behind the others"
             self.failures.append(
-                _Failure(agent_id, self.members[agent_id].rank, f"{limit}; {how if behind else 'all stand still'}")
+                Failure(agent_id, self.members[agent_id].rank, f"{limit}; {how if behind else 'all stand still'}")
             )
         return self._reform(now, dump=True)
 
@@ -384,15 +534,11 @@ class ElasticGang(Gang):
         )
         return Conclude(Phase.FAILED, "minimum", reason, missing=missing)
 
-    def _conclude_if_over(self) -> list[Action]:
-        actions = super()._conclude_if_over()
-        if actions and self.spares:
-            actions.insert(0, ReturnAgents(tuple(self.spares)))
-        return actions
-
-
-def _commit(step: int) -> str:
-    return f"step {step}" if step >= 0 else "its beginning, before any commit"
+    def _take_no_more(self) -> list[Action]:
+        spares = tuple(self.spares)
+        for agent_id in spares:
+            self._forget(agent_id)
+        return [AskAgents(0, 0), *([ReturnAgents(spares)] if spares else [])]
 
 
 def _with_reason(blamed: Conclude, reason: str) -> Conclude:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hopsml import tracebacks
+from hopsml.cluster import remedies
 from hopsml.cluster.gang import Conclude, Phase
 from hopsml.cluster.protocol import WorkerFailed as FailureReport
 from hopsml.cluster.run_state import RunState
@@ -24,6 +26,9 @@ def error_of(
     if outcome.error == "minimum":
         remedy = "give it more time with min_workers_timeout=, or go on later with experiment.resume()"
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}. Remedy: {remedy}; {run_url}", run_url)
+    if outcome.error == "storage":
+        remedy = "see that the store is reachable from the workers, then go on with experiment.resume()"
+        return RunError(f"run {state.run_id}: {outcome.reason}. Remedy: {remedy}; {run_url}", run_url)
     if outcome.error == "slots":
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}", run_url)
     if outcome.error == "cancelled":
@@ -39,7 +44,7 @@ def error_of(
 def _worker_failed(
     outcome: Conclude, state: RunState, run_url: str, failure: FailureReport | None, host: str
 ) -> WorkerFailed:
-    traceback = failure.traceback if failure else ""
+    traceback = tracebacks.with_source(failure.traceback) if failure else ""
     log = failure.log if failure else ""
     lines = [f"run {state.run_id}: rank {outcome.rank} of {state.size} on host {host} failed first: {outcome.reason}"]
     if traceback:
@@ -51,9 +56,8 @@ def _worker_failed(
         lines += ["", f"Log of rank {outcome.rank}: {log}"]
     lines.append(f"Run directory: {run_url}")
     if outcome.rank >= 0:
-        lines.append(
-            f"Remedy: correct the cause above; `hopsml logs {run_url} --rank {outcome.rank}` shows the whole log."
-        )
+        remedy = remedies.remedy(outcome.reason, traceback, host) or "correct the cause above"
+        lines.append(f"Remedy: {remedy}; `hopsml logs {run_url} --rank {outcome.rank}` shows the whole log.")
     return WorkerFailed(
         "\n".join(lines),
         rank=outcome.rank,

@@ -10,16 +10,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from hopsml.cluster import fork_server, processes, zygote_process
 from hopsml.cluster.fork_environment import MARK, environment_of, new_mark
-from hopsml.cluster.fork_server import Exited, Launched, LaunchWorker, Ready, SignalWorker
+from hopsml.cluster.fork_server import Exited, Launched, LaunchWorker, Ping, Pong, Ready, SignalWorker
 
 _T = TypeVar("_T")
 
 LOOK_AGAIN_S = 0.005
+HELD_LIMIT = 3  # heartbeats for which it has been stopped
+SILENT_LIMIT = 30  # heartbeats for which it has not answered
 
 
 def start_process(modules: tuple[str, ...], zygote: str = "") -> Started:
@@ -46,8 +48,17 @@ def _execute(modules: tuple[str, ...], environment: dict[str, str], theirs: sock
         # group, and a server that died of that would leave what the workers have started.
         start_new_session=True,
     )
+    _OWN.add(process.pid)
     process.mark = environment[MARK]
     return process
+
+
+_OWN: set[int] = set()  # servers that this process has started and not yet waited for; and what it had before
+
+
+def spare(pids: Iterable[int]) -> None:
+    """Children of this process that are none of a fork server's: what servers leave is told from them by that."""
+    _OWN.update(pids)
 
 
 class _Popen(subprocess.Popen[bytes]):
@@ -74,6 +85,9 @@ class ForkClient:
         self._exited: dict[int, asyncio.Future[Exited]] = {}
         self._last_id = 0
         self._ended: set[int] = set()
+        self._held = self._silent = 0  # heartbeats
+        self._asked = False  # whether it owes an answer
+        self._given_up = ""  # why it was ended
         self.broken = False
         asyncio.get_running_loop().add_reader(connection.fileno(), self._receive)
 
@@ -93,10 +107,12 @@ class ForkClient:
         reply = fork_server.decode_reply.decode(data)
         if isinstance(reply, Ready):
             _resolve(self.ready, reply)
+        elif isinstance(reply, Pong):
+            self._asked = False
         elif isinstance(reply, Launched):
-            _resolve(self._launched[reply.id], reply.pid)
+            _resolve(self._launched.get(reply.id), reply.pid)
         else:
-            _resolve(self._exited[reply.id], reply)
+            _resolve(self._exited.get(reply.id), reply)
 
     def _help_oneself(self) -> None:
         """The zygote did not want to, or died: a process of the agent's own does its imports itself."""
@@ -112,8 +128,9 @@ class ForkClient:
             return
         self.broken = True
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
-        self._end_marked()
-        error = ConnectionError(self._how_it_ended())
+        how = self._how_it_ended()
+        self._end_rest()
+        error = ConnectionError(how)
         futures: list[asyncio.Future[Any]] = [self.ready, *self._launched.values(), *self._exited.values()]
         for future in futures:
             if not future.done():
@@ -123,10 +140,50 @@ class ForkClient:
     def _how_it_ended(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)  # its socket is closed: it is at its very end
+        if self._given_up:
+            return self._given_up
         code = self._process.returncode
         how = processes.describe_exit(-code) if code is not None and code < 0 else f"it ended with status {code}"
         doing = "" if self.ready.done() else f" while importing {', '.join(self.modules) or 'nothing'}"
         return f"the fork server{doing}: {how}"
+
+    @property
+    def pid(self) -> int:
+        """Of the server; 0 while nobody knows."""
+        told = self.ready.result().pid if self.ready.done() and not self.ready.exception() else 0
+        return told or max(0, self._process.pid)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was seen stopped, or did not answer, at the last heartbeats."""
+        return not self.broken and (self._held > 0 or self._silent >= HELD_LIMIT)
+
+    def look_after(self, is_needed: bool) -> str:
+        """With each heartbeat: wake a server that is stopped; returns what people should know, or nothing.
+
+        One that stays stopped, or does not answer, is ended where it ``is_needed``: whoever waits for it gets its
+        ConnectionError. Where it is not, its workers go on without it.
+        """
+        if self.broken or not self.pid:
+            return ""
+        self._held = self._held + 1 if processes.is_stopped(self.pid) else 0
+        self._silent = self._silent + 1 if self._asked else 0
+        if self.ready.done() and not self._asked:
+            self._asked = True
+            with contextlib.suppress(OSError):
+                self._connection.send(fork_server.encode(Ping()))
+        who = f"the process that starts workers on this host (fork server, process {self.pid})"
+        if is_needed and (self._held >= HELD_LIMIT or self._silent >= SILENT_LIMIT):
+            beats = self._held or self._silent
+            self._given_up = (
+                f"{who} {'was stopped' if self._held else 'did not answer'} for {beats} heartbeats and was ended"
+            )
+            processes.kill_quietly(self.pid)
+            return self._given_up
+        if self._held == 1:
+            processes.kill_quietly(self.pid, signal.SIGCONT)
+            return f"{who} was stopped (SIGSTOP); it is woken"
+        return ""
 
     async def launch(
         self, assignment: str, cwd: str, events: int, log: int, slots: Sequence[int] = (), inbox: int | None = None
@@ -139,21 +196,36 @@ class ForkClient:
         self._last_id += 1
         identity = self._last_id
         loop = asyncio.get_running_loop()
-        self._launched[identity] = loop.create_future()
+        launched = self._launched[identity] = loop.create_future()
         self._exited[identity] = loop.create_future()
-        request = fork_server.encode(LaunchWorker(identity, assignment, cwd))
+        try:
+            self._send_launch(LaunchWorker(identity, assignment, cwd), (events, log), slots, inbox)
+            return identity, await launched
+        except BaseException:  # nobody has its number, so nobody will ask how it ended
+            del self._exited[identity]
+            raise
+        finally:
+            del self._launched[identity]
+
+    def _send_launch(
+        self, launch: LaunchWorker, outputs: tuple[int, int], slots: Sequence[int], inbox: int | None
+    ) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY) if inbox is None else -1
         try:
-            socket.send_fds(self._connection, [request], [events, log, nothing if inbox is None else inbox, *slots])
+            descriptors = [*outputs, nothing if inbox is None else inbox, *slots]
+            socket.send_fds(self._connection, [fork_server.encode(launch)], descriptors)
+        except OSError:  # it has ended this moment; the reader is about to see that
+            raise ConnectionError(self._how_it_ended()) from None
         finally:
             if nothing >= 0:
                 os.close(nothing)
-        pid = await self._launched[identity]
-        return identity, pid
 
     async def exited(self, identity: int) -> Exited:
-        """How the worker ended, once it and its whole group are gone."""
-        return await asyncio.shield(self._exited[identity])
+        """How the worker ended, once it and its whole group are gone. To be asked once: nothing is kept of it then."""
+        try:
+            return await self._exited[identity]
+        finally:
+            del self._exited[identity]
 
     def signal(self, identity: int, number: int) -> None:
         """Signal the worker's process group."""
@@ -177,6 +249,14 @@ class ForkClient:
             if isinstance(self._process, zygote_process.Adopted):
                 self._process.withdraw()
             self._process.wait()
+        self._end_rest()
+
+    def _end_rest(self) -> None:
+        """What a server has left that could not do so itself: it is gone, and its workers with it, by their death signal."""
+        self._end_marked()
+        _OWN.discard(self._process.pid)
+        if processes.is_subreaper():
+            processes.end_adopted(_OWN)
 
     def _end_marked(self) -> None:
         """Until two looks in a row find nobody: a process that is just being executed shows no environment."""
@@ -191,6 +271,7 @@ class ForkClient:
                 time.sleep(LOOK_AGAIN_S)
 
 
-def _resolve(future: asyncio.Future[_T], value: _T) -> None:
-    if not future.done():
+def _resolve(future: asyncio.Future[_T] | None, value: _T) -> None:
+    """``future``: None where nobody waits for it any more."""
+    if future is not None and not future.done():
         future.set_result(value)

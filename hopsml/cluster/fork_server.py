@@ -7,7 +7,7 @@ write end of the worker's event pipe and the log file.
 
 It is the reaper of everything its workers leave behind: each worker leads its own session, whose group is killed before
 the worker is reaped (so no pid can have been reused), and this process is the subreaper for orphans beyond that. When
-the agent is gone (end of file on the socket), all of it goes.
+the agent is gone (end of file on the socket), all of it goes; a server that was stopped is woken by the kernel for that.
 """
 
 from __future__ import annotations
@@ -50,12 +50,21 @@ class SignalWorker(msgspec.Struct, frozen=True, tag="signal"):
     number: int
 
 
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Agent -> server: are you there?"""
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Server -> agent: it is."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Server -> agent, once: modules are imported; ``mode`` is "fork" or "spawn"."""
 
     mode: str
     import_s: float
     problem: str
+    pid: int = 0  # of the server
 
 
 class Launched(msgspec.Struct, frozen=True, tag="launched"):
@@ -74,8 +83,8 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     max_rss_mb: int
 
 
-Request = LaunchWorker | SignalWorker
-Reply = Ready | Launched | Exited
+Request = LaunchWorker | SignalWorker | Ping
+Reply = Ready | Launched | Exited | Pong
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -118,12 +127,13 @@ class ForkServer:
         if threads > 1:
             self.mode = "spawn"
             problem = problem or f"importing {', '.join(self.modules)} left {threads} threads: workers are spawned"
-        return Ready(self.mode, round(time.monotonic() - began, 3), problem)
+        return Ready(self.mode, round(time.monotonic() - began, 3), problem, os.getpid())
 
     def serve(self) -> None:
         """Until the agent is gone."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wakeup_w, warn_on_full_buffer=False)
+        processes.wake_by(self.connection)
         try:
             self.connection.send(encode(self.warm_up()))
         except OSError:
@@ -151,6 +161,9 @@ class ForkServer:
         if not data:
             return False
         request = decode_request.decode(data)
+        if isinstance(request, Ping):
+            self.connection.send(encode(Pong()))
+            return True
         if isinstance(request, SignalWorker):
             for worker in self.workers.values():
                 if worker.id == request.id and not processes.kill_group_quietly(worker.pid, request.number):

@@ -22,12 +22,12 @@ class RunRequest:
     with_tf_config: bool = True
     resume_url: str = ""
     resume_step: int = -1  # of the checkpoint there; -1: the newest
+    resume_fits: tuple[tuple[str, int, int], ...] = ()  # run directory, number and step of further calls of fit
     environment: dict[str, str] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
     merge_scope: int | str = 32
     scoped_allocator: bool = True
     storage_timeout_s: float = 30.0
-    local_logdir: bool = False
     heartbeat_timeout_s: float = 10.0  # silence after which an agent of an elastic run counts as lost
     checkpoint_every_s: float = 60.0  # between two checkpoints that are made of commits
     preflight: Mode = "off"  # what becomes of slots that are not good enough
@@ -35,11 +35,15 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class CommitSource:
-    """Where the members of a generation get the training state from; step -1: nowhere."""
+    """Where the members of a generation get the training state from; step -1: from no agent.
+
+    ``stored``: then from this checkpoint of the run; -1: from its newest.
+    """
 
     step: int = -1
     holder: str = ""
     certificate: str = ""
+    stored: int = -1
 
 
 def member_of(agent_id: str, hello: protocol.Hello, port: int) -> Member:
@@ -73,6 +77,7 @@ def formation_of(
         run_url=request.run_url,
         resume_url=request.resume_url,
         resume_step=request.resume_step,
+        resume_fits=request.resume_fits,
         environment=request.environment,
         hooks=request.hooks,
         merge_scope=request.merge_scope,
@@ -80,12 +85,12 @@ def formation_of(
         grace_s=request.spec.grace_s,
         flush_s=request.spec.flush_s,
         storage_timeout_s=request.storage_timeout_s,
-        local_logdir=request.local_logdir,
         elastic=request.spec.elastic,
         independent=request.spec.independent,
         commit_step=source.step,
         commit_holder=source.holder,
         commit_certificate=source.certificate,
+        stored_step=source.stored,
         checkpoint_every_s=request.checkpoint_every_s,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,9 +13,10 @@ from hopsml.cluster.independent_gang import IndependentGang
 from hopsml.cluster.layout import form
 from hopsml.cluster.run_state import Change, MemberView
 from hopsml.cluster.sessions import Session
+from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError
 
-log = logging.getLogger("hopsml.coordinator")
+log = logger_aside("hopsml.coordinator")
 
 
 class Former:
@@ -25,8 +25,8 @@ class Former:
     def __init__(self, agents: dict[str, Session], tell: Callable[[str, gang.Event], None]) -> None:
         self._agents, self._tell = agents, tell
 
-    def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> bool:
-        """These agents are the run's; False where they cannot be used, which the run has then been told."""
+    def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
+        """These agents are the run's; where they cannot be used it is told so, which ends it."""
         changes = run.request.spec.changes
         sessions = [self._agents[agent_id] for agent_id in agent_ids]
         for session in sessions:
@@ -41,9 +41,6 @@ class Former:
                     session.post(protocol.Preload(run.request.preload))
         elif self._lay_out(run, agent_ids):
             self._tell(run.run_id, gang.Granted(tuple(run.placements)))
-        else:
-            return False
-        return True
 
     def _lay_out(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> bool:
         """Give these agents their ranks; False, with the run told why, where that cannot be done."""
@@ -114,7 +111,7 @@ class Former:
                 port, certificate = session.commit_door
                 host = f"[{session.hello.host}]" if ":" in session.hello.host else session.hello.host
                 return CommitSource(action.step, f"{host}:{port}", certificate)
-        return CommitSource()
+        return CommitSource(stored=action.stored)
 
 
 def is_ready(session: Session, run: ActiveRun) -> bool:

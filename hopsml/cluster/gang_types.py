@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from hopsml.states import State
+
 
 class Phase(Enum):
     """Where a run stands."""
@@ -16,14 +18,30 @@ class Phase(Enum):
     REFORMING = "ending a generation"
     SETTLING = "finding out who failed first"
     STOPPING = "stopping"
-    FINISHED = "FINISHED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
+    FINISHED = State.FINISHED.value
+    FAILED = State.FAILED.value
+    CANCELLED = State.CANCELLED.value
 
     @property
     def is_final(self) -> bool:
         """Whether nothing comes after it."""
         return self in (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED)
+
+    @property
+    def state(self) -> State:
+        """How the run stands in this phase: one of the words that its record uses."""
+        return State(self.value) if self.is_final else _STATES[self]
+
+
+_STATES = {
+    Phase.WAITING: State.WAITING,
+    Phase.FORMING: State.STARTING,
+    Phase.RUNNING: State.RUNNING,
+    Phase.PARKING: State.RUNNING,
+    Phase.REFORMING: State.STARTING,
+    Phase.SETTLING: State.CLOSING,
+    Phase.STOPPING: State.CLOSING,
+}
 
 
 @dataclass(frozen=True)
@@ -38,11 +56,17 @@ class GangSpec:
     size: int
     min_size: int | None = None
     start_timeout_s: float = 120.0  # from the call until every worker has begun the user's function
-    settle_s: float = 1.0  # how long an echo of a failure waits for the failure itself
+    settle_s: float = 3.0  # how long an echo of a failure waits for the failure itself
+    raised_settle_s: float = 1.0  # and an error of the user's code, for the death of a member that it may have met
+    stopped_s: float = 60.0  # how long the system may hold a worker of a fixed group (SIGSTOP) before that fails it
+    stopped_elastic_s: float = 5.0  # and one that can be replaced
+    exited_s: float | None = 30.0  # how long others may wait for a member that has left by sys.exit(0), doing nothing
+    returned_s: float | None = 120.0  # and for one whose function has returned; None: as long as they like
     grace_s: float = 2.0  # between SIGTERM and SIGKILL
     flush_s: float = 120.0  # for bringing the last files of a finished run to shared storage
     failed_flush_s: float = 4.0  # the same after a failure: its report must not wait long
     join_s: float = 1.0  # with min_size there, how long a beginning group waits for more
+    drain_s: float = 30.0  # that a node has after its warning, where the cluster does not say
     min_workers_timeout_s: float = 600.0  # how long a group that has shrunk below min_size waits
     agree_s: float = 0.3  # how long a parked member waits for the others' commits, which saves sending them
     reset_limit: int | None = None  # generations that a failure may end; None: any number, while commits are made
@@ -61,6 +85,11 @@ class GangSpec:
     def changes(self) -> bool:
         """Whether agents come to the run and leave it while it goes on."""
         return self.elastic or self.independent
+
+    @property
+    def held_limit_s(self) -> float:
+        """How long the system may hold a worker."""
+        return self.stopped_elastic_s if self.elastic else self.stopped_s
 
     @property
     def minimum(self) -> int:
@@ -113,9 +142,10 @@ class Started:
 
 @dataclass(frozen=True)
 class Stepped:
-    """How far the worker is: batches since the beginning of the run; ``stopped``: the system holds its process.
+    """How the worker is, and how far: batches since the beginning of the run, -1 where nobody can tell.
 
-    ``age_s``: how long ago it finished the last one.
+    ``stopped``: the system holds its process. ``age_s``: how long ago it finished the last step. ``idle_s``: for how long it
+    has used no processor.
     """
 
     agent_id: str
@@ -123,6 +153,7 @@ class Stepped:
     step: int
     stopped: bool = False
     age_s: float = 0.0
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -145,21 +176,27 @@ class Parked:
 
 @dataclass(frozen=True)
 class Finished:
-    """The user's function returned."""
+    """The user's function returned; ``exited``: it called sys.exit(0) instead."""
 
     agent_id: str
     generation: int
+    exited: bool = False
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker is lost; ``secondary`` marks the echo of another member's failure, ``raised`` the user's own error."""
+    """The worker is lost; ``secondary`` marks the echo of another member's failure, ``raised`` the user's own error.
+
+    ``outside``: by a signal that no crash sends. ``storage``: it was not begun, since the store did not answer.
+    """
 
     agent_id: str
     generation: int
     cause: str
     secondary: bool = False
     raised: bool = False
+    outside: bool = False
+    storage: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,10 +209,23 @@ class Closed:
 
 @dataclass(frozen=True)
 class DrainAsked:
-    """This agent will go: its node was warned, or its executor is being decommissioned."""
+    """This agent will go: its node was warned, or its executor is being decommissioned.
+
+    ``time_s``: how long it still has; None where nobody knows.
+    """
 
     agent_id: str
     reason: str
+    time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Persisted:
+    """An agent has put a checkpoint of ``step`` on shared storage, which took ``seconds``."""
+
+    agent_id: str
+    step: int
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -229,6 +279,7 @@ Event = (
     | Failed
     | Closed
     | DrainAsked
+    | Persisted
     | ResizeAsked
     | CancelAsked
     | Heard
@@ -253,7 +304,7 @@ class StartGeneration:
     """Form the group and launch a worker on each member.
 
     For a group of fixed size the index in the tuple is the rank. ``step`` is the commit to go on from, -1 for none;
-    ``holders`` have it.
+    ``holders`` have it. Without one, ``stored`` is the run's checkpoint to go on from, -1 where none is known of.
     """
 
     generation: int
@@ -261,6 +312,7 @@ class StartGeneration:
     step: int = -1
     holders: tuple[str, ...] = ()
     why: str = ""
+    stored: int = -1
 
 
 @dataclass(frozen=True)
@@ -270,6 +322,13 @@ class ParkWorkers:
     generation: int
     agent_ids: tuple[str, ...]
     why: str
+
+
+@dataclass(frozen=True)
+class PersistCommit:
+    """Have this agent put the commit that it holds on shared storage."""
+
+    agent_id: str
 
 
 @dataclass(frozen=True)
@@ -333,5 +392,14 @@ class Conclude:
 
 
 Action = (
-    AskAgents | StartGeneration | ParkWorkers | StopWorkers | DropAgents | ReturnAgents | Announce | Note | Conclude
+    AskAgents
+    | StartGeneration
+    | ParkWorkers
+    | PersistCommit
+    | StopWorkers
+    | DropAgents
+    | ReturnAgents
+    | Announce
+    | Note
+    | Conclude
 )

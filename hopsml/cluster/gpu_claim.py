@@ -1,23 +1,21 @@
-"""Taking GPUs of this host so that no second process takes them: one file lock for each GPU."""
+"""Taking GPUs of this host so that no second process takes them: a file lock for each GPU."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
 import os
-import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from hopsml.cluster import gpu_locks
 from hopsml.cluster.gpus import HostGpu, parse_address
 from hopsml.errors import ArgumentError, RunError
 
 logger = logging.getLogger(__name__)
 
-# One place for all users of a host, whatever TMPDIR says: YARN gives every container a TMPDIR of its own.
-LOCK_DIRECTORY = Path("/tmp/hopsml-gpu-locks")
 _RETRY_S = 0.05  # flock cannot wait for one of several files
 
 
@@ -77,15 +75,16 @@ def claim_gpus(
     addresses: Sequence[str] = (),
     count: int | None = None,
     *,
-    lock_directory: Path = LOCK_DIRECTORY,
+    bases: Sequence[Path] = gpu_locks.BASES,
     timeout_s: float = 10.0,
 ) -> GpuClaim:
     """Takes ``count`` GPUs of ``host`` (default: as many as there are addresses), all or none.
 
     Those that Spark's ``addresses`` name come first. One that another process holds is replaced by a free
     one, with a sentence in the log: YARN without isolation gives several executors the same address.
-    Without addresses, idle GPUs come before those on which anybody computes. A host without GPUs gives an
-    empty claim, whatever Spark granted.
+    Without addresses, idle GPUs come before those on which anybody computes, and those that nobody has locked before
+    those that another user says are taken; after half of ``timeout_s`` such a one is taken if nobody computes on it. A host
+    without GPUs gives an empty claim, whatever Spark granted. ``bases``: folders in which those of the locks lie.
 
     Raises ArgumentError for an address that is none or a negative count, RunError if within ``timeout_s``
     there are not enough free GPUs; its message names who holds them.
@@ -109,12 +108,12 @@ def claim_gpus(
         raise RunError(f"{wanted} GPUs were wanted, but this host has {len(candidates)}; ask for fewer of them")
     deadline = time.monotonic() + timeout_s
     while True:
-        claim = _claim_now(candidates, wanted, lock_directory)
+        claim = _claim_now(candidates, wanted, bases, trusting=deadline - time.monotonic() > timeout_s / 2)
         if claim is not None:
             _explain(claim, granted[:wanted])
             return claim
         if time.monotonic() >= deadline:
-            raise RunError(_shortage(candidates, wanted, lock_directory, timeout_s))
+            raise RunError(_shortage(candidates, wanted, bases, timeout_s))
         time.sleep(_RETRY_S)
 
 
@@ -140,8 +139,8 @@ def _index(gpu: HostGpu) -> int:
     return gpu.index
 
 
-def _shortage(candidates: Sequence[HostGpu], wanted: int, directory: Path, timeout_s: float) -> str:
-    holders = _holders(directory)
+def _shortage(candidates: Sequence[HostGpu], wanted: int, bases: Sequence[Path], timeout_s: float) -> str:
+    holders = gpu_locks.holders(bases)
     held = ", ".join(f"GPU {gpu.index} by {holders.get(gpu.key, 'nobody')}" for gpu in sorted(candidates, key=_index))
     return (
         f"{wanted} GPU(s) were wanted, but not that many came free within {timeout_s:g} s. Held: {held}. "
@@ -150,104 +149,45 @@ def _shortage(candidates: Sequence[HostGpu], wanted: int, directory: Path, timeo
     )
 
 
-# -- the lock files
+def _claim_now(candidates: Sequence[HostGpu], wanted: int, bases: Sequence[Path], trusting: bool) -> GpuClaim | None:
+    """One pass; None if it found too few. Passes of several processes of this user exclude each other.
 
-
-def _claim_now(candidates: Sequence[HostGpu], wanted: int, directory: Path) -> GpuClaim | None:
-    """One pass; None if it found too few. Passes of several processes exclude each other."""
-    _make_directory(directory)
-    gate = _lock(directory / "claiming")
+    ``trusting``: another user's word that a GPU is taken is believed. Else only where somebody computes on it, too.
+    """
+    folders = gpu_locks.private_folders(bases)
+    gate = gpu_locks.lock_all(folders, "claiming")
     if gate is None:
         return None
     taken: list[HostGpu] = []
     descriptors: list[int] = []
+    doubtful: list[tuple[HostGpu, list[int]]] = []
     try:
         for gpu in candidates:
             if len(taken) == wanted:
                 break
-            descriptor = _lock(directory / gpu.key)
-            if descriptor is not None:
-                taken.append(gpu)
-                descriptors.append(descriptor)
+            held = gpu_locks.lock_all(folders, gpu.key)
+            if held is None:
+                continue
+            shown = gpu_locks.advertise(bases, gpu.key)
+            if shown == "held":
+                doubtful.append((gpu, held))
+                continue
+            taken.append(gpu)
+            descriptors += [*held, *([shown] if shown is not None else [])]
+        while len(taken) < wanted and not trusting and (found := _idle(doubtful)) is not None:
+            doubtful.remove(found)
+            taken.append(found[0])
+            descriptors += found[1]
+            logger.warning("another user has locked GPU %d, but nobody computes on it: it is taken", found[0].index)
         if len(taken) == wanted:
-            # Cleaners of /tmp leave a directory alone that somebody has locked.
-            descriptors.append(_share(directory))
-            claim = GpuClaim(taken, descriptors)
+            claim = GpuClaim(taken, [*descriptors, *(gpu_locks.keep(folder) for folder in folders)])
             descriptors = []
             return claim
         return None
     finally:
-        for descriptor in [*descriptors, gate]:
+        for descriptor in [*descriptors, *gate, *(each for _, held in doubtful for each in held)]:
             os.close(descriptor)
 
 
-def _make_directory(directory: Path) -> None:
-    """Made for everybody, as /tmp itself is; a link or a file in its place is refused."""
-    try:
-        os.mkdir(directory)
-        os.chmod(directory, 0o1777)  # mkdir's mode is cut by the umask
-    except FileExistsError:
-        if not stat.S_ISDIR(os.lstat(directory).st_mode):
-            raise RunError(f"{directory} is no directory; GPUs are locked there: remove it") from None
-    except OSError as error:
-        raise RunError(f"{directory} for the GPU locks cannot be made: {error.strerror}") from error
-
-
-def _share(directory: Path) -> int:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:  # a cleaner is at work: it finds the files young
-        pass
-    return descriptor
-
-
-def _lock(path: Path) -> int | None:
-    """A descriptor that holds the exclusive lock on ``path``, or None if somebody else does."""
-    descriptor = _open(path)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine, there = os.fstat(descriptor), os.lstat(path)
-        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
-            return descriptor
-    except (BlockingIOError, FileNotFoundError):
-        pass  # held, or removed between opening and locking: the next pass makes it anew
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
-
-
-def _open(path: Path) -> int:
-    """Opened for reading alone, which is enough to lock: so every user can, whoever made the file."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        try:
-            return os.open(path, flags)
-        except FileNotFoundError:
-            pass
-        try:
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
-            os.fchmod(descriptor, 0o644)
-            return descriptor
-        except FileExistsError:  # another process was faster
-            return os.open(path, flags)
-    except OSError as error:
-        raise RunError(f"the GPU lock {path} cannot be opened: {error.strerror}; remove it or its directory") from error
-
-
-def _holders(directory: Path) -> dict[str, str]:
-    """Lock file name -> "process 123" that holds it, as far as the kernel tells; for messages only."""
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-        inodes = {entry.stat(follow_symlinks=False).st_ino: entry.name for entry in os.scandir(directory)}
-    except OSError:
-        return {}
-    holders: dict[str, str] = {}
-    for words in map(str.split, lines):
-        if len(words) >= 6 and words[1] == "FLOCK":
-            name = inodes.get(int(words[5].rpartition(":")[2]))
-            if name is not None:
-                holders[name] = f"process {words[4]}"
-    return holders
+def _idle(doubtful: Sequence[tuple[HostGpu, list[int]]]) -> tuple[HostGpu, list[int]] | None:
+    return next((each for each in doubtful if not each[0].processes), None)

@@ -12,21 +12,24 @@ from pathlib import Path
 
 from hopsml.cluster.commit_door import CommitDoor, fetch
 from hopsml.cluster.commit_slots import CommitSlots
-from hopsml.cluster.protocol import Formation
+from hopsml.cluster.protocol import Formation, Persisted
+from hopsml.storage.backoff import Outage, pause_s
 
 STATE_FILE = "state.hopsml"
 DESCRIPTION = "checkpoint.json"
 KEEP_CHECKPOINTS = 3
-RETRY_S = 0.5
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0  # beside the training
+LAST_RETRY_S = 5.0  # where the run's end, or the end of a node, waits for it
 
-Problem = Callable[[str], None]
+Tell = Callable[[Persisted], None]
 
 
 class HeldCommits:
     """For one run on one agent; lives on the agent's event loop."""
 
-    def __init__(self, run_id: str, folder: Path, token: str) -> None:
-        self.run_id, self.folder = run_id, folder
+    def __init__(self, run_id: str, folder: Path, token: str, tell: Tell) -> None:
+        """``tell`` gets what becomes of checkpoints: each that was written, and each attempt that has failed."""
+        self.run_id, self.folder, self._tell = run_id, folder, tell
         self._token = token
         self.slots = CommitSlots.create(folder / "commits")
         self.step, self.slot = -1, -1
@@ -35,6 +38,8 @@ class HeldCommits:
         self._committed: set[int] = set()  # checkpoints of this agent's own that are kept
         self._persisted_at = time.monotonic()
         self._persisting: asyncio.Task[bool] | None = None
+        self._one_at_a_time, self._closed = asyncio.Lock(), False
+        self._outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
 
     def committed(self, step: int, slot: int) -> None:
         """The worker has completed a commit."""
@@ -54,10 +59,10 @@ class HeldCommits:
 
     async def close(self) -> None:
         """The run is over, or this agent has left it."""
-        if self._persisting is not None:
-            await asyncio.gather(self._persisting, return_exceptions=True)
-        await self.door.close()
-        self.slots.close()
+        self._closed = True
+        async with self._one_at_a_time:  # the one that is being written still is
+            await self.door.close()
+            self.slots.close()
         shutil.rmtree(self.folder / "commits", ignore_errors=True)
 
     # ------------------------------------------------------------------------------------------ from another agent
@@ -80,39 +85,52 @@ class HeldCommits:
 
     # ------------------------------------------------------------------------------------------ to shared storage
 
-    def persist_if_due(self, formation: Formation, problem: Problem) -> None:
-        """Put the newest commit on shared storage beside the training, when the last one is old enough."""
-        due = time.monotonic() - self._persisted_at >= formation.checkpoint_every_s
-        if due and (self._persisting is None or self._persisting.done()):
-            self._persisting = asyncio.create_task(self._persist(formation, problem))
+    def persist_if_due(self, formation: Formation) -> None:
+        """Put the newest commit on shared storage beside the training, when the last one is old enough.
 
-    async def persist_last(self, formation: Formation, problem: Problem, patience_s: float = 0.0) -> None:
-        """The same at the end, whenever the last one was; a store that is away for a moment is tried again."""
-        if self._persisting is not None:
-            await asyncio.gather(self._persisting, return_exceptions=True)
-        deadline = time.monotonic() + patience_s
-        while not await self._persist(formation, problem) and time.monotonic() < deadline:
-            await asyncio.sleep(RETRY_S)
+        A store that has failed is asked again a while later, and later each time.
+        """
+        now, every_s = time.monotonic(), formation.checkpoint_every_s
+        due = now - self._persisted_at >= every_s and (self._persisting is None or self._persisting.done())
+        if due and self._outage.may_try(now, every_s):
+            self._persisting = asyncio.create_task(self._persist(formation))
 
-    async def _persist(self, formation: Formation, problem: Problem) -> bool:
+    async def persist_last(self, formation: Formation, patience_s: float = 0.0) -> None:
+        """The same at the end, whenever the last one was; a store that is away is asked again for ``patience_s``."""
+        deadline, attempts = time.monotonic() + patience_s, 0
+        while not await self._persist(formation):
+            attempts += 1
+            pause = pause_s(attempts, FIRST_RETRY_S / 2, LAST_RETRY_S)
+            if (left := deadline - time.monotonic()) <= 0:
+                return
+            await asyncio.sleep(min(pause, left))
+
+    async def _persist(self, formation: Formation) -> bool:
         """Whether trying again would be of no use: it is there, or it must not be."""
+        async with self._one_at_a_time:
+            return await self._persist_newest(formation)
+
+    async def _persist_newest(self, formation: Formation) -> bool:
         from hopsml.errors import StorageError
         from hopsml.storage.run_dir import RunEnded
 
-        step, slot = self.step, self.slot
-        if step <= self._persisted:
+        step, slot, began = self.step, self.slot, time.monotonic()
+        if self._closed or step <= self._persisted:
             return True
         self.slots.pin(slot, True)
         try:
             await asyncio.to_thread(self._write_checkpoint, formation, step, slot)
-            self._persisted, self._persisted_at = step, time.monotonic()
-            return True
         except (OSError, LookupError) as error:
-            problem(f"checkpoint of step {step}: {error}")
+            self._outage.failed(time.monotonic(), formation.checkpoint_every_s)
+            self._tell(Persisted(self.run_id, step, problem=str(error)))
             # Nor on a full disk of this machine, which nobody will have emptied by then.
             return isinstance(error, RunEnded) or not isinstance(error, StorageError)
         finally:
             self.slots.pin(slot, False)
+        self._persisted, self._persisted_at = step, time.monotonic()
+        missed = self._outage.succeeded()
+        self._tell(Persisted(self.run_id, step, seconds=self._persisted_at - began, missed=missed))
+        return True
 
     def _write_checkpoint(self, formation: Formation, step: int, slot: int) -> None:
         from hopsml.storage import checkpoints

@@ -37,6 +37,7 @@ from hopsml.cluster.gang_types import (
     ReturnAgents,
     Started,
     StartGeneration,
+    Stepped,
     StopWorkers,
 )
 
@@ -91,8 +92,10 @@ class IndependentGang(Gang):
 
     def _resize(self, target: int, now: float) -> list[Action]:
         """Which lanes go, where there are too many, is the search's to say; agents that rest go first."""
+        if self.phase is Phase.STOPPING:
+            return []
         self.target = target
-        surplus = max(0, len(self.members) + len(self.resting) - target)
+        surplus = max(0, self._count() - target)
         going, self.resting = tuple(self.resting[:surplus]), self.resting[surplus:]
         self._watch_for_agents(now)
         return [AskAgents(0, target), *([ReturnAgents(going)] if going else [])]
@@ -103,11 +106,15 @@ class IndependentGang(Gang):
         self.hosts |= dict(zip(event.agent_ids, event.hosts or event.agent_ids, strict=True))
         actions: list[Action] = []
         for agent_id in event.agent_ids:
-            if self.phase is Phase.STOPPING or len(self.members) + len(self.resting) >= self.target:
+            if self.phase is Phase.STOPPING or self._count() >= self.target:
                 actions.append(ReturnAgents((agent_id,)))
             else:
                 actions += self._start_or_rest(agent_id, now)
         return actions
+
+    def _count(self) -> int:
+        """Lanes, and agents that rest; not those that go away: a successor is granted while they finish what they do."""
+        return sum(not lane.leave for lane in self.members.values()) + len(self.resting)
 
     def _start_or_rest(self, agent_id: str, now: float) -> list[Action]:
         if self.exclusions.excluded(self.hosts[agent_id], now):
@@ -144,6 +151,10 @@ class IndependentGang(Gang):
             self.resting.remove(event.agent_id)
             return [ReturnAgents((event.agent_id,), event.reason)]
         return self._let_go(event.agent_id, event.reason) if event.agent_id in self.members else []
+
+    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+        """Nobody waits for a lane; its agent ends one that the system holds."""
+        return []
 
     def _finished(self, event: Finished, now: float) -> list[Action]:
         self.members[event.agent_id].finished = True
@@ -194,7 +205,7 @@ class IndependentGang(Gang):
             failed = self.exclusions.failures[host]
             text = f"host {host} is set aside for {length:g} s: {failed} workers in a row died there, the last of "
             actions.append(Note(text + (lane.cause or "a return")))
-        if len(self.members) + len(self.resting) >= self.target:
+        if self._count() >= self.target:
             return [*actions, ReturnAgents((agent_id,))]
         return actions + self._start_or_rest(agent_id, now)
 

@@ -28,6 +28,9 @@ EVALUATOR_MIN_WORKERS = 3  # with fewer, one evaluator would leave a single trai
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TRAINING_ROLES = (CHIEF, WORKER)
 _TORCH_NAMES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+# Set for every worker that trains; a user's own value of one is refused, or kept, never replaced in silence.
+GROUP_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", *_TORCH_NAMES)
+OURS = "HOPSML_GROUP_VARIABLES"  # those of them that hopsml has set: a worker may start a run of its own
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,7 @@ class Layout:
     @cached_property
     def shared_env(self) -> dict[str, str]:
         """The variables that are the same for every member that trains."""
-        host, _, port = self.leader.rpartition(":")
-        return {
-            "MASTER_ADDR": host.strip("[]"),
-            "MASTER_PORT": port,
-            "WORLD_SIZE": str(self.placements[0].world_size),
-        }
+        return group_variables(self.leader, self.placements[0].world_size)
 
     def tf_config(self, placement: Placement) -> str:
         """The value of TF_CONFIG for one member."""
@@ -123,6 +121,12 @@ class Layout:
             "num_processes": placement.world_size,
             "process_id": placement.rank,
         }
+
+
+def group_variables(leader: str, world_size: int) -> dict[str, str]:
+    """What torch.distributed and its kin read, the same on every rank; ``leader``: address of rank 0."""
+    host, _, port = leader.rpartition(":")
+    return {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port, "WORLD_SIZE": str(world_size)}
 
 
 _ALL_TRAIN = Roles()
@@ -357,9 +361,9 @@ class UserEnvironment:
 
 
 def check_environment(environ: Mapping[str, str], honour: bool = False) -> UserEnvironment:
-    """Refuses to overwrite TF_CONFIG and CUDA_VISIBLE_DEVICES.
+    """Refuses to overwrite TF_CONFIG, CUDA_VISIBLE_DEVICES, and torch.distributed's RANK, MASTER_ADDR and so on.
 
-    With ``honour`` they are given back instead: then the user's TF_CONFIG wins over the layout's, and
+    With ``honour`` they are given back instead: then the user's values win over the layout's, and
     CUDA_VISIBLE_DEVICES restricts the GPUs that are claimed. Raises EnvironmentConflict for a variable that
     is set, or for a TF_CONFIG to be honoured that is no JSON object.
     """
@@ -367,6 +371,8 @@ def check_environment(environ: Mapping[str, str], honour: bool = False) -> UserE
     devices = environ.get("CUDA_VISIBLE_DEVICES")
     if not honour:
         found = {"TF_CONFIG": tf_config or None, "CUDA_VISIBLE_DEVICES": devices}
+        ours = environ.get(OURS, "").split(",")
+        found |= {name: environ.get(name) for name in GROUP_NAMES if name not in ours}
         for name, value in found.items():
             if value is not None:
                 raise EnvironmentConflict(

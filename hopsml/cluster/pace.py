@@ -10,6 +10,7 @@ LOOKS = 8  # reports of a member after which it may be named
 LAGS = 0.75  # share of them at which another one was further already
 LAG_STEPS = 0.4  # by so much: members that leave a collective together are less apart
 FIRST_STEP_S = 600.0  # building, tracing and compiling come before the first step
+FIRST_STEP_LEAST_S = 60.0  # where an earlier generation has shown how long that takes
 
 
 @dataclass
@@ -18,6 +19,8 @@ class Pace:
 
     began: float
     timeout_s: float | None = None  # None: worked out from the usual step
+    first_before_s: float | None = None  # how long an earlier generation took for its first step
+    first_s: float | None = None  # and how long this one
     steps: dict[str, int] = field(default_factory=dict)
     finished: dict[str, float] = field(default_factory=dict)  # when each member made the step that it reported last
     stopped: set[str] = field(default_factory=set)
@@ -37,6 +40,7 @@ class Pace:
         if furthest is None:
             self.advanced = at
         elif step > furthest:
+            self.first_s = at - self.began if self.first_s is None else self.first_s
             each = max(0.0, at - self.advanced) / (step - furthest)
             self.usual_s = each if not self.usual_s else 0.8 * self.usual_s + 0.2 * each
             self.advanced = max(self.advanced, at)
@@ -67,7 +71,15 @@ class Pace:
         """How long the furthest member may stand still."""
         if self.timeout_s is not None:
             return self.timeout_s
-        return max(AUTOMATIC_LEAST_S, AUTOMATIC_FACTOR * self.usual_s) if self.usual_s else FIRST_STEP_S
+        if self.usual_s:
+            return max(AUTOMATIC_LEAST_S, AUTOMATIC_FACTOR * self.usual_s)
+        if self.first_before_s is None:
+            return FIRST_STEP_S
+        return min(FIRST_STEP_S, max(FIRST_STEP_LEAST_S, AUTOMATIC_FACTOR * self.first_before_s))
+
+    def following(self, now: float) -> Pace:
+        """Of the generation after this one."""
+        return Pace(now, self.timeout_s, self.first_before_s if self.first_s is None else self.first_s)
 
     def hangs(self, now: float) -> bool:
         """Whether nobody has made a step for too long."""

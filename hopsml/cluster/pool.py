@@ -54,7 +54,7 @@ class _Agent:
     executor_id: str
     run_id: str | None = None
     idle_since: float = 0.0
-    leaving: bool = False  # it is going away: another one may be asked for
+    leaving: str = ""  # why it is going away: another one may be asked for
 
 
 @dataclass
@@ -80,33 +80,37 @@ class Pool:
             self.demands[run_id] = count
         if most is not None:
             self.most[run_id] = most
-        return self._serve(now) + self._cancel_surplus()
+        return self.serve(now) + self._cancel_surplus()
 
     def withdraw(self, run_id: str, now: float) -> list[Action]:
-        """The run wants no more."""
+        """The run is over, in whatever way: it wants no more, and whatever it still holds is idle from now on."""
         self.demands.pop(run_id, None)
         self.most.pop(run_id, None)
         self.refused.pop(run_id, None)
-        return self._serve(now) + self._cancel_surplus()
+        held = tuple(agent_id for agent_id, agent in self.agents.items() if agent.run_id == run_id)
+        return self.returned(held, now) + self._cancel_surplus()
 
     def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
         """An agent is there. ``slot`` is (ask, index): a Spark retry of a lost agent comes with the old one's."""
         self.expected.discard(slot)
         self.failures, self.retry_at = 0, None
         self.agents[agent_id] = _Agent(slot, executor_id, idle_since=now)
-        return self._serve(now)
+        return self.serve(now)
 
-    def disconnected(self, agent_id: str, returns: bool, now: float) -> list[Action]:
-        """An agent is gone; ``returns``: the cluster starts it again by itself."""
+    def lost(self, agent_id: str, returns: bool) -> None:
+        """An agent is gone; ``returns``: the cluster starts it again by itself.
+
+        ``serve`` says what follows, once its run knows: one that ends by it must not give it back, nor one that has not
+        heard of it be granted another.
+        """
         agent = self.agents.pop(agent_id, None)
         if agent is not None and returns:
             self.expected.add(agent.slot)
-        return self._serve(now)
 
     def retired(self, slot: tuple[int, int], now: float) -> list[Action]:
         """Nobody else comes for this slot: its agents were lost so often that the cluster would give the whole ask up."""
         self.expected.discard(slot)
-        return self._serve(now)
+        return self.serve(now)
 
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
         """No more agents come from this ask; after one that ``failed``, growth is asked for later and later again."""
@@ -114,21 +118,22 @@ class Pool:
         if failed:
             self.failures += 1
             self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
-        return self._serve(now)
+        return self.serve(now)
 
     def returned(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        """A run is done with these."""
+        """A run is done with these; those that are going away are dismissed."""
+        gone: list[Action] = []
         for agent_id in agent_ids:
             agent = self.agents.get(agent_id)
             if agent is not None:
                 agent.run_id, agent.idle_since = None, now
-        return self._serve(now)
+                gone += self.dismiss((agent_id,), agent.leaving) if agent.leaving else []
+        return gone + self.serve(now)
 
-    def leaves(self, agent_id: str, now: float) -> list[Action]:
-        """An agent that a run holds is going away; a successor is wanted before it has gone."""
+    def leaves(self, agent_id: str, reason: str) -> None:
+        """An agent that a run holds is going away; ``serve`` finds a successor for it, once the run knows."""
         if agent := self.agents.get(agent_id):
-            agent.leaving = True
-        return self._serve(now)
+            agent.leaving = reason
 
     def dismiss(self, agent_ids: tuple[str, ...], reason: str) -> list[Action]:
         """These agents shall end, for instance because their node goes away."""
@@ -141,7 +146,7 @@ class Pool:
             if agent := self.agents.get(agent_id):
                 agent.run_id = ASIDE
         self.refused[run_id] = self.refused.get(run_id, 0) + len(agent_ids)
-        return self._serve(now)
+        return self.serve(now)
 
     def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float) -> list[Action]:
         """A run that was granted agents needs others as well: it waits again, before all others, and gives these back."""
@@ -152,7 +157,7 @@ class Pool:
         """Time passes; ``others_wait``: another job of the application finds no free slot."""
         if self.retry_at is not None and now >= self.retry_at:
             self.retry_at = None
-            if actions := self._serve(now):
+            if actions := self.serve(now):
                 return actions
         if self.demands:
             return []
@@ -179,7 +184,8 @@ class Pool:
         """Agents that no run holds."""
         return [agent_id for agent_id, agent in self.agents.items() if self._idle(agent)]
 
-    def _serve(self, now: float) -> list[Action]:
+    def serve(self, now: float) -> list[Action]:
+        """Grant what is there, in order; ask for what is lacking."""
         actions: list[Action] = []
         for run_id, wanted in list(self.demands.items()):
             idle = self._spread(self.idle())

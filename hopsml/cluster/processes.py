@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
+import socket
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_F_SETSIG = 10  # fcntl(2): the signal instead of SIGIO
+UNREPORTED = 113  # exit status of a worker that could not tell how its function ended
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -35,6 +43,31 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def be_no_subreaper() -> None:
+    """Take back ``become_subreaper``."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def is_subreaper() -> bool:
+    """Whether orphaned descendants come to this process."""
+    value = ctypes.c_int()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_GET_CHILD_SUBREAPER)")
+    return bool(value.value)
+
+
+def wake_by(connection: socket.socket) -> None:
+    """Let the kernel send SIGCONT to this process with whatever comes through this socket, its end included.
+
+    A process that was stopped (SIGSTOP) goes on when it is wanted, and when whoever wanted it is gone; for one that runs
+    the signal means nothing.
+    """
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, _F_SETSIG, signal.SIGCONT)
+    fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
+
+
 def _parents() -> dict[int, int]:
     """pid -> parent's pid of every process; not every kernel offers /proc/PID/task/TID/children."""
     found: dict[int, int] = {}
@@ -49,12 +82,22 @@ def _parents() -> dict[int, int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process is held by SIGSTOP or a debugger."""
+    """Whether the process is held by SIGSTOP or the like; one that a debugger has halted is not."""
+    return _state(pid) == "T"
+
+
+def has_ended(pid: int) -> bool:
+    """Whether there is no such process, or one that only waits for being reaped."""
+    return _state(pid) in ("", "Z", "X")
+
+
+def _state(pid: int) -> str:
+    """One letter, as of proc(5); empty where there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return text[text.rindex(")") + 2] in "Tt"
+        return ""
+    return text[text.rindex(")") + 2]
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -82,6 +125,32 @@ def end_descendants(spare: int = 0) -> None:
         for pid in set(below) & set(children_of(os.getpid())):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+
+def end_adopted(spare: Collection[int], timeout_s: float = 2.0) -> None:
+    """Kill and reap what has come to this subreaper from below, with its descendants: children that lead another session
+    than this process's, or are in one. ``spare``: those that this process has started in sessions of their own.
+
+    Returns when two looks in a row have found nobody, or after ``timeout_s`` seconds: what hangs in the kernel cannot be
+    waited for.
+    """
+    deadline, looks_without = time.monotonic() + timeout_s, 0
+    while looks_without < 2 and time.monotonic() < deadline:
+        adopted = [pid for pid in children_of(os.getpid()) if pid not in spare and _session(pid) != os.getsid(0)]
+        for pid in adopted:
+            for below in (pid, *descendants_of(pid)):
+                kill_quietly(below)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        looks_without = 0 if adopted else looks_without + 1
+        time.sleep(0.002)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return -1
 
 
 def children_of(pid: int) -> list[int]:
@@ -120,6 +189,11 @@ def kill_group_quietly(pgid: int, number: int = signal.SIGKILL) -> bool:
     return True
 
 
+def was_killed(status: int) -> bool:
+    """Whether a wait status says that somebody ended the process: a signal that it does not get by a crash of its own."""
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _CRASHES
+
+
 def describe_exit(status: int) -> str:
     """A wait status in words: what the user's operations people would say."""
     if os.WIFSIGNALED(status):
@@ -128,8 +202,13 @@ def describe_exit(status: int) -> str:
         hint = ""
         if number == signal.SIGKILL:
             hint = "; nobody in hopsml sent it: most often the kernel or YARN ended it for using too much memory"
-        elif number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT):
+        elif number in _CRASHES:
             hint = "; a crash in native code: the log ends with the Python frames that led there"
         return f"killed by signal {number} ({name}){hint}"
     code = os.WEXITSTATUS(status)
+    if code == UNREPORTED:
+        return (
+            "its function has ended, which could not be told, because something had closed the worker's descriptors "
+            "(os.closerange, a library that makes daemons?): the traceback is in its log; close only what you opened"
+        )
     return f"left the process with exit status {code} without returning from the training function"

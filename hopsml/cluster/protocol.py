@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-VERSION = 3  # both sides must speak the same
+VERSION = 4  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -56,7 +56,6 @@ class Formation(Message, frozen=True, tag="formation"):
     grace_s: float  # between SIGTERM and SIGKILL
     flush_s: float  # how long the agent may take to bring the last files to shared storage
     storage_timeout_s: float
-    local_logdir: bool = False
     elastic: bool = False  # the group may change: agents keep commits
     independent: bool = False  # the members have nothing to do with each other, and are replaced one by one
     commit_step: int = -1  # the commit to go on from; -1: none
@@ -64,6 +63,8 @@ class Formation(Message, frozen=True, tag="formation"):
     commit_certificate: str = ""  # the one that agent shows
     checkpoint_every_s: float = 60.0  # how often the chief's agent puts its newest commit on shared storage
     resume_step: int = -1  # the checkpoint of ``resume_url`` to begin from; -1: its newest
+    resume_fits: tuple[tuple[str, int, int], ...] = ()  # run directory, number and step of further calls of fit
+    stored_step: int = -1  # the run's own checkpoint to begin from, where nobody holds a commit; -1: its newest
 
     @property
     def changes(self) -> bool:
@@ -120,6 +121,20 @@ class ProbePeer(Message, frozen=True, tag="probe-peer"):
 
     agent_id: str
     address: str  # host:port of its probe door
+
+
+class LogTaken(Message, frozen=True, tag="log-taken"):
+    """So many bytes of the worker's output have arrived: more may be sent."""
+
+    run_id: str
+    generation: int
+    size: int
+
+
+class Persist(Message, frozen=True, tag="persist"):
+    """Put the newest commit of the run on its shared storage: this agent goes away, and none that stays has it."""
+
+    run_id: str
 
 
 class Release(Message, frozen=True, tag="release"):
@@ -199,6 +214,7 @@ class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
     gpus: tuple[GpuFacts, ...] = ()
     took_s: float = 0.0
     core_mb_s: float = 0.0  # SHA-256 on one core; 0: not measured
+    others: tuple[str, ...] = ()  # people besides this user who have processes on the host, as far as it can see them
 
 
 class PeerProbed(Message, frozen=True, tag="peer-probed"):
@@ -222,9 +238,10 @@ class WorkerStarted(Message, frozen=True, tag="worker-started"):
 
 
 class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
-    """How far an elastic worker is, with each heartbeat; ``stopped``: the system holds its process (SIGSTOP).
+    """How a worker is, with each heartbeat, as far as there is anything to say.
 
-    ``age_s``: how long ago it finished that step.
+    ``step``: how far it is, -1 where it does not tell. ``stopped``: the system holds its process (SIGSTOP). ``age_s``: how
+    long ago it finished that step. ``idle_s``: for how long it has done nothing.
     """
 
     run_id: str
@@ -232,6 +249,7 @@ class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
     step: int
     stopped: bool = False
     age_s: float = 0.0
+    idle_s: float = 0.0
 
 
 class CommitDoorOpened(Message, frozen=True, tag="commit-door"):
@@ -252,9 +270,24 @@ class Committed(Message, frozen=True, tag="committed"):
 
 
 class Draining(Message, frozen=True, tag="draining"):
-    """The agent's executor or node is going away soon."""
+    """The agent's executor or node is going away, in ``time_s`` seconds."""
 
     reason: str
+    time_s: float
+
+
+class Persisted(Message, frozen=True, tag="persisted"):
+    """What became of a checkpoint of an elastic run: it lies on shared storage, or there was a ``problem``.
+
+    ``seconds``: how long it took to write. ``missed``: checkpoints that were due since the first of the problems that
+    end with this one.
+    """
+
+    run_id: str
+    step: int
+    problem: str = ""
+    seconds: float = 0.0
+    missed: int = 0
 
 
 class WorkerReport(Message, frozen=True, tag="worker-report"):
@@ -264,6 +297,17 @@ class WorkerReport(Message, frozen=True, tag="worker-report"):
     generation: int
     step: int | None
     metrics: dict[str, float | int | str | bool | None]
+    time: float  # seconds since the epoch, on the worker's clock
+
+
+class WorkerProgress(Message, frozen=True, tag="worker-progress"):
+    """How far the training is: ``done`` of ``total`` units, "step" or "epoch"."""
+
+    run_id: str
+    generation: int
+    done: int
+    total: int
+    unit: str
     time: float  # seconds since the epoch, on the worker's clock
 
 
@@ -286,11 +330,16 @@ class WorkerUsage(Message, frozen=True, tag="worker-usage"):
 
 
 class WorkerFinished(Message, frozen=True, tag="worker-finished"):
-    """The user's function returned; ``result`` is the pickled value of the chief, empty for the other ranks."""
+    """The user's function returned; ``result`` is the pickled value of the chief, empty for the other ranks.
+
+    ``exited``: it has not returned, but called sys.exit(0).
+    """
 
     run_id: str
     generation: int
     result: bytes
+    seen: dict[str, int | str] = {}  # what it did together with others; in_force.py
+    exited: bool = False
 
 
 class WorkerFailed(Message, frozen=True, tag="worker-failed"):
@@ -304,6 +353,8 @@ class WorkerFailed(Message, frozen=True, tag="worker-failed"):
     log: str
     log_tail: str
     raised: bool = False  # by the user's own code
+    outside: bool = False  # by a signal that no crash sends: nothing in the group can be the cause
+    storage: bool = False  # the store did not answer when it was to be prepared: it was not begun
 
 
 class WorkerClosed(Message, frozen=True, tag="worker-closed"):
@@ -315,11 +366,12 @@ class WorkerClosed(Message, frozen=True, tag="worker-closed"):
 
 
 class LogLines(Message, frozen=True, tag="log-lines"):
-    """New output of the worker."""
+    """New output of the worker; ``size`` bytes of it, which the coordinator acknowledges by ``LogTaken``."""
 
     run_id: str
     generation: int
     text: str
+    size: int = 0
 
 
 class MirrorState(Message, frozen=True, tag="mirror-state"):
@@ -338,7 +390,21 @@ class WorkNote(Message, frozen=True, tag="work-note"):
     text: str
 
 
-ToAgent = Welcome | Renew | Preload | ProbePeer | Formation | Launch | Tell | Park | Stop | Release | Dismiss
+ToAgent = (
+    Welcome
+    | Renew
+    | Preload
+    | ProbePeer
+    | Formation
+    | Launch
+    | Tell
+    | Park
+    | Persist
+    | Stop
+    | LogTaken
+    | Release
+    | Dismiss
+)
 ToCoordinator = (
     Hello
     | PortHeld
@@ -351,8 +417,10 @@ ToCoordinator = (
     | CommitDoorOpened
     | Committed
     | Draining
+    | Persisted
     | WorkerReport
     | Said
+    | WorkerProgress
     | WorkerUsage
     | WorkerFinished
     | WorkerFailed

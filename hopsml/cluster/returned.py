@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import filecmp
+import itertools
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from hopsml.cluster.context import WorkerContext
+from hopsml.storage.run_dir import RESERVED_NAMES
 
 MAX_RESULT = 48 << 20  # bytes; larger values belong into the run directory
 MAX_TEXT = 10_000  # characters of a reported value
@@ -64,32 +67,51 @@ def to_host(value: Any) -> Any:
 
 
 def keep_files(value: Any, context: WorkerContext) -> Any:
-    """Strings that name a local file: the file is copied into the run directory, the value becomes its path there.
+    """Files that are returned: each is copied into the run directory, the value becomes its path there.
 
-    Paths are relative to the worker's working directory. A string with a slash that names no file is an error: most
-    likely the file was never written. The user's own file stays where it is.
+    A ``Path`` is one, and so is text that names a local file, as it was for the predecessor; any other text is text.
+    Paths are relative to the worker's working directory. The user's own file stays where it is. Raises
+    FileNotFoundError for a ``Path`` that is no file.
     """
     if isinstance(value, dict):
         return {key: keep_files(item, context) for key, item in value.items()}
-    if not isinstance(value, str) or not value:
-        return value
-    path = Path(value)
-    try:
-        is_file = path.is_file()
-    except OSError:  # too long for a path
-        return value
-    if not is_file:
-        if "/" in value and "://" not in value and "\n" not in value:
-            raise FileNotFoundError(
-                f"the training function returned '{value}', which looks like a path, but there is no such file on the "
-                "worker: write it before returning, or return text without a slash"
+    if type(value) in (list, tuple):
+        return type(value)(keep_files(item, context) if isinstance(item, PurePath) else item for item in value)
+    if isinstance(value, PurePath):
+        path = Path(value)
+        if not path.is_file():
+            kind = (
+                "a folder: save it below hopsml.tensorboard.logdir()" if path.is_dir() else "not there: write it before"
             )
+            raise FileNotFoundError(
+                f"the training function returned the path '{value}', which is {kind}, or return str(path) for the text "
+                f"alone; the worker's folder is {Path.cwd()}"
+            )
+    elif isinstance(value, str) and value:
+        path = Path(value)
+        try:
+            if not path.is_file():
+                return value
+        except (OSError, ValueError):  # too long for a path, or holds NUL
+            return value
+    else:
         return value
-    target = context.export_dir.parent / path.name
-    if path.resolve() != target.resolve():
-        shutil.copyfile(path, target)
+    name = _brought(path, context.export_dir.parent)
     folder = f"{context.run_id}/trials/{context.trial.trial_id}" if context.trial is not None else context.run_id
-    return f"Experiments/{folder}/{path.name}"
+    return f"Experiments/{folder}/{name}"
+
+
+def _brought(path: Path, folder: Path) -> str:
+    """Copy a file into the run directory; its name there, which is another one where that is taken."""
+    for number in itertools.count(1):
+        target = folder / (path.name if number == 1 else f"{path.stem}-{number}{path.suffix}")
+        if target.exists() and path.samefile(target):
+            return target.name
+        if target.name in RESERVED_NAMES or (target.exists() and not filecmp.cmp(path, target, shallow=False)):
+            continue
+        shutil.copyfile(path, target)
+        return target.name
+    raise AssertionError  # the numbers do not end
 
 
 def pickle_result(value: Any, context: WorkerContext) -> bytes:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hopsml import delivery, redact
 from hopsml.cluster.gang import Phase
 from hopsml.cluster.layout import Layout
+from hopsml.delivery import Delivery
+from hopsml.states import State
 
-LOG_LINES_KEPT = 2000
+LOG_KEPT = 4 << 20  # characters of a rank's output, the newest
 
 
 @dataclass
@@ -23,20 +26,22 @@ class MemberView:
     host: str
     executor_id: str
     gpu_indices: tuple[int, ...]
-    state: str = "launched"
+    state: str = State.STARTING
     step: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     log: str = ""
-    mirror_problem: str = ""
+    left: str = ""  # why an independent member is gone
+    seen: dict[str, int | str] = field(default_factory=dict)  # what it did together with others; in_force.py
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that happened; ``kind`` is phase, member, report, said, system, log, note, joined,
-    left, end or closed.
+    """One thing that happened; ``kind`` is phase, member, report, progress, said, system, log, note,
+    skipped, joined, left, end or closed.
 
-    ``said``: ``data`` is from the worker for whoever knows it. ``joined`` and ``left``: members that are independent of each
-    other, with the host, or with the reason.
+    ``progress``: ``step`` of ``total``, in units of ``text``. ``said``: ``data`` is from the worker for whoever knows it.
+    ``joined`` and ``left``: members that are independent of each other, with the host, or with the reason. ``skipped``: so
+    much was left out, because the observer was too slow.
 
     ``end``: the group is gone. ``closed``, the last one: the run directory is complete; with ``metrics`` the function's
     outputs, or with the ``error`` that the caller gets.
@@ -50,9 +55,37 @@ class Change:
     time: float = 0.0
     error: BaseException | None = None
     data: bytes = b""
+    total: int = 0  # of a progress
 
 
 Observer = Callable[[Change], None]
+
+
+class _Changes:
+    """Rule of what waits for an observer: output and reports may be skipped, of reports the newest is kept."""
+
+    def worth(self, item: Change) -> delivery.Worth:
+        if item.kind in ("log", "report", "progress", "system"):
+            return "update"
+        return "news" if item.kind in ("note", "said", "member", "skipped") else "end"
+
+    def size(self, item: Change) -> int:
+        return len(item.text) + 64 * len(item.metrics) + 64
+
+    def same_as(self, item: Change) -> Hashable | None:
+        return (item.kind, item.rank) if item.kind in ("report", "progress", "system") else None
+
+    def count(self, item: Change, skipped: Counter[str]) -> None:
+        if item.kind == "log":
+            skipped["lines"] += item.text.count("\n")
+            skipped["bytes"] += len(item.text)
+        else:
+            skipped["notes" if item.kind == "note" else "updates"] += 1
+
+    def told(self, skipped: Counter[str]) -> Change:
+        parts = [f"{skipped['lines']} lines of output ({skipped['bytes'] / 1e6:.1f} MB)"] * bool(skipped["bytes"])
+        parts += [f"{skipped[name]} {name}" for name in ("updates", "notes") if skipped[name]]
+        return Change("skipped", text=f"{', '.join(parts)} were skipped here: they were not read in time")
 
 
 class RunState:
@@ -71,8 +104,9 @@ class RunState:
         self.notes: list[str] = []
         self._first_step: tuple[int, float] | None = None
         self._last_step: tuple[int, float] | None = None
-        self._logs: dict[int, deque[str]] = {}
-        self._observers: list[Observer] = []
+        self._logs: dict[int, _Output] = {}
+        self._observers: list[Observer] = []  # called at once
+        self._deliveries: list[tuple[Observer, Delivery[Change]]] = []
         self._joined: dict[int, str] = {}  # independent members that are there
         self._closed: Change | None = None
         self._lock = threading.Lock()
@@ -88,14 +122,19 @@ class RunState:
     def announce(self, kind: str, rank: int, text: str) -> None:
         """An independent member has ``joined`` or ``left``."""
         if kind == "left" and rank in self.members:
-            self.members[rank].state = f"left: {text}"
+            self.members[rank].state, self.members[rank].left = State.LOST, text
         self.publish(Change(kind, rank, text))
 
     def publish(self, change: Change) -> None:
-        """Record a change and tell the observers; an observer that fails is dropped, never the run."""
+        """Record a change and let the observers have it, without waiting for one; one that fails is dropped.
+
+        Secrets are masked in all but what the function printed, which is its own.
+        """
+        if change.kind != "log" and change.text:
+            change = replace(change, text=redact.text(change.text))
         with self._lock:
             if change.kind == "log":
-                self._logs.setdefault(change.rank, deque(maxlen=LOG_LINES_KEPT)).append(change.text)
+                self._logs.setdefault(change.rank, _Output()).add(change.text)
             elif change.kind == "report" and change.rank == 0 and change.step is not None:
                 self._last_step = (change.step, change.time)
                 self._first_step = self._first_step or self._last_step
@@ -108,6 +147,8 @@ class RunState:
             elif change.kind == "closed":
                 self._closed = change
             observers = list(self._observers)
+            for _, each in self._deliveries:
+                each.put(change)
         for observer in observers:
             try:
                 observer(change)
@@ -132,24 +173,40 @@ class RunState:
         return self._over.is_set()
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer`` for every change from now on, on the coordinator's thread: it must be quick.
+        """Call ``observer`` for every change from now on, in order, on a thread of its own: it harms nobody by being slow.
 
-        The last change, ``closed``, comes from the run's own thread; at once, from this one, where the run is closed. So do
-        the independent members that have joined already.
+        One that is too slow misses output and reports, and is told how many by a change ``skipped``. What is marked as
+        ``delivery.immediate`` is called by whoever publishes. A run that is closed tells just that, at once, and the
+        independent members that have joined already.
         """
+        tell = observer
         with self._lock:
-            self._observers.append(observer)
+            if delivery.is_immediate(observer):
+                self._observers.append(observer)
+            else:
+                fresh = Delivery(f"hopsml-observer-{self.run_id}", observer, _Changes())
+                self._deliveries.append((observer, fresh))
+                tell = fresh.put
             closed = self._closed
             for rank, host in self._joined.items():  # within the lock: their end must not be told before
-                observer(Change("joined", rank, host))
+                tell(Change("joined", rank, host))
         if closed is not None:
-            observer(closed)
+            tell(closed)
+
+    def settle(self, timeout_s: float = delivery.SETTLE_S) -> bool:
+        """Wait until the observers have been told everything, at most ``timeout_s`` seconds; whether they have."""
+        with self._lock:
+            deliveries = [each for _, each in self._deliveries]
+        return delivery.settle_all(deliveries, timeout_s)
 
     def unobserve(self, observer: Observer) -> None:
         """The opposite of ``observe``."""
         with self._lock:
             if observer in self._observers:
                 self._observers.remove(observer)
+            for pair in [pair for pair in self._deliveries if pair[0] == observer]:
+                self._deliveries.remove(pair)
+                pair[1].close()
 
     def steps_per_second(self) -> float:
         """Between the chief's first and its last report; 0 when there were not two."""
@@ -160,6 +217,24 @@ class RunState:
         return (last[0] - first[0]) / (last[1] - first[1])
 
     def log(self, rank: int) -> str:
-        """What this rank printed and the driver has received."""
+        """What this rank printed and the driver has received, the newest ``LOG_KEPT`` characters of it."""
         with self._lock:
-            return "".join(self._logs.get(rank, ()))
+            output = self._logs.get(rank)
+            return output.text() if output is not None else ""
+
+
+class _Output:
+    """The newest characters that a rank has printed."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[str] = deque()
+        self._length = 0
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+        self._length += len(text)
+        while self._length - len(self._pieces[0]) >= LOG_KEPT:
+            self._length -= len(self._pieces.popleft())
+
+    def text(self) -> str:
+        return "".join(self._pieces)

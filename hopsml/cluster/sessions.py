@@ -10,24 +10,25 @@ from __future__ import annotations
 import asyncio
 import hmac
 import http
-import logging
 import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
 from hopsml.cluster import direct, protocol
+from hopsml.cluster.front import SHOW_S, Front, Stranger
 from hopsml.cluster.strangers import watched, watched_connection, websocket_log
 from hopsml.cluster.tls import make_identity
+from hopsml.delivery import logger_aside
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import Server, ServerConnection
     from websockets.http11 import Request, Response
 
-log = logging.getLogger("hopsml.coordinator")
+log = logger_aside("hopsml.coordinator")
 
 HELLO_TIMEOUT_S = 10.0
 _HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it came is all it says
@@ -96,23 +97,26 @@ class Sessions:
     async def open(self, host: str) -> tuple[Server, int]:
         """Listen on a free port; returns the server and the port."""
         from websockets.asyncio.server import serve
+        from websockets.server import ServerProtocol
 
-        server = await serve(
-            self._session,
-            host,
-            0,
-            ssl=watched(self.identity.context, self.refuse),
-            ssl_handshake_timeout=HELLO_TIMEOUT_S,
-            open_timeout=HELLO_TIMEOUT_S,
-            create_connection=direct.direct(watched_connection(self.refuse)),
-            logger=websocket_log(),
-            process_request=self._admit,
-            compression=None,
-            max_size=protocol.MAX_TO_COORDINATOR,
-            ping_interval=None,
-            backlog=4096,
-            server_header=None,
+        kind, logger = direct.direct(watched_connection(self.refuse)), websocket_log()
+
+        def make(stranger: Stranger) -> ServerConnection:
+            spoken = ServerProtocol(max_size=protocol.MAX_TO_COORDINATOR, logger=logger)
+            connection = kind(spoken, server, ping_interval=None)
+            connection.stranger = stranger  # type: ignore[attr-defined]
+            return connection
+
+        async def listen() -> Front:
+            front = Front(make, watched(self.identity.context, self.refuse), self.refuse)
+            await front.open(host)
+            return front
+
+        server = serve(
+            self._session, open_timeout=SHOW_S, logger=logger, process_request=self._admit, server_header=None
         )
+        server.create_server = cast(Any, listen)  # websockets' own would accept whoever comes
+        await server
         return server, next(iter(server.sockets)).getsockname()[1]
 
     def refuse(self, kind: str, text: str) -> None:
@@ -126,7 +130,7 @@ class Sessions:
         now = time.monotonic()
         for session in list(self.agents.values()):
             patience_s = min(self._lease_s, self._listener.patience_s(session))
-            if now - session.heard > patience_s:
+            if now - max(session.heard, getattr(session.connection, "heard", 0.0)) > patience_s:
                 self.cut(session, f"no sign of life for {patience_s:g} s")
             elif session.clogged_s(now) > self._lease_s:
                 self.cut(session, f"took no message for {self._lease_s:g} s")
@@ -147,8 +151,9 @@ class Sessions:
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Before the upgrade: nobody without the token gets further."""
-        offered = request.headers.get("Authorization", "")
-        if hmac.compare_digest(offered.encode(), f"Bearer {self.token}".encode()):
+        offered = "\n".join(request.headers.get_all("Authorization"))  # two of them are none
+        if hmac.compare_digest(offered.encode(errors="surrogateescape"), f"Bearer {self.token}".encode()):
+            connection.stranger.left()  # type: ignore[attr-defined]
             return None
         self.refuse("token", f"{connection.remote_address} came without the token of this application")
         return connection.respond(http.HTTPStatus.UNAUTHORIZED, "hopsml: a token is needed\n")

@@ -8,12 +8,14 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hopsml.delivery import logger_aside
+
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
 Refuse = Callable[[str, str], None]  # kind, what happened
 
-log = logging.getLogger("hopsml.coordinator")
+log = logger_aside("hopsml.coordinator")
 
 
 def watched(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:

@@ -18,7 +18,11 @@ class Identity:
 
 
 def make_identity(name: str = "hopsml-coordinator") -> Identity:
-    """A new key pair on P-256, valid for 30 days: longer than a run may last, shorter than a leak stays useful."""
+    """A new key pair on P-256, whatever the time is: who connects trusts this one certificate, and clocks may be wrong.
+
+    It ends with the coordinator's life, since nobody trusts it any more then; an expiry would only turn away hosts whose
+    clocks are off, without their being able to say so.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,15 +30,14 @@ def make_identity(name: str = "hopsml-coordinator") -> Identity:
 
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.timezone.utc)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))  # clocks of a cluster differ
-        .not_valid_after(now + datetime.timedelta(days=30))
+        .not_valid_before(datetime.datetime(1950, 1, 1, tzinfo=datetime.timezone.utc))
+        .not_valid_after(datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.timezone.utc))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )

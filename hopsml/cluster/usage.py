@@ -67,6 +67,12 @@ class Sampler:
             self._nvml = None
 
 
+def core_seconds(pid: int) -> float | None:
+    """Seconds of processor that the process has used; None where it is gone."""
+    used = _used(pid)
+    return used[0] / _TICKS_A_SECOND if used is not None else None
+
+
 def _used(pid: int) -> tuple[int, int] | None:
     """Clock ticks of the processor and bytes of resident memory; None for a process that is gone."""
     try:

@@ -34,4 +34,7 @@ def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend,
     held = [f"{run_id} holds some" for run_id in others]
     reasons = [backend.why_missing(ask) for ask in sorted({ask for ask, _ in pool.expected})]
     there = len(pool.idle())
-    return f"{there} of {run.state.size} agents are connected; " + "; ".join([*reasons, *held])
+    why = [*reasons, *held] or [
+        "those that were asked for have ended, and no other is on its way; see the driver's log"
+    ]
+    return f"{there} of {run.request.spec.minimum} agents are connected; " + "; ".join(why)

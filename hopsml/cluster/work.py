@@ -9,17 +9,19 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hopsml import settings
-from hopsml.cluster import assigning, processes
+from hopsml.cluster import assigning, processes, worker_folder
 from hopsml.cluster.fork_client import ForkClient
 from hopsml.cluster.fork_server import Exited
 from hopsml.cluster.held_commits import HeldCommits
+from hopsml.cluster.idleness import Idleness
+from hopsml.cluster.live_log import LAST_S, LiveLog
 from hopsml.cluster.local_tree import LocalTree
 from hopsml.cluster.mail import Mail
 from hopsml.cluster.protocol import (
@@ -33,6 +35,7 @@ from hopsml.cluster.protocol import (
     WorkerClosed,
     WorkerFailed,
     WorkerFinished,
+    WorkerProgress,
     WorkerReport,
     WorkerStarted,
     WorkerStepped,
@@ -41,14 +44,18 @@ from hopsml.cluster.protocol import (
 )
 from hopsml.cluster.usage import Sampler
 from hopsml.cluster.worker import DUMP_SIGNAL, Event
+from hopsml.delivery import logger_aside
+from hopsml.errors import StorageError
+from hopsml.storage.causes import is_passing
 from hopsml.storage.run_dir import SYSTEM_METRICS
+
+log = logger_aside("hopsml.agent")
 
 DUMP_S = 0.3  # for writing a few stacks
 EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function returned
 TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
-LOG_POLL_S = 0.2
 HELD_LIMIT = 3  # heartbeats
-LOG_CHUNK = 64_000
+EVENTS_AT_ONCE = 64  # before anybody else has a turn
 _event = msgspec.msgpack.Decoder(Event)
 
 
@@ -61,17 +68,22 @@ class Work:
         launch: Launch,
         *,
         send: Callable[[Message], None],
+        room: Callable[[], Awaitable[None]],
         folder: Path,
         environment: Mapping[str, str],
         sys_path: tuple[str, ...],
         tree: LocalTree | None = None,
         commits: HeldCommits | None = None,
     ) -> None:
-        """``tree``: of the run's last generation on this agent. ``commits``: of a run whose group may change."""
+        """``room`` waits until there is not too much to be sent. ``tree``: of the run's last generation on this agent.
+        ``commits``: of a run whose group may change.
+        """
         self.formation, self.launch, self.send = formation, launch, send
+        self._room = room
         self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
         self.key = (formation.run_id, formation.generation)
         self.tree = tree or LocalTree(formation.run_url, folder, formation.storage_timeout_s, self._mirror_problem)
+        self.tree.on_problem = self._mirror_problem  # what the last generation's work says counts no more
         self.commits = commits
         self.keep = False  # whether a further generation follows
         self._stopped = asyncio.Event()
@@ -82,7 +94,11 @@ class Work:
         self._loop = asyncio.get_running_loop()
         self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
         self._mail = Mail(self._undeliverable)
+        self._ends_by = float("inf")  # monotonic seconds: when the worker has to be gone
+        self._idleness: Idleness | None = None
+        self._quiet = True  # nothing was to be said of it with the last heartbeat
         self._held = 0  # heartbeats for which its process has been stopped
+        self._live_log: LiveLog | None = None
 
     @property
     def stopping(self) -> bool:
@@ -104,6 +120,10 @@ class Work:
         """Everything from the launch to the message that nothing is left."""
         try:
             await self._live(server)
+        except ConnectionError as error:
+            self._fail(f"the process that starts workers on this host was killed: {error}", outside=True)
+        except StorageError as error:
+            self._fail(f"the store could not be read: {error}", storage=is_passing(error))
         except Exception as error:  # noqa: BLE001 any trouble of the agent's own is the run's to know
             self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}")
         behind = [] if self.keep else await self._close_tree()
@@ -115,7 +135,11 @@ class Work:
         self._server = server
         await self.tree.open()
         if self.commits is not None and not self.launch.has_commit:
-            await self.commits.obtain(self.formation)
+            try:
+                await self.commits.obtain(self.formation)
+            except (OSError, LookupError) as error:  # most likely its holder is gone, which will be told of as well
+                self._fail(f"the newest commit did not come: {error}", secondary=True)
+                return
         assignment = await asyncio.to_thread(
             assigning.write,
             self.formation,
@@ -128,23 +152,25 @@ class Work:
             self._note_from_thread,
         )
         log_path = self.tree.base / "logs" / self._log_name
-        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = self.tree.append_to(f"logs/{self._log_name}")
         try:
             if not await self._ready(server):
                 return
             read_end = await self._start(server, assignment, log)
         finally:
             os.close(log)
-        tail = asyncio.create_task(self._follow_log(log_path)) if self.launch.rank == 0 else None
+        self._live_log = LiveLog(log_path, self.log, lambda text, size: self.send(LogLines(*self.key, text, size)))
+        tail = asyncio.create_task(self._live_log.follow()) if self.launch.rank == 0 else None
         events = asyncio.create_task(self._read_events(read_end))
         usage = asyncio.create_task(self._follow_usage())
         try:
             exited = await server.exited(self._worker)
-            await asyncio.wait({events}, timeout=1.0)
+            await asyncio.wait({events}, timeout=LAST_S)
             self._conclude(exited)
-        except ConnectionError as error:
-            self._fail(f"the process that starts workers on this host was killed: {error}")
         finally:
+            self._live_log.finish()
+            if tail is not None:
+                await asyncio.wait({tail}, timeout=LAST_S)
             others = [task for task in (events, tail, usage) if task is not None]
             for task in others:
                 task.cancel()
@@ -190,9 +216,12 @@ class Work:
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
         try:
-            while True:
+            for number in itertools.count(1):
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 self._on_event(_event.decode(await reader.readexactly(size)))
+                await self._room()  # a worker that says more than the driver can take waits, not its agent's heartbeats
+                if number % EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
         except asyncio.IncompleteReadError:
             pass
         finally:
@@ -204,17 +233,20 @@ class Work:
         elif event.kind == "report":
             self._record(event)
             self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
+        elif event.kind == "progress":
+            done = event.step if event.step is not None else 0
+            self.send(WorkerProgress(*self.key, done=done, total=event.total, unit=event.unit, time=event.time))
         elif event.kind == "said":
             self.send(Said(*self.key, data=event.data))
         elif event.kind in ("committed", "parked"):
             self._committed(event)
         elif event.kind == "finished":
             self.reported = True
-            self.send(WorkerFinished(*self.key, result=event.result))
-            asyncio.get_running_loop().call_later(EXIT_GRACE_S, self._signal, signal.SIGKILL)
+            self.send(WorkerFinished(*self.key, result=event.result, seen=event.seen, exited=event.exited))
+            self._kill_in(EXIT_GRACE_S)
         else:
-            self._fail(event.cause, event.traceback, event.secondary, raised=True)
-            asyncio.get_running_loop().call_later(EXIT_GRACE_S, self._signal, signal.SIGKILL)
+            self._fail(event.cause, event.traceback, secondary=event.secondary, raised=True)
+            self._kill_in(EXIT_GRACE_S)
 
     def _committed(self, event: Event) -> None:
         if self.commits is None or event.step is None:
@@ -224,24 +256,40 @@ class Work:
         parked = event.kind == "parked"
         self.send(Committed(*self.key, step=event.step, length=event.length, parked=parked))
         if self.launch.rank == 0:
-            self.commits.persist_if_due(self.formation, self._mirror_problem)
+            self.commits.persist_if_due(self.formation)
 
     def stepped(self) -> WorkerStepped | None:
-        """How far the worker is, for a heartbeat; None where nobody can tell."""
-        if self.commits is None or not self._pid or self.commits.slots.progress < 0:
+        """How the worker is, for a heartbeat; None where there is nothing to say, and was not the last time."""
+        if not self._pid or self.formation.independent:
             return None
-        stopped = processes.is_stopped(self._pid)
-        slots = self.commits.slots
-        return WorkerStepped(*self.key, step=slots.progress, stopped=stopped, age_s=slots.progress_age_s)
+        self._idleness = self._idleness or Idleness(self._pid)
+        slots = self.commits.slots if self.commits is not None else None
+        step, age_s = (slots.progress, slots.progress_age_s) if slots is not None and slots.progress >= 0 else (-1, 0.0)
+        stopped, idle_s = processes.is_stopped(self._pid), self._idleness.seconds()
+        was_quiet, self._quiet = self._quiet, not stopped and not idle_s
+        if step < 0 and self._quiet and was_quiet:
+            return None
+        return WorkerStepped(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
 
     def look_after_it(self) -> None:
-        """With each heartbeat: a worker that others do not wait for is ended when the system holds it, and replaced."""
+        """With each heartbeat: the processes that it depends on are woken, or ended, when the system holds them.
+
+        So is a worker that others do not wait for, which is replaced then.
+        """
+        if self._server is not None and (problem := self._server.look_after(self._waits_for_server())):
+            self._note(problem)
+        if problem := self.tree.look_after():
+            self._note(problem)
         if not self.formation.independent or not self._pid:
             return
         self._held = self._held + 1 if processes.is_stopped(self._pid) else 0
         if self._held >= HELD_LIMIT:
             self._fail(f"its process was stopped (SIGSTOP) for {HELD_LIMIT} heartbeats")
             self._signal(signal.SIGKILL)
+
+    def _waits_for_server(self) -> bool:
+        """Whether nothing goes on before the fork server does something: a worker that trains needs nothing of it."""
+        return not self._pid or processes.has_ended(self._pid) or time.monotonic() > self._ends_by
 
     def _record(self, event: Event) -> None:
         """The chief's reports, one JSON line each, beside its events."""
@@ -255,7 +303,7 @@ class Work:
         A disk that takes nothing costs lines, not the training.
         """
         try:
-            with open(self.tree.base / name, "ab") as file:
+            with open(self.tree.append_to(name), "ab") as file:
                 file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         except OSError as error:
             self._note(f"lines of {name} are lost: {self.tree.base}: {error.strerror or error}")
@@ -290,18 +338,32 @@ class Work:
     def _conclude(self, exited: Exited) -> None:
         if self.reported or self.stopping:
             return
-        cause = processes.describe_exit(exited.status)
+        cause, outside = processes.describe_exit(exited.status), processes.was_killed(exited.status)
         if os.WIFSIGNALED(exited.status):
             cause += f" (its memory had peaked at {exited.max_rss_mb} MB)"
-        self._fail(cause)
+        self._fail(cause, outside=outside)
 
-    def _fail(self, cause: str, traceback: str = "", secondary: bool = False, raised: bool = False) -> None:
+    def _fail(
+        self,
+        cause: str,
+        traceback: str = "",
+        *,
+        secondary: bool = False,
+        raised: bool = False,
+        outside: bool = False,
+        storage: bool = False,
+    ) -> None:
+        """The worker is lost; arguments as of the message."""
         if self.reported:
             return
         self.reported = True
         self.keep = self.keep or self.formation.changes  # what follows is the coordinator's to say, soon
         tail = self._log_tail()
-        self.send(WorkerFailed(*self.key, cause, traceback, secondary, self.log, tail, raised))
+        self.send(
+            WorkerFailed(
+                *self.key, cause, traceback, secondary, self.log, tail, raised=raised, outside=outside, storage=storage
+            )
+        )
 
     def _log_tail(self) -> str:
         try:
@@ -311,21 +373,6 @@ class Work:
                 return log.read().decode(errors="replace")
         except OSError:
             return ""
-
-    async def _follow_log(self, path: Path) -> None:
-        """Send what the worker prints as it prints it; the last lines too, when cancelled at the end."""
-        position = 0
-        finished = False
-        while not finished:
-            try:
-                await asyncio.sleep(LOG_POLL_S)
-            except asyncio.CancelledError:
-                finished = True
-            with open(path, "rb") as log:
-                log.seek(position)
-                while chunk := log.read(LOG_CHUNK):
-                    position += len(chunk)
-                    self.send(LogLines(*self.key, text=chunk.decode(errors="replace")))
 
     # ------------------------------------------------------------------------------------------------ its end
 
@@ -337,6 +384,11 @@ class Work:
     def tell(self, data: bytes) -> None:
         """Something of the driver's for the worker; never waits for it."""
         self._mail.post(data)
+
+    def log_taken(self, size: int) -> None:
+        """The driver has so many more bytes of the worker's output."""
+        if self._live_log is not None:
+            self._live_log.taken(size)
 
     def finish(self) -> None:
         """Nothing more will be told: a worker that lives on messages ends what it does, and leaves."""
@@ -358,26 +410,52 @@ class Work:
         self._flush_s = min(self._flush_s, flush_s)
         if dump:
             self._signal(DUMP_SIGNAL)
-            asyncio.get_running_loop().call_later(DUMP_S, self._signal, signal.SIGKILL)
+            self._kill_in(DUMP_S)
             return
         if not grace_s:
-            self._signal(signal.SIGKILL)
+            self._kill_in(0.0)
             return
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
-        asyncio.get_running_loop().call_later(grace_s, self._signal, signal.SIGKILL)
+        self._kill_in(grace_s)
+
+    def _kill_in(self, seconds: float) -> None:
+        self._ends_by = min(self._ends_by, time.monotonic() + seconds)
+        if seconds:
+            self._loop.call_later(seconds, self._signal, signal.SIGKILL)
+        else:
+            self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         if self._server is not None and self._worker:
             self._server.signal(self._worker, number)
+            if self._server.is_held:  # it reaps nobody, so the number is still this worker's
+                processes.kill_group_quietly(self._pid, number)
+
+    async def _keep_what_it_saved(self) -> None:
+        """The worker's folder goes away; the trials of a search have had theirs kept one by one."""
+        folder, name = (
+            self.folder / "cwd",
+            "artifacts" if self.launch.rank == 0 else f"artifacts/rank-{self.launch.rank}",
+        )
+        if self.formation.independent or not folder.is_dir():
+            return
+        try:
+            note = await asyncio.to_thread(worker_folder.keep, folder, self.tree.base / name)
+        except OSError as error:
+            note = f"what was saved in the worker's folder is not kept: {error}"
+        if note:
+            self._note(note)
 
     async def _close_tree(self) -> list[str]:
         began = time.monotonic()
+        await self._keep_what_it_saved()
         if self.commits is not None and self.launch.rank == 0:
-            await self.commits.persist_last(self.formation, self._mirror_problem, self._flush_s)
+            await self.commits.persist_last(self.formation, self._flush_s)
         behind = await self.tree.close(self._flush_s)
         if behind:
-            print(f"hopsml: {len(behind)} files not on shared storage after {time.monotonic() - began:.1f} s: {behind}")
+            took_s = time.monotonic() - began
+            log.warning("%d files not on shared storage after %.1f s: %s", len(behind), took_s, behind)
         return behind
 
     def _mirror_problem(self, problem: str) -> None:

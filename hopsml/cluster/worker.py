@@ -20,11 +20,15 @@ from typing import Any
 
 import msgspec
 
+from hopsml import redact, tracebacks
+from hopsml.cluster import in_force, worker_folder
 from hopsml.cluster.commit_slots import CommitSlots
 from hopsml.cluster.context import CommitPort, WorkerContext, set_current
 from hopsml.cluster.framing import framed
 from hopsml.cluster.inbox import Inbox
+from hopsml.cluster.processes import UNREPORTED
 from hopsml.cluster.returned import pickle_result, plain, utf8
+from hopsml.storage import privacy
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
 _ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "DistBackendError")
@@ -61,13 +65,14 @@ class Assignment(msgspec.Struct, frozen=True):
     hooks: tuple[str, ...]
     sys_path: tuple[str, ...]
     commit_slot: int = -1  # that holds the commit to go on from; -1: none
+    resume_fits: str = ""  # folder of the checkpoints for further calls of fit; empty where there are none
     commit_folder: str = ""  # for commits that do not fit in memory; empty where the run is not elastic
 
 
 class Event(msgspec.Struct, frozen=True):
     """Worker -> agent, one frame in the pipe each (4 bytes of length, then msgpack)."""
 
-    kind: str  # started | report | said | committed | parked | finished | failed
+    kind: str  # started | report | progress | said | committed | parked | finished | failed
     time: float
     step: int | None = None
     metrics: dict[str, float | int | str | bool | None] = {}
@@ -75,9 +80,13 @@ class Event(msgspec.Struct, frozen=True):
     cause: str = ""
     traceback: str = ""
     secondary: bool = False
+    exited: bool = False  # finished by sys.exit(0)
     slot: int = -1
     length: int = 0
     data: bytes = b""  # of what is said
+    seen: dict[str, int | str] = {}  # in force while it ran; in_force.py
+    total: int = 0  # steps, of a progress
+    unit: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,6 +115,17 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the driver, which ends the run
     pipe = EventPipe(descriptor)
+    event = _play(assignment_path, pipe, slots, inbox)
+    try:
+        pipe.send(event)
+    except OSError:  # its descriptor was closed, or is another file by now
+        print(redact.text(traceback.format_exc()), file=sys.stderr)
+        return leave(UNREPORTED)
+    return leave(0 if event.kind == "finished" else 1)
+
+
+def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> Event:
+    """Call the user's function; returns how it ended. Whatever its code raises is reported, not swallowed."""
     try:
         assignment = msgspec.msgpack.decode(Path(assignment_path).read_bytes(), type=Assignment)
         context = _prepare(assignment, pipe, slots, inbox)
@@ -113,14 +133,11 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
         pipe.send(Event("started", time.time()))
         value = function(**arguments)
         result = pickle_result(value, context) if context.is_chief else b""
-    except BaseException as error:  # noqa: BLE001 whatever the user's code raises is reported, not swallowed
+        return Event("finished", time.time(), result=result, seen=in_force.seen())
+    except BaseException as error:  # noqa: BLE001 see above
         if isinstance(error, SystemExit) and error.code in (None, 0):
-            pipe.send(Event("finished", time.time()))
-            return leave(0)
-        pipe.send(_failure(error))
-        return leave(1)
-    pipe.send(Event("finished", time.time(), result=result))
-    return leave(0)
+            return Event("finished", time.time(), seen=in_force.seen(), exited=True)
+        return _failure(error, Path(assignment_path).parent / "cwd")
 
 
 def leave(status: int) -> int:
@@ -128,7 +145,7 @@ def leave(status: int) -> int:
     try:
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001 an exit function of the user's must not change the run's outcome
-        traceback.print_exc()
+        print(redact.text(traceback.format_exc()), file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -145,6 +162,8 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
     for entry in assignment.sys_path:
         if entry not in sys.path:
             sys.path.append(entry)
+    folder = os.stat(os.path.dirname(assignment.events_dir))
+    os.umask(os.umask(0o077) | privacy.umask_below(folder.st_mode))  # its files are as open as the run's folder
     context = WorkerContext(
         run_id=assignment.run_id,
         generation=assignment.generation,
@@ -164,13 +183,16 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         merge_scope=assignment.merge_scope,
         scoped_allocator=assignment.scoped_allocator,
         resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
+        resume_fits=Path(assignment.resume_fits) if assignment.resume_fits else None,
         send=lambda message: pipe.send(_report(message)),
         commits=_commits(assignment, pipe, slots),
+        progress=lambda done, total, unit: pipe.send(Event("progress", time.time(), step=done, total=total, unit=unit)),
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
         event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
     )
     set_current(context)
+    in_force.forget()
     for hook in assignment.hooks:
         module, _, name = hook.partition(":")
         prepare: Callable[[WorkerContext], None] = getattr(importlib.import_module(module), name)
@@ -197,19 +219,20 @@ def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 def _report(message: dict[str, Any]) -> Event:
     step = message.get("step")
-    metrics = {utf8(str(key)): plain(value) for key, value in message.get("metrics", {}).items()}
+    metrics = redact.arguments({utf8(str(key)): plain(value) for key, value in message.get("metrics", {}).items()})
     return Event("report", time.time(), step=None if step is None else int(step), metrics=metrics)
 
 
 # ---------------------------------------------------------------------------------------------- after the function
 
 
-def _failure(error: BaseException) -> Event:
+def _failure(error: BaseException, folder: Path) -> Event:
     if isinstance(error, SystemExit):
         cause = f"called sys.exit({error.code!r})"
     else:
-        cause = f"{type(error).__name__}: {error}".strip()
-    text = utf8("".join(traceback.format_exception(error)))
+        cause = f"{type(error).__name__}: {error}".strip().removesuffix(":") + worker_folder.hint(error, folder)
+    shown = traceback.format_exception(type(error), error, tracebacks.from_user(error.__traceback__))
+    cause, text = redact.text(cause), redact.text(utf8("".join(shown)))
     print(text, file=sys.stderr, flush=True)
     cause, text = utf8(cause[:4000]), text[-60_000:]
     return Event("failed", time.time(), cause=cause, traceback=text, secondary=_echoes_another(error))

@@ -187,18 +187,22 @@ class Zygote:
         os.chdir(request.cwd)
 
     def reap(self) -> None:
-        """Tell agents how their servers ended."""
+        """Tell agents how their servers ended; end what a server that was killed has left."""
+        ended = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                pid = 0
             if not pid:
-                return
+                break
+            ended = True
             connection = self.servers.pop(pid, None)
             if connection is not None:
                 with contextlib.suppress(OSError), connection:
                     connection.send(encode(Exited(pid, status)))
+        if ended:
+            processes.end_adopted(self.servers)
 
 
 def overwrite_mark(value: str) -> None:
@@ -217,6 +221,7 @@ def overwrite_mark(value: str) -> None:
 def main() -> None:
     """Entry point of the process."""
     listener, control, *modules = sys.argv[1:]
+    processes.become_subreaper()
     sockets = socket.socket(fileno=int(listener)), socket.socket(fileno=int(control))
     Zygote(*sockets, tuple(modules)).run()  # its fork servers end with their agents
 

@@ -12,11 +12,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from hopsml.cluster import zygote
+from hopsml.cluster import processes, zygote
 from hopsml.cluster.fork_environment import MARK, MARK_LENGTH, environment_of, own_sys_path
 
 CONNECT_S = 0.5
 CLOSE_S = 1.0
+HELD_LIMIT = 3  # looks that find it stopped
 
 
 class ZygoteProcess:
@@ -25,6 +26,7 @@ class ZygoteProcess:
     def __init__(self, modules: tuple[str, ...], variables: Mapping[str, str] | None = None) -> None:
         """Starts it; does not wait for its imports. ``variables`` of the agents that differ from ours. Raises OSError."""
         self.modules = modules
+        self._held = 0
         self.name = f"hopsml-zygote-{secrets.token_hex(16)}"
         self._control, control = socket.socketpair()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -46,6 +48,21 @@ class ZygoteProcess:
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
+
+    def look_after(self) -> str:
+        """With each second: one that is stopped is woken, or ended where that does not help; what people should know.
+
+        Agents whose server it was about to fork start processes of their own when it ends.
+        """
+        self._held = self._held + 1 if processes.is_stopped(self.pid) else 0
+        who = f"the process that imports for the workers of this machine ({self.pid})"
+        if self._held == 1:
+            self._process.send_signal(signal.SIGCONT)
+            return f"{who} was stopped (SIGSTOP); it is woken"
+        if self._held == HELD_LIMIT:
+            self._process.kill()
+            return f"{who} stays stopped; it is ended"
+        return ""
 
     def close(self) -> None:
         """End it. Fork servers that came of it stay until their agents end."""

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from hopsml import extras
 from hopsml.cluster.gpus import HostGpu
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
 from hopsml.doctor.finding import Finding, Needs, Status, fail, ok, warn
@@ -59,7 +60,7 @@ def java(facts: JavaFacts, needs: Needs) -> Finding:
 
 def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Finding:
     """pyspark, the Hadoop client that it brings, and whatever else of Spark is there."""
-    install = "pip install 'hopsml[spark]'"
+    install = extras.install("spark")
     known = {"pyspark": facts.pyspark, "hadoop_client": facts.hadoop_client, "spark_home": facts.home}
     if "pyspark-client" in packages and facts.pyspark:
         return fail(
@@ -102,7 +103,7 @@ def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> F
         summary += "; ".join(problem for _, problem, _ in problems)
         return Finding("frameworks", worst, summary, "; ".join(remedy for _, _, remedy in problems), dict(known))
     if not known:
-        remedy = "pip install 'hopsml[tensorflow]' (or [tensorflow-cpu]); functions without a framework run as they are"
+        remedy = f"{extras.install('tensorflow')} (or [tensorflow-cpu]); functions without a framework run as they are"
         return warn("frameworks", "neither TensorFlow nor another framework is installed", remedy)
     return ok("frameworks", listed, **known)
 
@@ -161,7 +162,7 @@ def gpus(found: Sequence[HostGpu], has_driver: bool, packages: Mapping[str, str]
         return warn(
             "gpus",
             f"{len(found)} on this machine, but tensorflow-cpu cannot use them",
-            "pip uninstall tensorflow-cpu, then pip install 'hopsml[tensorflow]'",
+            f"pip uninstall tensorflow-cpu, then {extras.install('tensorflow')}",
             **facts,
         )
     busy = sum(1 for gpu in found if gpu.processes)
@@ -224,6 +225,21 @@ def ports(facts: PortFacts) -> Finding:
         )
         return warn("ports", f"only {facts.free} of {facts.tried} in {facts.text} are free", remedy, **known)
     return ok("ports", f"{facts.free} of {facts.tried} in {facts.text} are free", **known)
+
+
+def shared_host(others: Sequence[str]) -> Finding:
+    """Whoever has processes beside a training can command TensorFlow's server."""
+    if not others:
+        return ok("shared host", "nobody else has processes on this machine, as far as can be seen", others=[])
+    remedy = (
+        "train where nobody else can connect: a host, container or network namespace of your own, or a firewall in front of "
+        "HOPSML_PORT_RANGE (docs/security.md)"
+    )
+    summary = (
+        f"{', '.join(others[:5])} {'has' if len(others) == 1 else 'have'} processes here, and TensorFlow's server "
+    )
+    summary += "listens on every interface without asking who connects: they can read and write files as you"
+    return warn("shared host", summary, remedy, others=list(others))
 
 
 def addresses(facts: AddressFacts, needs: Needs) -> Finding:

@@ -13,6 +13,7 @@ from typing import Any
 
 import hopsml
 from hopsml import profiles, settings
+from hopsml.cluster.preflight.measure import other_people
 from hopsml.doctor import checks, cluster_checks, facts, services
 from hopsml.doctor.finding import Finding, Needs, Status
 from hopsml.errors import ArgumentError
@@ -94,6 +95,7 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
         "limits": facts.limits,
         "scratch": facts.scratch,
         "ports": facts.ports,
+        "shared host": other_people,
         "addresses": lambda: facts.addresses(
             conf.get("spark.driver.host", ""), os.environ.get("SPARK_LOCAL_IP") or preset.get("SPARK_LOCAL_IP", "")
         ),
@@ -125,6 +127,7 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
         "limits": lambda seen: checks.limits(seen, len(looks["gpus"].facts.gpus) if looks["gpus"].facts else 0),
         "scratch": checks.scratch,
         "ports": checks.ports,
+        "shared host": checks.shared_host,
         "addresses": lambda seen: checks.addresses(seen, needs),
         "project store": lambda seen: cluster_checks.store(seen, needs),
         "hdfs": lambda seen: cluster_checks.hdfs(seen, needs),

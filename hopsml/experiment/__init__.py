@@ -14,8 +14,10 @@ They block and return a ``Result``; ``submit`` and ``submit_search`` give a hand
 from __future__ import annotations
 
 from hopsml.experiment.applications import shutdown
+from hopsml.experiment.begun import begin, end
 from hopsml.experiment.collective import collective_all_reduce, submit
 from hopsml.experiment.launch import launch
+from hopsml.experiment.older_names import horovod, instead_of
 from hopsml.experiment.predecessor import (
     Direction,
     differential_evolution,
@@ -40,11 +42,14 @@ __all__ = [
     "SearchResult",
     "SearchRun",
     "Searchspace",
+    "begin",
     "collective_all_reduce",
     "continue_search",
     "differential_evolution",
+    "end",
     "evolutionary_search",
     "grid_search",
+    "horovod",
     "launch",
     "random_search",
     "recorded",
@@ -54,3 +59,7 @@ __all__ = [
     "submit",
     "submit_search",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise instead_of(name)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import logging
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from hopsml import profiles
+from hopsml import profiles, redact
 from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.zygote_process import ZygoteProcess
@@ -24,11 +27,13 @@ from hopsml.errors import CoordinatorLost
 from hopsml.experiment import shared_machine
 from hopsml.experiment.taking_up import EarlierRuns
 from hopsml.storage import filesystem
+from hopsml.submission import hidden
 from hopsml.tracking.mlflow.link import LINK
 
 log = logging.getLogger(__name__)
 
 LEASE_S = 10.0
+_INTERRUPTED_START_S = 10.0  # that a start of Spark which nobody wants any more gets to come to its end
 
 
 class Joinable(Protocol):
@@ -49,6 +54,17 @@ class Application:
     earlier_runs: EarlierRuns
     environment: dict[str, str] = field(default_factory=dict)  # the profile's variables for the driver
     runs: weakref.WeakSet[Joinable] = field(default_factory=weakref.WeakSet)
+    profile: str = ""  # the name of the one that it was started with
+
+    def passed_over(self, profile: str | None) -> str:
+        """What to tell somebody who asks for a profile, and gets what is there already; "" where it is the same."""
+        if profile is None or profile == self.profile:
+            return ""
+        there = f"was started with profile {self.profile!r}" if self.profile else "was there before"
+        return (
+            f"profile={profile!r} has no effect: the application {self.id} ({self.backend.name}) {there}; for another one "
+            "end it first (experiment.shutdown(), and spark.stop() where it is yours)"
+        )
 
 
 _lock = threading.RLock()
@@ -82,6 +98,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
             if context is None and (profile is None or profile.uses_spark):
                 context = _create_context(profile)
             application = _open(context, profile, keep_warm_s, zygote)
+            application.profile = profile.name if profile is not None else ""
         except BaseException:
             if zygote is not None:
                 zygote.close()
@@ -152,8 +169,11 @@ def _open(
         coordinator.start()
     except OSError as error:
         raise CoordinatorLost(f"the coordinator could not open its port: {error}") from error
+    variables = dict(profile.environment) if profile else {}
+    redact.register_settings(variables)
+    redact.register_settings(dict(context.getConf().getAll()) if context is not None else {})
     earlier_runs = EarlierRuns(key, attempt)
-    return Application(key, backend, coordinator, keep_warm_s, earlier_runs, profile.environment if profile else {})
+    return Application(key, backend, coordinator, keep_warm_s, earlier_runs, variables)
 
 
 def _active_context() -> Any:
@@ -179,10 +199,59 @@ def _create_context(profile: profiles.Profile | None) -> Any:
             conf.set(key, value)
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")
-    context = SparkContext.getOrCreate(conf)
+    # The JVM's command line shows what anybody may read; the rest the JVM is told when it runs.
+    shown = SparkConf(loadDefaults=False).setAll(list(hidden.divided(dict(conf.getAll()))[0].items()))
+
+    def make() -> Any:
+        SparkContext._ensure_initialized(conf=shown)
+        return SparkContext.getOrCreate(conf)
+
+    context = _uninterrupted(make)
     _note_failures()
     _own_contexts.append(context)
     return context
+
+
+def _uninterrupted(make: Callable[[], Any]) -> Any:
+    """The SparkContext of ``make``; Ctrl-C meanwhile waits until there is one that can be stopped in order.
+
+    An interrupt amid a call of the JVM leaves half a context behind, and both print pages about it. On a thread, since the
+    main one must be able to give up: on YARN the start may wait in a queue.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return make()
+    made: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:  # noqa: BLE001 the waiting thread raises it
+            made.set_exception(error)
+
+    maker = threading.Thread(target=run, name="hopsml-spark-context", daemon=True)
+    try:
+        maker.start()
+        context = made.result()
+    except KeyboardInterrupt:
+        concurrent.futures.wait([made], _INTERRUPTED_START_S)
+        if made.done() and made.exception() is None:
+            made.result().setLogLevel("OFF")  # its executors are just starting, and nobody minds how they end
+            made.result().stop()
+        raise KeyboardInterrupt("Spark was still starting; nothing runs") from None
+    _cancel_jobs_on_interrupt(context)
+    return context
+
+
+def _cancel_jobs_on_interrupt(context: Any) -> None:
+    """As PySpark does for a context that the main thread has made."""
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        try:
+            context.cancelAllJobs()
+        finally:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, cancel)
 
 
 def _stop(context: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from hopsml import suggestions
 from hopsml.cluster.preflight.gate import MODES, Mode
 from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.storage import privacy
 
 
 def is_spark_session(value: Any) -> bool:
@@ -125,6 +127,15 @@ def modules(name: str, value: Any) -> tuple[str, ...]:
     raise ArgumentTypeError(f"{name}={value!r:.80} must be a list of module names, for instance ['numpy']")
 
 
+def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str, str]:
+    """The variables that a call gives to its workers; who may read its run is one of them."""
+    checked = variables("environment", value or {})
+    if share is None:
+        return checked
+    privacy.mode_of(text("share", share))
+    return {**checked, privacy.VARIABLE: share}
+
+
 def variables(name: str, value: Any) -> dict[str, str]:
     """Environment variables as the operating system takes them."""
     if not isinstance(value, Mapping):
@@ -164,14 +175,91 @@ def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | No
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
         given = ", ".join(sorted(map(str, args))) or "no arguments"
-        raise ArgumentTypeError(f"{verb}(): {name}{signature} cannot be called with {given}: {error}") from error
+        strange = [each for each in args if each not in signature.parameters]
+        meant = suggestions.similar(str(strange[0]), signature.parameters) if strange else []
+        raise ArgumentTypeError(
+            f"{verb}(): {name}{signature} cannot be called with {given}: {error}"
+            + (f"; did you mean {' or '.join(meant)}?" if meant else "")
+        ) from error
     return dict(args)
 
 
-def refuse_unknown(verb: str, named: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Whatever is left in ``named`` is a mistake."""
-    for name in named:
-        raise ArgumentTypeError(f"{verb}() has no argument '{name}'; it has: {', '.join(known)}")
+def take_by_position(verb: str, rest: Sequence[Any], named: dict[str, Any], orders: Sequence[Sequence[str]]) -> None:
+    """Put arguments that came by position into ``named``, by the first of several orders in which their types fit.
+
+    Releases of the predecessor had different ones; where none fits, the first says what is wrong with them.
+    """
+    longest = max(len(order) for order in orders)
+    if len(rest) > longest:
+        refuse_surplus(verb, len(rest), longest)
+    fitting = [
+        order
+        for order in orders
+        if len(rest) <= len(order) and all(_fits(name, value) for name, value in zip(order, rest, strict=False))
+    ]
+    order = next(iter(fitting), next(order for order in orders if len(rest) <= len(order)))
+    for name, value in zip(order, rest, strict=False):
+        if name in named:
+            refuse_twice(verb, name)
+        named[name] = value
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "description": (str, type(None)),
+    "metric_key": (str, type(None)),
+    "optimization_key": (str,),
+    "direction": (str,),
+    "local_logdir": (bool,),
+    "evaluator": (bool,),
+    "cleanup_generations": (bool,),
+    "versioned_resources": (list, tuple, type(None)),
+    "samples": (int,),
+    "generations": (int,),
+    "population": (int,),
+}
+
+
+def _fits(name: str, value: Any) -> bool:
+    kinds = _KINDS.get(name)
+    return kinds is None or (isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)))
+
+
+_WITHOUT_EFFECT = {
+    "versioned_resources": "nothing is copied: hopsml.tracking.data(path) in the function notes an input with its checksum",
+    "cleanup_generations": "the folders of all generations stay",
+}
+
+
+def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """One sentence for each of the predecessor's arguments that was given and changes nothing."""
+    return tuple(
+        f"{name}={given[name]!r:.80} has no effect: {reason}"
+        for name, reason in _WITHOUT_EFFECT.items()
+        if given.get(name)
+    )
+
+
+def refuse_unknown(
+    verb: str, named: Mapping[str, Any], known: tuple[str, ...], function: Callable[..., Any] | None = None
+) -> None:
+    """Whatever is left in ``named`` is a mistake; the message says what was meant.
+
+    ``function``: the training function, for a verb that hands arguments of its own on to it, by ``args=``.
+    """
+    for name, value in named.items():
+        meant = suggestions.instead(name, known, f"help({verb}) lists those that it has")
+        if function is not None and name in _parameters(function):
+            handed_on = f"args_dict={{{name!r}: [...]}}" if verb == "launch" else f"args={{{name!r}: {value!r:.40}}}"
+            meant = f"did you mean {handed_on}, for {getattr(function, '__name__', 'the function')}()?"
+        raise ArgumentTypeError(f"{verb}() has no argument '{name}': {meant}")
+
+
+def _parameters(function: Callable[..., Any]) -> Collection[str]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a function in C that does not say
+        return ()
 
 
 def refuse_twice(verb: str, name: str) -> None:

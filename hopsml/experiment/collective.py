@@ -12,6 +12,9 @@ from hopsml.experiment import arguments, plan
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 
+# Behind the function, as of the predecessor's 2.0; before it was that of the options.
+_ORDER = ("name", "local_logdir", "description", "evaluator", "metric_key")
+
 
 @dataclass
 class Options:
@@ -46,6 +49,7 @@ class Options:
     checkpoint_every: float = 60.0
     register_as: str | None = None
     preflight: str = "warn"
+    share: str | None = None
 
 
 def collective_all_reduce(*positional: Any, **named: Any) -> Result:
@@ -57,9 +61,12 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
         name, description: for people who look for the run later.
+        evaluator: the last of at least three workers stands beside the group: its TF_CONFIG says "evaluator", and what it
+            does is the function's to say; ``hopsml.tensorflow.strategy()`` gives it the default strategy.
         local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
         args: keyword arguments of the function.
-        num_workers: how many; by default one for each executor. The run ends with the first worker that is lost.
+        num_workers: how many; by default one for each GPU, else for each slot of the executors. The run ends with the
+            first worker that is lost.
         min_workers, max_workers: instead of it, a group that may change: it starts with ``min_workers``, takes newcomers
             in at the next commit, survives the loss of workers, executors and hosts; see ``hopsml.elastic``.
         merge_scope: gradients in one collective: 1 = no merging, 32, "all".
@@ -83,6 +90,8 @@ def collective_all_reduce(*positional: Any, **named: Any) -> Result:
         environment: variables for the workers.
         preflight: what becomes of a slot with too few open files, a full disk, a bad GPU, another version, no way to its
             neighbour: "warn" names it in a note, "enforce" waits for the figures and trains without it, "off" looks away.
+        share: who besides you may read the run's files: "private" (nobody, as HOPSML_SHARE says otherwise), "group", "all",
+            or a folder's permission such as "770".
         register_as: where MLflow is used, a name in its model registry: what a successful run exports becomes a version.
 
     Raises:
@@ -125,13 +134,34 @@ def build(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> plan
         honour_environment=bool(options.honour_environment),
         profile=options.profile,
         progress=bool(options.progress),
-        environment=arguments.variables("environment", options.environment or {}),
+        environment=arguments.environment(options.environment, options.share),
         local_logdir=bool(options.local_logdir),
         metric_key=options.metric_key,
         checkpoint_every_s=arguments.seconds("checkpoint_every", options.checkpoint_every),
         register_as=arguments.model_name("register_as", options.register_as),
         preflight=arguments.preflight(options.preflight),
+        notes=_without_effect(options, size, minimum),
     )
+
+
+_OF_CHANGING_GROUPS = (
+    "reset_limit", "min_workers_timeout", "heartbeat_timeout", "progress_timeout", "host_failure_limit", "host_cooldown",
+    "checkpoint_every",
+)  # fmt: skip
+
+
+def _without_effect(options: Options, size: int | None, minimum: int | None) -> tuple[str, ...]:
+    """What was given and changes nothing in a group like this one."""
+    defaults = {option.name: option.default for option in fields(Options)}
+    notes = list(arguments.without_effect({"versioned_resources": options.versioned_resources}))
+    if minimum is None:
+        reason = "the group has a fixed size, and ends with its first loss; give min_workers= for one that may change"
+        names = [name for name in _OF_CHANGING_GROUPS if getattr(options, name) != defaults[name]]
+        notes += [f"{name}={getattr(options, name)!r} has no effect: {reason}" for name in names]
+    if size == 1:
+        names = [name for name in ("merge_scope", "scoped_allocator") if getattr(options, name) != defaults[name]]
+        notes += [f"{name}={getattr(options, name)!r} has no effect: one worker merges nothing" for name in names]
+    return tuple(notes)
 
 
 def _elastic(options: Options, minimum: int | None) -> plan.Elastic | None:
@@ -154,11 +184,6 @@ def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tupl
     named = dict(named)
     function, rest = arguments.training_function(positional, named, verb)
     known = tuple(option.name for option in fields(Options))
-    for name, value in zip(known, rest, strict=False):
-        if name in named:
-            arguments.refuse_twice(verb, name)
-        named[name] = value
-    if len(rest) > len(known):
-        arguments.refuse_surplus(verb, len(rest), len(known))
-    arguments.refuse_unknown(verb, {name: named[name] for name in named if name not in known}, known)
+    arguments.take_by_position(verb, rest, named, (_ORDER, known))
+    arguments.refuse_unknown(verb, {name: named[name] for name in named if name not in known}, known, function)
     return function, Options(**named)

@@ -24,9 +24,11 @@ from typing import Any
 import cloudpickle
 import msgspec
 
+from hopsml import redact
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.plain import as_json
 from hopsml.cluster.run_state import Change
+from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run
@@ -78,6 +80,7 @@ class Lanes:
 
     # ------------------------------------------------------------------------------------------ what happens
 
+    @immediate
     def _on_change(self, change: Change) -> None:
         """On the coordinator's thread."""
         if change.kind in ("joined", "left", "said", "end"):
@@ -192,7 +195,8 @@ def _ended(trial: RunTrial, message: TrialEnded) -> Ended:
         except Exception as problem:  # noqa: BLE001 whatever its class does here: the trial has no result
             how, value = "failed", None
             error = f"what it returned cannot be read on the driver ({type(problem).__name__}: {problem})"
-    return Ended(message.number, message.attempt, how, score, as_json(value), error, message.seconds)
+    outputs = redact.record(as_json(value))
+    return Ended(message.number, message.attempt, how, score, outputs, redact.text(error), message.seconds)
 
 
 def _with_step(trial: RunTrial, step: int) -> RunTrial:

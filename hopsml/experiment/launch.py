@@ -7,11 +7,15 @@ import uuid
 from typing import Any
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import applications, arguments, collective, plan
+from hopsml.experiment import arguments, collective, combinations, plan
 from hopsml.experiment.result import Result
-from hopsml.experiment.run import Run
 from hopsml.tracking.mlflow.order import Group
 
+# Behind args_dict, by the predecessor's newer and older releases.
+_ORDERS = (
+    ("name", "local_logdir", "description", "metric_key"),
+    ("name", "local_logdir", "versioned_resources", "description"),
+)
 _OWN = {
     "args": "args_dict holds a list of values for each parameter",
     "num_workers": "each combination runs on one worker; collective_all_reduce() trains on several",
@@ -28,8 +32,8 @@ def launch(*positional: Any, **named: Any) -> Result:
     Other keyword arguments as in ``collective_all_reduce``.
 
     Returns:
-        ``(logdir, metrics)`` of the run; for several combinations ``(directory of them all, None)``, with the single
-        results in ``.runs``.
+        ``(logdir, metrics)`` of the run; for several combinations ``(directory of them all, None)``, in which each has a
+        folder such as ``a=1&b=5``, with the single results in ``.runs``.
 
     Raises:
         ArgumentError: (ValueError) for lists of unequal length; otherwise as ``collective_all_reduce``.
@@ -44,18 +48,17 @@ def launch(*positional: Any, **named: Any) -> Result:
         arguments.refuse_twice("launch", "args_dict")
     if rest:
         table, rest = rest[0], rest[1:]
-    combinations = zipped(table)
-    plans = [_plan(function, rest, named, combination) for combination in combinations]
+    arguments.take_by_position("launch", rest, named, _ORDERS)
+    plans = [_plan(function, named, combination) for combination in zipped(table)]
     group = Group(uuid.uuid4().hex, plans[0].name, len(plans)) if len(plans) > 1 else None
     plans = [dataclasses.replace(single, group=group) for single in plans]
     if len(plans) == 1:
         return plan.start(plans[0]).result()
-    return _all(plans)
+    return combinations.carry_out(plans, table)
 
 
-def _plan(function: Any, rest: tuple[Any, ...], named: dict[str, Any], combination: dict[str, Any]) -> plan.Plan:
-    named = {**named, "args": combination, "num_workers": 1}
-    single = collective.build((function, *rest), named, "launch")
+def _plan(function: Any, named: dict[str, Any], combination: dict[str, Any]) -> plan.Plan:
+    single = collective.build((function,), {**named, "args": combination, "num_workers": 1}, "launch")
     return dataclasses.replace(single, with_tf_config=False)
 
 
@@ -79,25 +82,3 @@ def zipped(table: Any) -> list[dict[str, Any]]:
     if count == 0:
         raise ArgumentError("the lists of args_dict are empty; each needs a value for each combination")
     return [{name: values[index] for name, values in table.items()} for index in range(count)]
-
-
-def _all(plans: list[plan.Plan]) -> Result:
-    """As many at a time as there are slots, in order."""
-    capacity = applications.current(plans[0].profile, plans[0].keep_warm_s).backend.capacity()
-    width = capacity.limit or capacity.preferred
-    running: list[Run] = []
-    results: list[Result] = []
-    try:
-        for index, single in enumerate(plans):
-            if index >= width:
-                results.append(running[index - width].result())
-            running.append(plan.start(single))
-        results += [run.result() for run in running[len(results) :]]
-    except BaseException:
-        for run in running:
-            run.cancel("another combination of the same launch failed or was interrupted")
-        for run in running:
-            run.exception()
-        raise
-    parent = results[0].run_dir.rsplit("/", 1)[0]
-    return Result(parent, None, runs=results, state="FINISHED", value=None, run_dir=parent, run_id="")

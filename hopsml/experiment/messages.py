@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import threading
 from collections import deque
@@ -10,31 +9,63 @@ from collections.abc import Callable
 from typing import Any
 
 from hopsml.cluster.run_state import Change
+from hopsml.delivery import immediate, logger_aside
 from hopsml.training.messages import Resize
 
-log = logging.getLogger("hopsml.messages")
+log = logger_aside("hopsml.messages")
 
-MOST_KEPT = 10_000  # values that wait for somebody who wants them; further ones are dropped
+# Values that wait for somebody who wants them; further ones are dropped, which is said.
+MOST_KEPT = 10_000
+MOST_BYTES = 256 << 20
+_NOTHING = object()
 
 
 class Messages:
     """One run's values on the driver; ``on_change`` is an observer of the run, everything else is for any thread.
 
-    ``on_resize`` gets the rank that asked and the size that it asked for. A thread is there while there is something to do.
+    ``on_resize`` gets the rank that asked and the size that it asked for; ``note`` what people should know. A thread is
+    there while there is something to do.
     """
 
-    def __init__(self, run_id: str, on_resize: Callable[[int, object], None]) -> None:
-        self._run_id, self._on_resize = run_id, on_resize
+    def __init__(
+        self, run_id: str, on_resize: Callable[[int, object], None], note: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._run_id, self._on_resize, self._note = run_id, on_resize, note
         self._came: deque[tuple[int, bytes] | Callable[[int, Any], None]] = deque()
         self._functions: list[Callable[[int, Any], None]] = []
         self._kept: list[tuple[int, Any]] = []
+        self._waiting = self._bytes = self._dropped = self._kept_bytes = 0
         self._lock = threading.Lock()
         self._delivering = False
 
+    @immediate
     def on_change(self, change: Change) -> None:
         """On the coordinator's thread."""
         if change.kind == "said":
-            self._put((change.rank, change.data))
+            if self._has_room(len(change.data)):
+                self._put((change.rank, change.data))
+        elif change.kind == "end" and self._dropped:
+            self._note(f"{self._dropped} values that workers sent were dropped")
+
+    def _has_room(self, length: int) -> bool:
+        with self._lock:
+            room = self._waiting < MOST_KEPT and self._bytes + length <= MOST_BYTES
+            self._waiting += room
+            self._bytes += length * room
+            self._dropped += not room
+            first = self._dropped == 1 and not room
+        if first:
+            why = "on_message's function is too slow" if self._functions else "nobody has called on_message"
+            self._note(
+                f"values that workers send are dropped from now on: {self._waiting} ({self._bytes / 1e6:.0f} MB) wait, "
+                f"at most {MOST_KEPT} ({MOST_BYTES / 1e6:.0f} MB) are kept, and {why}"
+            )
+        return room
+
+    def _gone(self, count: int, length: int) -> None:
+        with self._lock:
+            self._waiting -= count
+            self._bytes -= length
 
     def subscribe(self, function: Callable[[int, Any], None]) -> None:
         """Call it with every value, first with those that have come already."""
@@ -60,21 +91,30 @@ class Messages:
                 self._functions.append(item)
                 for rank, value in self._kept:
                     self._call(item, rank, value)
-                self._kept = []
+                self._gone(len(self._kept), self._kept_bytes)
+                self._kept, self._kept_bytes = [], 0
 
     def _receive(self, rank: int, data: bytes) -> None:
+        value = self._read(rank, data)
+        if value is not _NOTHING and not self._functions:
+            self._kept.append((rank, value))
+            self._kept_bytes += len(data)
+            return
+        for function in self._functions if value is not _NOTHING else ():
+            self._call(function, rank, value)
+        self._gone(1, len(data))
+
+    def _read(self, rank: int, data: bytes) -> Any:
+        """The value; ``_NOTHING`` where it is none of the user's, or cannot be read."""
         try:
             value = pickle.loads(data)
         except Exception:
             log.exception("run %s: what rank %d sent cannot be read here", self._run_id, rank)
-            return
+            return _NOTHING
         if isinstance(value, Resize):
             self._on_resize(rank, value.size)
-            return
-        for function in self._functions:
-            self._call(function, rank, value)
-        if not self._functions and len(self._kept) < MOST_KEPT:
-            self._kept.append((rank, value))
+            return _NOTHING
+        return value
 
     def _call(self, function: Callable[[int, Any], None], rank: int, value: Any) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -10,12 +9,13 @@ from typing import Any
 
 from hopsml import settings
 from hopsml.cluster.run_state import Change
+from hopsml.delivery import immediate, logger_aside
 from hopsml.experiment.run import Run
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.link import LINK, Followed
 from hopsml.tracking.mlflow.order import Group, Order
 
-logger = logging.getLogger(__name__)
+logger = logger_aside(__name__)
 
 
 def follow(
@@ -29,11 +29,13 @@ def follow(
     """Let MLflow know of the run from now on. Called on the user's thread: MLflow's active run is a thread's own."""
     uri = settings.mlflow_tracking_uri(profile_environment)
     if not uri:
+        if register_as:
+            _note(run, f"register_as={register_as!r} has no effect: no MLflow is used; set MLFLOW_TRACKING_URI")
         return
     try:
         order = order_of(uri, run.run_id, record, register_as=register_as, group=group)
         followed = LINK.follow(order, run.directory, record, lambda text: _note(run, text))
-        run.observe(lambda change: _pass_on(followed, change))
+        run.observe(immediate(lambda change: _pass_on(followed, change)))
         followed.lost = any(view.metrics for view in run.state.members.values())  # reported before anybody observed
         run.add_done_callback(lambda future: followed.end())
     except Exception as error:  # noqa: BLE001 a record of a run must not fail it

@@ -7,9 +7,10 @@ import pickle
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, cast
 
-from hopsml import settings
+from hopsml import redact, settings, tracebacks
 from hopsml.cluster import capture, gpus
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
@@ -18,16 +19,18 @@ from hopsml.cluster.preflight.gate import Mode
 from hopsml.cluster.run_state import Change
 from hopsml.errors import CoordinatorLost, NotEnoughSlots
 from hopsml.experiment import applications, arguments, mlflow, progress, taking_up
+from hopsml.experiment.events_folder import EventsFolder
 from hopsml.experiment.plain import as_json
 from hopsml.experiment.run import Run
-from hopsml.storage import job_record
+from hopsml.experiment.sign_of_life import SignOfLife
+from hopsml.storage import cancel_request, job_record, privacy
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.storage.runs import find
 from hopsml.tracking import record as run_record
-from hopsml.tracking import redact, seeds
+from hopsml.tracking import seeds
 from hopsml.tracking.mlflow.order import Group
 from hopsml.tracking.recording import Recording
-from hopsml.training import lane
+from hopsml.training import lane, mlflow_run
 
 HOOKS = ("hopsml.tracking.worker_record:attach", "hopsml.training.prepare:prepare")
 
@@ -59,17 +62,19 @@ class LanesAsked:
 
 @dataclass(frozen=True)
 class Member:
-    """A distributed trial of a search: a run in a folder of the search's, which is recorded with the search."""
+    """A run in a folder of another one: a distributed trial of a search, or one combination of a launch."""
 
-    folder: str  # of all trials, below the search's directory
+    folder: str  # of all of them, below the directory of the whole
     directory: RunDir = field(default_factory=lambda: RunDir(""))
     run_id: str = ""  # distinct from those of other searches on this coordinator, and of its own earlier attempts
     config: Mapping[str, Any] = field(default_factory=dict)
+    experiment: str = ""  # id of the whole, for ML_ID; "": its own
+    recorded: bool = False  # with its own code and environment; else they are recorded with the whole
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked call; ``size`` None means one worker for each executor.
+    """A checked call; ``size`` None means one worker for each GPU or slot.
 
     A rerun has no ``function`` of this process: ``captured`` holds the bytes that run ``rerun_of`` shipped.
     """
@@ -104,6 +109,7 @@ class Plan:
     register_as: str | None = None  # name in MLflow's model registry
     group: Group | None = None  # the runs that MLflow shows below one
     preflight: Mode = "warn"  # what becomes of slots that are not good enough
+    notes: tuple[str, ...] = ()  # what people are told when it begins
 
 
 def start(plan: Plan) -> Run:
@@ -113,8 +119,17 @@ def start(plan: Plan) -> Run:
 
 def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     """As ``start``; the application as well, on which it was started."""
-    check_environment(os.environ, plan.honour_environment)
+    try:
+        return _start_on(plan)
+    except KeyboardInterrupt as interrupt:  # while Spark is starting, say: where in that is nothing to a person
+        tracebacks.shortened(interrupt)
+        raise
+
+
+def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
+    check_environment({**os.environ, **plan.environment}, plan.honour_environment)
     tell = progress.teller() if plan.progress else None
+    redact.register_settings(plan.environment)
     seed = seeds.choose(plan.environment, os.environ)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     store = settings.project_url()
@@ -124,40 +139,44 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     record = _record(plan, captured, application, size, seed)
     # What a search goes on with is in its journal.
     searches = plan.lanes is not None or plan.member is not None
-    continues = "" if searches else application.earlier_runs.take(store, record) or plan.continues
+    continues = ("" if searches else application.earlier_runs.take(store, record)) or plan.continues
     record |= {"continues": continues, "resumed_from": resume_url}
     directory = _directory(plan, store, application, record)
+    events = EventsFolder(directory)
     if continues:
         taking_up.end(continues, directory)
+    further_fits = taking_up.further_fits(continues or resume_url)
     resume_url, resume_step = taking_up.standing(continues or resume_url)
     request = RunRequest(
         spec=_spec(plan, plan.member.run_id if plan.member is not None else directory.run_id, size),
-        payload=captured.payload if plan.lanes is None else _lane_payload(plan.lanes, captured, seed),
+        payload=captured.shipped if plan.lanes is None else _lane_payload(plan.lanes, captured, seed),
         run_url=directory.url,
         preload=_preload(plan, captured),
         roles=plan.roles,
         with_tf_config=plan.with_tf_config,
         resume_url=resume_url,
         resume_step=resume_step,
-        environment=_environment(plan, directory, seed),
+        resume_fits=further_fits,
+        environment=_environment(plan, directory, seed, settings.mlflow_tracking_uri(application.environment)),
         hooks=HOOKS,
         merge_scope=plan.merge_scope,
         scoped_allocator=plan.scoped_allocator,
         storage_timeout_s=settings.storage_timeout_s(),
-        local_logdir=plan.local_logdir,
         checkpoint_every_s=plan.checkpoint_every_s,
         heartbeat_timeout_s=plan.elastic.heartbeat_timeout_s if plan.elastic else 10.0,
         preflight=plan.preflight,
     )
-    run, application = _launch(plan, request, captured, directory, application)
+    run, application = _launch(plan, request, captured, directory, application, events)
     try:
         if tell is not None:
             run.observe(tell(run.state, plan.name, directory.url))
         if continues:
             where = f"the checkpoint of step {resume_step}" if resume_url else "the beginning: it had no checkpoint yet"
             run.state.publish(Change("note", text=f"goes on with {continues} from {where}"))
-        if captured.large:
-            run.state.publish(Change("note", text=captured.large))
+        unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
+        for text in [*plan.notes, application.passed_over(plan.profile), unrecorded, captured.large]:
+            if text:
+                run.state.publish(Change("note", text=text))
         mlflow.follow(run, record, application.environment, register_as=plan.register_as, group=plan.group)
     except BaseException:  # an interrupt: nobody will have the handle
         run.cancel("interrupted while it was being started")
@@ -171,7 +190,10 @@ def _directory(plan: Plan, store: str, application: applications.Application, re
         plan.member.directory.write_run(record)
         return plan.member.directory
     continued = plan.lanes.directory if plan.lanes is not None else None
-    directory = claim(store, application.id, record) if continued is None else continued
+    share = plan.environment.get(privacy.VARIABLE)
+    directory = claim(store, application.id, record, share=share) if continued is None else continued
+    if continued is not None:
+        cancel_request.withdraw(continued)
     job_record.announce(directory, application.id)
     return directory
 
@@ -182,6 +204,7 @@ def _launch(
     captured: capture.Captured,
     directory: RunDir,
     application: applications.Application,
+    events: EventsFolder,
 ) -> tuple[Run, applications.Application]:
     try:
         state = application.coordinator.launch(request)
@@ -190,8 +213,9 @@ def _launch(
         state = application.coordinator.launch(request)
     coordinator, run_id = application.coordinator, request.spec.run_id
     recording = None
-    if plan.member is None:
-        recording = Recording(directory, captured.payload, more=_facts(application), code_of=plan.rerun_of).start()
+    if plan.member is None or plan.member.recorded:
+        payload = None if captured.unrecorded else captured.payload
+        recording = Recording(directory, payload, more=_facts(application), code_of=plan.rerun_of).start()
     run = Run(
         state,
         directory,
@@ -200,15 +224,23 @@ def _launch(
         limits=(request.spec.minimum, request.spec.size),
         tell=(lambda rank, data: coordinator.tell(run_id, rank, data)) if plan.lanes is None else None,
         metric_key=plan.metric_key,
-        before_status=lambda: _before_status(plan, recording),
+        heeds_requests=plan.member is None,
+        before_status=lambda: _before_status(plan, recording, events),
         merge_scope=plan.merge_scope,
         scoped_allocator=plan.scoped_allocator,
     )
+    if plan.member is None and plan.lanes is None:
+        SignOfLife(directory, state, partial(_taken, run)).start()
     application.runs.add(run)
     return run, application
 
 
-def _before_status(plan: Plan, recording: Recording | None) -> None:
+def _taken(run: Run, successor: str) -> None:
+    run.cancel(f"another driver has taken it up: it goes on in {successor}")
+
+
+def _before_status(plan: Plan, recording: Recording | None, events: EventsFolder) -> None:
+    events.wait()
     if plan.lanes is not None:
         plan.lanes.before_status()
     if recording is not None:
@@ -218,7 +250,7 @@ def _before_status(plan: Plan, recording: Recording | None) -> None:
 def _lane_payload(lanes: LanesAsked, captured: capture.Captured, seed: int) -> bytes:
     """The function that every lane's worker calls, which hands the user's on as the bytes that it is."""
     options = {
-        "payload": captured.payload,
+        "payload": captured.shipped,
         "seed": seed,
         "log_to_lane": lanes.log_to_lane,
         "trials": lanes.trials,
@@ -231,6 +263,8 @@ def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
     if plan.lanes is not None:
         return GangSpec(run_id=run_id, size=size, start_timeout_s=plan.start_timeout_s, independent=True)
     if plan.elastic is None:
+        if plan.roles.evaluator:  # it waits for checkpoints, and does nothing meanwhile
+            return GangSpec(run_id, size, start_timeout_s=plan.start_timeout_s, exited_s=None, returned_s=None)
         return GangSpec(run_id=run_id, size=size, start_timeout_s=plan.start_timeout_s)
     return GangSpec(
         run_id=run_id,
@@ -242,6 +276,7 @@ def _spec(plan: Plan, run_id: str, size: int) -> GangSpec:
         progress_timeout_s=plan.elastic.progress_timeout_s,
         host_failure_limit=plan.elastic.host_failure_limit,
         cooldown_s=plan.elastic.host_cooldown_s,
+        drain_s=settings.drain_s(),
     )
 
 
@@ -269,9 +304,15 @@ def _preload(plan: Plan, captured: capture.Captured) -> tuple[str, ...]:
     return captured.preload if plan.preload is None else plan.preload
 
 
-def _environment(plan: Plan, directory: RunDir, seed: int) -> dict[str, str]:
+def _environment(plan: Plan, directory: RunDir, seed: int, mlflow_uri: str) -> dict[str, str]:
+    """``mlflow_uri``: where the run is tracked; what its workers log goes there as well, unless the user has said where."""
+    of_mlflow = {}
+    if mlflow_uri and plan.lanes is None and mlflow_run.VARIABLE not in plan.environment:
+        of_mlflow = {"MLFLOW_TRACKING_URI": mlflow_uri, mlflow_run.WANTED: "1"}
     variables = {
-        "ML_ID": directory.run_id,  # the predecessor's name for it
+        **of_mlflow,
+        "ML_ID": (plan.member.experiment if plan.member is not None else "")
+        or directory.run_id,  # the predecessor's name
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
@@ -280,6 +321,8 @@ def _environment(plan: Plan, directory: RunDir, seed: int) -> dict[str, str]:
     }
     if plan.honour_environment:
         variables["HOPSML_HONOUR_ENVIRONMENT"] = "1"
+    if plan.local_logdir:
+        variables[settings.LOCAL_LOGDIR] = "1"
     return variables
 
 
@@ -287,7 +330,7 @@ def _record(
     plan: Plan, captured: capture.Captured, application: applications.Application, size: int, seed: int
 ) -> dict[str, Any]:
     """``run.json``: what ``experiment.rerun`` needs to build the same plan again stands under ``options``."""
-    return {
+    record = {
         "verb": plan.verb,
         "name": plan.name,
         "description": plan.description,
@@ -318,7 +361,10 @@ def _record(
             "checkpoint_every_s": plan.checkpoint_every_s,
             "elastic": asdict(plan.elastic) if plan.elastic is not None else None,
             "register_as": plan.register_as,
+            "preflight": plan.preflight,
         },
+        "secrets": [one.facts() for one in captured.secrets],
+        "unrecorded": captured.unrecorded,
         "rerun_of": plan.rerun_of.url if plan.rerun_of is not None else None,
         "profile": plan.profile or os.environ.get("HOPSML_PROFILE"),
         "backend": application.backend.name,
@@ -329,6 +375,17 @@ def _record(
         **run_record.of_driver(),
         **(plan.lanes.facts if plan.lanes is not None else {}),
     }
+    cleaned: dict[str, Any] = redact.record(record)
+    return cleaned
+
+
+def record_of_several(
+    plan: Plan, application: applications.Application, count: int, table: Mapping[str, Any]
+) -> dict[str, Any]:
+    """``run.json`` of the whole of which runs with such plans are the members; ``table``: the arguments of them all."""
+    captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
+    record = _record(plan, captured, application, count, seeds.choose(plan.environment, os.environ))
+    return {**record, "arguments": redact.arguments(as_json(dict(table)))}
 
 
 def _facts(application: applications.Application) -> dict[str, Callable[[], Any]]:

@@ -62,7 +62,7 @@ _EVOLUTION = _Verb(
     },
     {"search_dict": "boundary_dict", "popsize": "population"},
 )  # fmt: skip
-# Accepted and not used, as they were about the predecessor's own services.
+# Accepted, and said to have no effect, as they were about the predecessor's own services.
 _IGNORED = ("versioned_resources", "cleanup_generations")
 _OURS = tuple(
     option.name
@@ -145,16 +145,20 @@ def _parse(
     if "objective_function" in named:
         named["train_fn"] = named.pop("objective_function")
     function, rest = arguments.training_function(positional, named, verb.name)
-    if len(rest) > len(verb.parameters):
-        arguments.refuse_surplus(verb.name, len(rest), len(verb.parameters))
-    for name, value in zip(verb.parameters, rest, strict=False):
-        if name in named:
-            arguments.refuse_twice(verb.name, name)
-        named[name] = value
+    arguments.take_by_position(verb.name, rest, named, (tuple(verb.parameters), _older_order(verb)))
     known = (*verb.parameters, *_IGNORED, *_OURS)
     arguments.refuse_unknown(verb.name, {name: named[name] for name in named if name not in known}, known)
     values = {name: named.get(name, default) for name, default in verb.parameters.items()}
+    values["notes"] = arguments.without_effect({name: named.get(name) for name in _IGNORED})
     return function, values, {name: named[name] for name in named if name in _OURS}
+
+
+def _older_order(verb: _Verb) -> tuple[str, ...]:
+    """Before 1.4 the resources stood before the description, and what becomes of generations before the name."""
+    order = [name for name in verb.parameters if name not in ("description", "optimization_key")]
+    if verb is _EVOLUTION:
+        order.insert(order.index("name"), "cleanup_generations")
+    return (*order, "versioned_resources", "description")
 
 
 def _table(verb: _Verb, values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -188,7 +192,7 @@ def _begin(
         local_logdir=values["local_logdir"],
     )
     call = calls.checked(verb.name, function, space, options, seeds.choose(options.environment or {}, os.environ))
-    call.folder, call.with_summary = "", True
+    call.folder, call.with_summary, call.notes = "", True, values["notes"]
     call.name_of = _in_generations(call.searcher) if isinstance(call.searcher, DifferentialEvolution) else combination
     return begin(call)
 

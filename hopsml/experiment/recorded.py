@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml import settings
+from hopsml import redact, settings, states
 from hopsml.experiment import applications
 from hopsml.experiment.plain import as_json
+from hopsml.states import State
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim
-from hopsml.tracking import record, redact
+from hopsml.tracking import record
 from hopsml.tracking.recording import Recording
 
 
@@ -43,13 +44,17 @@ class Recorded:
 
 @contextmanager
 def recorded(
-    name: str = "no-name", args: Mapping[str, Any] | None = None, description: str | None = None
+    name: str = "no-name",
+    args: Mapping[str, Any] | None = None,
+    description: str | None = None,
+    share: str | None = None,
 ) -> Iterator[Recorded]:
     """Record what happens in the ``with`` block as a run; it has ended, one way or another, when the block has.
 
     Args:
         name, description: for people who look for the run later.
         args: what the work depends on; for the record alone.
+        share: who may read the run's files, as in ``collective_all_reduce``.
 
     Raises:
         StorageError: the run directory cannot be written; names the path.
@@ -66,7 +71,7 @@ def recorded(
         "driver": platform.node(),
         **record.of_driver(),
     }
-    directory = claim(settings.project_url(), application, asked)
+    directory = claim(settings.project_url(), application, asked, share=share)
     job_record.announce(directory, application)
     recording = Recording(directory, None).start()
     run = Recorded(directory.run_id, directory.url)
@@ -75,14 +80,13 @@ def recorded(
         directory.write_json(directory.outputs_json, as_json(run.metrics))
     except BaseException as error:
         recording.join()
-        state = "CANCELLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
-        directory.write_status(_status(run, state, began, f"{type(error).__name__}: {error}"))
+        directory.write_status(_status(run, states.end(error), began, f"{type(error).__name__}: {error}"))
         raise
     recording.join()
-    directory.write_status(_status(run, "FINISHED", began))
+    directory.write_status(_status(run, State.FINISHED, began))
 
 
-def _status(run: Recorded, state: str, began: float, error: str = "") -> dict[str, Any]:
+def _status(run: Recorded, state: State, began: float, error: str = "") -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "state": state,

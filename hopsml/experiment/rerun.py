@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hopsml import settings
+from hopsml.cluster import kept_secrets
 from hopsml.cluster.capture import Captured
 from hopsml.cluster.layout import Roles
 from hopsml.errors import ArgumentError
-from hopsml.experiment import plan
+from hopsml.experiment import arguments, plan
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.storage.run_dir import RunDir
@@ -29,28 +30,51 @@ class Rerun:
     verdict: Verdict
 
 
-def rerun(run: Any, *, profile: str | None = None, progress: bool = True, ignore: Collection[str] = ()) -> Rerun:
+def rerun(
+    run: Any,
+    *,
+    profile: str | None = None,
+    progress: bool = True,
+    ignore: Collection[str] = (),
+    secrets: Mapping[str, str] | None = None,
+    preflight: str | None = None,
+) -> Rerun:
     """Run a recorded run again, wait for its end and compare; ``run`` is its URL, path, id, handle or result.
 
     The same function and arguments (``code/function.pickle``, byte for byte), number of workers, merge settings, seed and
-    variables, under the profile of now. ``ignore`` names outputs that may differ. Raises as ``submit``, and what ended the
-    rerun if it failed.
+    variables, under the profile of now; ``preflight`` as recorded, unless it is given. ``ignore`` names outputs that may
+    differ. ``secrets``: by name, what was left out of the record, where it is neither in ``HOPSML_SECRET_<name>`` nor in
+    the variable that it came from. Raises as ``submit``, and what ended the rerun if it failed.
     """
     original = find(run, settings.project_url())
-    result = submit(original.url, profile=profile, progress=progress).result()
+    result = submit(original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight).result()
     verdict = compare.same_result(catalog.read(original), catalog.read(RunDir(result.run_dir)), ignore)
     return Rerun(original, result, verdict)
 
 
-def submit(run: Any, *, profile: str | None = None, progress: bool = True) -> Run:
+def submit(
+    run: Any,
+    *,
+    profile: str | None = None,
+    progress: bool = True,
+    secrets: Mapping[str, str] | None = None,
+    preflight: str | None = None,
+) -> Run:
     """As ``rerun``, but returns at once with the run's handle.
 
     Raises ArgumentError where the run was not recorded well enough to be repeated, naming what is missing.
     """
-    return plan.start(build(run, profile=profile, progress=progress))
+    return plan.start(build(run, profile=profile, progress=progress, secrets=secrets, preflight=preflight))
 
 
-def build(run: Any, *, profile: str | None = None, progress: bool = True) -> plan.Plan:
+def build(
+    run: Any,
+    *,
+    profile: str | None = None,
+    progress: bool = True,
+    secrets: Mapping[str, str] | None = None,
+    preflight: str | None = None,
+) -> plan.Plan:
     """The plan of a recorded run; nothing is started, and nothing of its code is run."""
     directory = find(run, settings.project_url())
     recorded = directory.read_run()
@@ -59,6 +83,12 @@ def build(run: Any, *, profile: str | None = None, progress: bool = True) -> pla
             f"run {directory.run_id} is a search: experiment.continue_search({directory.run_id!r}, num_trials=...) goes "
             "on with it; to repeat it, start its script again with the same seed"
         )
+    if "combinations" in recorded:
+        names = ", ".join(recorded["combinations"])
+        raise ArgumentError(
+            f"run {directory.run_id} is a launch of several combinations: take one of them by its folder in "
+            f"{directory.url}: {names:.200}"
+        )
     options = recorded.get("options")
     if not isinstance(options, dict):
         raise ArgumentError(
@@ -66,7 +96,8 @@ def build(run: Any, *, profile: str | None = None, progress: bool = True) -> pla
             "hopsml; start its script again instead"
         )
     shipped = record.shipped(directory, recorded)
-    environment = record.given_environment(options["environment"], os.environ)
+    environment = record.given_environment(options["environment"], {**os.environ, **(secrets or {})})
+    what = f"run {directory.run_id}"
     captured = Captured(
         name=recorded["function"],
         payload=shipped.payload,
@@ -75,6 +106,7 @@ def build(run: Any, *, profile: str | None = None, progress: bool = True) -> pla
         source=recorded["source"],
         sha256=shipped.sha256,
         code_sha256=recorded["code_sha256"],
+        secrets=kept_secrets.given_again(recorded.get("secrets", ()), secrets or {}, os.environ, what),
     )
     return plan.Plan(
         verb=recorded["verb"],
@@ -102,4 +134,5 @@ def build(run: Any, *, profile: str | None = None, progress: bool = True) -> pla
         captured=captured,
         rerun_of=directory,
         register_as=options.get("register_as"),
+        preflight=arguments.preflight(options.get("preflight", "warn") if preflight is None else preflight),
     )

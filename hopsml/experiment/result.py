@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from hopsml.experiment import summary
+from hopsml.storage.run_dir import RunDir
 
 
 class Result(tuple[str, Any]):
     """Outcome of a finished run; unpacks as the predecessor's pair: ``logdir, metrics = result``.
 
     Attributes: ``metrics`` (dict: what the chief's function returned, with the log's path), ``value`` (exactly what it
-    returned), ``logdir`` (URL of the TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``.
+    returned), ``logdir`` (URL of the TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``,
+    ``artifacts`` (URLs of what the function saved in its working folder), ``in_force`` (what the workers were seen to do
+    together, and by which path gradients were merged).
     """
 
     metrics: dict[str, Any]  # empty for several combinations, whose pair's second element is None
@@ -27,6 +30,7 @@ class Result(tuple[str, Any]):
     steps_per_second: float
     merge_scope: int | str
     scoped_allocator: bool
+    in_force: dict[str, Any]  # what the workers did together; the two above are what was asked for
 
     def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
         """Facts are the other attributes."""
@@ -35,6 +39,11 @@ class Result(tuple[str, Any]):
         for name, value in facts.items():
             setattr(self, name, value)
         return self
+
+    @property
+    def artifacts(self) -> list[str]:
+        """URLs of the files that the function saved in its working folder, such as ``model.save("model.keras")``."""
+        return [status.url for status in summary.files_below(RunDir(self.run_dir).artifacts)]
 
     def summary(self) -> str:
         """What a person wants to know at the end; see ``hopsml.experiment.summary``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -10,12 +11,16 @@ from typing import Any
 
 import cloudpickle
 
+from hopsml import states, tracebacks
+from hopsml.cluster.layout import TRAINING_ROLES
 from hopsml.cluster.run_state import Change, Observer, RunState
-from hopsml.errors import ArgumentError, CoordinatorLost, PathNotFound, RunCancelled, RunError, WorkerFailed
+from hopsml.errors import ArgumentError, CoordinatorLost, RunCancelled, RunError, WorkerFailed
+from hopsml.experiment import in_force
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.plain import as_json, outputs
 from hopsml.experiment.result import Result
-from hopsml.storage.filesystem import for_url
+from hopsml.states import State
+from hopsml.storage import cancel_request, run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled
 
@@ -34,10 +39,11 @@ class Run:
         resize: Callable[[int], None] | None = None,
         limits: tuple[int, int] = (1, 1),
         tell: Callable[[int, bytes], None] | None = None,
+        heeds_requests: bool = False,
         **facts: Any,
     ) -> None:
         """``before_status`` waits for what else must lie in the run directory before its last file says that all is there;
-        ``facts`` become attributes of the result.
+        ``heeds_requests``: a wish in the run directory ends the run; ``facts`` become attributes of the result.
         """
         self.state, self.directory = state, run_dir
         self.run_id, self.run_dir = state.run_id, run_dir.url
@@ -46,7 +52,11 @@ class Run:
         self._resize, self._limits = resize, limits
         self._tell = tell
         self._failure: BaseException | None = None
-        self._messages = Messages(self.run_id, self._asked_to_resize)
+        self._requests = cancel_request.Looks.at(run_dir) if heeds_requests else None
+        self.on_request: Callable[[str], object] = self.cancel  # a search ends in its own way
+        self._messages = Messages(
+            self.run_id, self._asked_to_resize, lambda text: state.publish(Change("note", text=text))
+        )
         if tell is not None:
             state.observe(self._messages.on_change)
         self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
@@ -64,13 +74,17 @@ class Run:
         Ctrl-C, or the interrupt of a notebook's cell, cancels the run before it goes on as KeyboardInterrupt.
         """
         try:
-            return self._future.result(timeout)
+            error = self._future.exception(timeout)
         except KeyboardInterrupt:
             self.cancel("interrupted by the user")
             self._closer.join(30)
-            raise
+            # a new one: where in the wait it came is nothing to a person
+            raise tracebacks.shortened(KeyboardInterrupt(f"run {self.run_id} was cancelled: {self.run_dir}")) from None
         except concurrent.futures.CancelledError:
             raise RunCancelled(f"run {self.run_id} was cancelled", self.run_dir) from None
+        if error is not None:
+            raise error.with_traceback(None)  # which would begin with the frames of an earlier raise
+        return self._future.result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error that ended the run, None after success."""
@@ -117,7 +131,8 @@ class Run:
     def on_message(self, function: Callable[[int, Any], None]) -> None:
         """Call ``function(rank, value)`` for what workers have sent by ``hopsml.send``, in order, earlier values too.
 
-        It runs on a thread of the run's own; an error in it is logged, and the next value comes all the same.
+        It runs on a thread of the run's own; an error in it is logged, and the next value comes all the same. At most 10 000
+        values, 256 MiB of them, wait for it; what is dropped beyond that is said in a note.
         """
         self._messages.subscribe(function)
 
@@ -143,9 +158,10 @@ class Run:
     # ------------------------------------------------------------------------------------------ looking in
 
     def status(self) -> dict[str, Any]:
-        """Phase, seconds since the start, and each member's host, slot, state, step and metrics."""
+        """State and phase, seconds since the start, and each member's host, slot, state, step and metrics."""
         return {
             "run_id": self.run_id,
+            "state": self.state.phase.state,
             "phase": self.state.phase.value,
             "generation": self.state.generation,
             "seconds": round(time.time() - self.state.began, 3),
@@ -156,6 +172,7 @@ class Run:
                     "executor": view.executor_id,
                     "gpu_indices": list(view.gpu_indices),
                     "state": view.state,
+                    **({"left": view.left} if view.left else {}),
                     "step": view.step,
                     "metrics": dict(view.metrics),
                 }
@@ -172,14 +189,12 @@ class Run:
         live = self.state.log(rank)
         if live:
             return live
-        log = self.directory.log(self.state.generation, rank)
-        try:
-            return for_url(log).read_bytes(log).decode(errors="replace")
-        except PathNotFound:
+        if not run_logs.of_rank(self.directory, rank):
             return ""
+        return b"".join(run_logs.pieces(self.directory, rank)).decode(errors="replace")
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer`` with every change; see ``hopsml.cluster.run_state.Change``."""
+        """Call ``observer`` with every change, on a thread of its own; see ``hopsml.cluster.run_state.Change``."""
         self.state.observe(observer)
 
     # ------------------------------------------------------------------------------------------ the end
@@ -190,12 +205,14 @@ class Run:
 
     def _close(self) -> None:
         """After the group is gone: the run's last files, then the future."""
-        self.state.wait()
+        self._wait()
         error, result = self._failure or self.state.error, None
         # Whatever goes wrong here must reach who waits for the result: nobody else would ever end that wait.
         if error is None:
             try:
                 result = self._result()
+                if warning := in_force.warning(result.in_force):
+                    self.state.publish(Change("note", text=warning))
                 self.directory.write_json(self.directory.outputs_json, as_json(result.metrics))
             except Exception as problem:  # noqa: BLE001 the value cannot be read back or recorded: there is no result
                 error = problem
@@ -207,10 +224,20 @@ class Run:
         # Before anybody goes on: what is shown of the run must be complete when the caller has its result.
         told = as_json(result.metrics) if result is not None and error is None else {}
         self.state.publish(Change("closed", metrics=told, error=error))
+        self.state.settle()  # not for ever: nobody may be reading
         if error is not None:
             self._future.set_exception(error)
         elif result is not None:
             self._future.set_result(result)
+
+    def _wait(self) -> None:
+        """Until the group is gone; meanwhile somebody may have asked in the run's directory that it be ended."""
+        while self._requests is not None and not self.state.wait(self._requests.pause_s):
+            if reason := self._requests.look(self.directory):
+                self._requests = None
+                with contextlib.suppress(CoordinatorLost):  # it is closed: the run has just ended
+                    self.on_request(reason)
+        self.state.wait()
 
     def _value(self) -> Any:
         try:
@@ -232,25 +259,41 @@ class Run:
             value=value,
             run_dir=self.run_dir,
             run_id=self.run_id,
-            state="FINISHED",
+            state=State.FINISHED,
             workers=self.status()["members"],
             ring_order=[f"{p.role}:{p.task_index}" for p in layout.placements] if layout else [],
             seconds=round(time.time() - self.state.began, 3),
             steps_per_second=self.state.steps_per_second(),
+            in_force=self._in_force(),
             **self._facts,
         )
 
+    def _in_force(self) -> dict[str, Any]:
+        """Of the workers that train; parameter servers and the evaluator do not."""
+        layout = self.state.layout
+        training = {p.rank for p in layout.placements if p.role in TRAINING_ROLES} if layout else set()
+        return in_force.of([view.seen for rank, view in sorted(self.state.members.items()) if rank in training])
+
     def _write_status(self, error: BaseException | None) -> None:
-        state = "FINISHED" if error is None else "CANCELLED" if isinstance(error, RunCancelled) else "FAILED"
         self.directory.end(
             {
                 "run_id": self.run_id,
-                "state": state,
+                "state": states.end(error),
                 "ended": time.time(),
                 "seconds": round(time.time() - self.state.began, 3),
                 "error": as_json(str(error)) if error is not None else "",
+                "cause": as_json(_cause(error)),
                 "raised": isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
                 "workers": as_json(self.status()["members"]),
+                "in_force": self._in_force(),
                 "not_on_shared_storage": {str(rank): list(paths) for rank, paths in self.state.behind.items()},
             }
         )
+
+
+def _cause(error: BaseException | None) -> str:
+    """Why the run did not finish, in one line; "" where it did."""
+    if isinstance(error, WorkerFailed):
+        return " ".join(f"rank {error.rank} on {error.host}: {error.cause}".split())
+    lines = str(error or "").strip().splitlines()
+    return lines[0] if lines else type(error).__name__ if error is not None else ""

@@ -34,7 +34,8 @@ def search(*positional: Any, **named: Any) -> SearchResult:
         searcher: grid, random, tpe, gp, cmaes, differential_evolution, bohb; or a ``Searcher``. ``searcher_args``: its own
             arguments, by name.
         stopper: median, asha, hyperband, pbt, pb2; or a ``Stopper``: ends trials that report too little. ``stopper_args``.
-        num_trials: how many; None: as many as the searcher has, or as fit into ``deadline`` or ``budget``.
+        num_trials: how many; None: as many as the searcher has, or as fit into ``deadline`` or ``budget``. Of a searcher
+            that tries a configuration again for longer (asha, hyperband) how many configurations.
         direction: "max" or "min".
         metric: key of what is returned and reported; None where that is a single number.
         workers_per_trial: 1: trials run on single executors. More, ``(fewest, most)`` or a function of the configuration
@@ -50,7 +51,7 @@ def search(*positional: Any, **named: Any) -> SearchResult:
         warm_start: finished searches (results, handles, URLs, ids) or dicts of ``config`` and ``value``, to learn from.
         args: arguments of the function that are the same in every trial.
         echo: what trials print goes to the lanes' logs as well.
-        name, description, start_timeout, keep_warm, preload, honour_environment, profile, progress, environment,
+        name, description, start_timeout, keep_warm, preload, honour_environment, profile, progress, environment, share,
         local_logdir: as in ``collective_all_reduce``.
 
     Raises:
@@ -92,7 +93,8 @@ def continue_search(
     ``run`` is its URL, path, id, handle or result. What was told stands; trials that were under way when a driver
     died begin again, from their newest checkpoint where they have one. ``num_trials``: so many more than were planned.
 
-    Raises ArgumentError for no search, for one that is under way, and for one of a newer hopsml; otherwise as ``search``.
+    Raises ArgumentError for no search, for one that is under way, and for one of a newer hopsml; otherwise as ``search``. Of
+    two that go on with the same search at once one is refused.
     """
     return submit_continued(
         run, num_trials, deadline, max_executors=max_executors, profile=profile, progress=progress
@@ -118,4 +120,5 @@ def submit_continued(
     call.profile, call.progress = profile, progress
     call.max_executors = call.max_executors if max_executors is None else max_executors
     earlier = start.Earlier(directory, lines, extra, calls.duration("deadline", deadline))
-    return start.begin(call, earlier=earlier)
+    with recorded.claimed(directory, lines):
+        return start.begin(call, earlier=earlier)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
+from hopsml.experiment import in_force
 from hopsml.experiment.plain import as_json
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
@@ -20,28 +21,32 @@ class Finished(Protocol):
     workers: list[dict[str, Any]]
     ring_order: list[str]
     metrics: dict[str, Any]
-    merge_scope: int | str
-    scoped_allocator: bool
+    in_force: dict[str, Any]
     steps_per_second: float
 
 
 def text(result: Finished) -> str:
     """Workers and their slots, ring order, merge setting, speed, metrics, and what lies in the run directory.
 
-    The last line is ``json_line``, so that a script can read it.
+    The last line is ``json_line``, so that a script can read it. Of several combinations the summary of each.
     """
+    if several := getattr(result, "runs", None):
+        return "\n\n".join([*map(text, several), f"run directory of all {len(several)}  {result.run_dir}"])
     directory = RunDir(result.run_dir)
+    warning = in_force.warning(result.in_force)
     rows = [
+        *([("WARNING", warning)] if warning else []),
         ("state", f"{result.state} after {result.seconds:.1f} s"),
         ("workers", f"{len(result.workers)}: " + ", ".join(_slot(worker) for worker in result.workers)),
         ("ring order", " -> ".join(result.ring_order)),
-        ("merging", _merging(result)),
+        ("merging", in_force.merging(result.in_force)),
         ("speed", f"{result.steps_per_second:.1f} steps/s" if result.steps_per_second else "no steps were reported"),
         *((name, _short(value)) for name, value in result.metrics.items() if name != "log"),
         ("run directory", result.run_dir),
         ("  events", _files(directory.events)),
         ("  checkpoints", _checkpoints(directory.checkpoints)),
         ("  logs", _files(directory.logs)),
+        *([("  artifacts", _names(directory))] if files_below(directory.artifacts) else []),
         ("  result", "status.json, .outputs.json"),
     ]
     width = max(len(name) for name, _ in rows)
@@ -49,12 +54,19 @@ def text(result: Finished) -> str:
 
 
 def json_line(result: Finished, **more: Any) -> str:
-    """One line: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is added."""
+    """One line: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is added.
+
+    Of several combinations: ``runs``, a list of those, and what there is of them all.
+    """
+    if several := getattr(result, "runs", None):
+        runs = [json.loads(json_line(one)) for one in several]
+        whole = {"runs": runs, "run_id": result.run_id, "run_dir": result.run_dir, "state": result.state}
+        return json.dumps(as_json({**whole, **more}))
     content = {
         **{name: value for name, value in result.metrics.items() if name != "log"},
         "workers": len(result.workers),
         "ring_order": result.ring_order,
-        "merge_scope": result.merge_scope,
+        "in_force": result.in_force,
         "steps_per_second": round(result.steps_per_second, 2),
         "seconds": result.seconds,
         "run_id": result.run_id,
@@ -72,19 +84,12 @@ def _slot(worker: dict[str, Any]) -> str:
     )
 
 
-def _merging(result: Finished) -> str:
-    scope = result.merge_scope
-    words = {1: "no merging, one collective a gradient", "all": "all gradients in one collective"}
-    how = "by the scoped allocator" if result.scoped_allocator else "by concatenation"
-    return f"merge scope {scope}: {words.get(scope) or f'{scope} gradients in one collective, {how}'}"
-
-
 def _short(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)[:100]
 
 
 def _files(url: str) -> str:
-    found = [file for file in _walk(url) if not file.is_dir]
+    found = files_below(url)
     kilobytes = sum(file.length for file in found) / 1000
     return f"{len(found)} files, {kilobytes:.0f} kB"
 
@@ -94,8 +99,14 @@ def _checkpoints(url: str) -> str:
     return f"{len(steps)}, the last at step {steps[-1]}" if steps else "none"
 
 
-def _walk(url: str) -> list[filesystem.FileStatus]:
-    return list(filesystem.walk(url)) if filesystem.exists(url) else []
+def _names(directory: RunDir) -> str:
+    names = [file.url.removeprefix(directory.artifacts).lstrip("/") for file in files_below(directory.artifacts)]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def files_below(url: str) -> list[filesystem.FileStatus]:
+    """All files of a folder, which need not be there."""
+    return [file for file in filesystem.walk(url) if not file.is_dir] if filesystem.exists(url) else []
 
 
 def _list(url: str) -> list[filesystem.FileStatus]:

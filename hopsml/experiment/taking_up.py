@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hopsml.errors import PathNotFound, RunError
+from hopsml.errors import ArgumentError, PathExists, PathNotFound, RunError
 from hopsml.experiment.attempts import Begin, Call, Earlier, Refuse, decide, earlier
+from hopsml.states import State
 from hopsml.storage import checkpoints, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
@@ -73,22 +74,40 @@ def _read(directory: RunDir) -> Earlier | None:
         return None
 
 
+def refusal(left: RunDir, successor: str) -> ArgumentError:
+    """What whoever wants to take a run up is told where another one has done so."""
+    return ArgumentError(f"run {left.run_id} goes on in {successor} already: resume that one")
+
+
 def end(url: str, successor: RunDir) -> None:
     """The run goes on elsewhere: whoever still works for it adds no checkpoint any more.
 
-    Its agents are gone by then, as a rule: they live on a lease of its driver. One that was cut off may not know yet.
+    Its agents are gone by then, as a rule: they live on a lease of its driver. One that was cut off may not know yet. Raises
+    ArgumentError where another driver has taken it up; the successor's directory then says that nothing came of it.
     """
     left = RunDir(url)
-    left.end(
+    try:
+        left.hand_over(successor.url)
+    except PathExists:
+        if (other := left.successor()) != successor.url:
+            error = refusal(left, other)
+            _close(successor, State.CANCELLED, str(error))
+            raise error from None
+    _close(left, State.LOST, f"its driver died; it goes on in {successor.url}", continued_by=successor.url)
+
+
+def _close(directory: RunDir, state: State, error: str, **more: Any) -> None:
+    """The last record of a run that nobody else can write it for."""
+    directory.end(
         {
-            "run_id": left.run_id,
-            "state": "LOST",
+            "run_id": directory.run_id,
+            "state": state,
             "ended": time.time(),
             "seconds": None,
-            "error": f"its driver died; it goes on in {successor.url}",
+            "error": error,
             "workers": [],
             "not_on_shared_storage": {},
-            "continued_by": successor.url,
+            **more,
         }
     )
 
@@ -98,16 +117,46 @@ def standing(url: str) -> tuple[str, int]:
 
     Asked once, by the driver, so that all members of the new group begin with the same one.
     """
+    for directory in _chain(url):
+        step = checkpoints.latest_complete(directory.checkpoints)
+        if step is not None:
+            return directory.url, step
+    return "", -1
+
+
+def further_fits(url: str) -> tuple[tuple[str, int, int], ...]:
+    """Run directory, number and step of the newest checkpoints for each of the function's calls of ``fit`` after the first.
+
+    A run that went on passed over the calls that had finished, and left nothing of them: those are found in the runs before
+    it. What these hold of a call later than any that it has itself trained in came of something else, and is left out.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    last: int | None = None  # of the newest run that holds anything
+    for directory in _chain(url):
+        here = {1: -1} if checkpoints.latest_complete(directory.checkpoints) is not None else {}
+        for fit in directory.further_fits():
+            step = checkpoints.latest_complete(directory.checkpoints_of(fit))
+            if step is not None:
+                here[fit] = step
+        if last is None and here:
+            last = max(here)
+        for fit, step in here.items():
+            if last is not None and 1 < fit <= last:
+                found.setdefault(fit, (directory.url, step))
+        if 1 in here and last is not None and all(fit in found for fit in range(2, last + 1)):
+            break
+    return tuple((of, fit, step) for fit, (of, step) in sorted(found.items()))
+
+
+def _chain(url: str) -> Iterator[RunDir]:
+    """A run, and those that it went on from, newest first."""
     seen: set[str] = set()
     while url and url not in seen:
         seen.add(url)
         directory = RunDir(url)
-        step = checkpoints.latest_complete(directory.checkpoints)
-        if step is not None:
-            return directory.url, step
+        yield directory
         try:
             record = directory.read_run()
         except PathNotFound:
-            break
+            return
         url = str(record.get("continues") or record.get("resumed_from") or "")
-    return "", -1

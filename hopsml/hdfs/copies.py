@@ -10,6 +10,8 @@ from hopsml.hdfs.names import AnyPath, into, to_local, to_url
 from hopsml.storage import filesystem, tree, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
+CLOCK_S = 0.02  # by which the kernel's clock for files is behind
+
 
 def copy_to_hdfs(
     local_path: AnyPath, relative_hdfs_path: AnyPath, overwrite: bool = False, project: str | None = None
@@ -34,8 +36,8 @@ def copy_to_local(
 ) -> str:
     """Copy a file or directory into a local directory; returns the full path of the copy.
 
-    What is there already is kept if it is as long (a file) or holds the same names (a directory); otherwise
-    it is PathExists, unless ``overwrite`` replaces it. The local directory must exist.
+    A copy that is there already is kept where each file of it is as long as the original, and not older; else it is made
+    anew, as with ``overwrite``. The local directory must exist.
     """
     url, folder = to_url(hdfs_path, project), to_local(local_path)
     if not os.path.isdir(folder):
@@ -45,7 +47,7 @@ def copy_to_local(
     if os.path.lexists(target):
         if not overwrite and _agrees(found, target):
             return target
-        _make_room(target, overwrite)
+        _make_room(target, overwrite=True)
     if found.is_dir:
         fresh = urls.temporary_sibling(target)
         try:
@@ -96,6 +98,16 @@ def _agrees(found: FileStatus, target: str) -> bool:
     if found.is_dir != os.path.isdir(target):
         return False
     if not found.is_dir:
-        return os.path.getsize(target) == found.length
-    there = {urls.relative(entry.url, found.url) for entry in filesystem.walk(found.url)}
-    return there == {entry.relative_to(target).as_posix() for entry in Path(target).rglob("*")}
+        return _is_copy(found, Path(target))
+    there = {urls.relative(entry.url, found.url): entry for entry in filesystem.walk(found.url)}
+    here = {entry.relative_to(target).as_posix(): entry for entry in Path(target).rglob("*")}
+    return there.keys() == here.keys() and all(
+        entry.is_dir == here[name].is_dir() and (entry.is_dir or _is_copy(entry, here[name]))
+        for name, entry in there.items()
+    )
+
+
+def _is_copy(found: FileStatus, local: Path) -> bool:
+    """Whether a local file may be a copy of this one: as long, and made after the original was written last."""
+    facts = local.stat()
+    return facts.st_size == found.length and facts.st_mtime + CLOCK_S >= found.modified_s

@@ -59,14 +59,14 @@ def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
     if local and user == "root":
         return True
     shift = 6 if found.owner == user else 0
-    bits = mode if 0 <= mode <= 7 else (_octal(mode) >> shift) & 7
+    bits = mode if 0 <= mode <= 7 else (permission(mode) >> shift) & 7
     return (found.permission >> shift) & bits == bits
 
 
 def chmod(hdfs_path: AnyPath, mode: int | str, project: str | None = None) -> None:
-    """Change permissions. ``mode`` is written as in a shell: ``700`` means ``rwx------``."""
+    """Change permissions. ``mode`` is written as in a shell, ``700`` for ``rwx------``, or as Python's ``0o700``."""
     url = to_url(hdfs_path, project)
-    for_url(url).set_permission(url, _octal(mode))
+    for_url(url).set_permission(url, permission(mode))
 
 
 def chown(hdfs_path: AnyPath, user: str, group: str, project: str | None = None) -> None:
@@ -85,12 +85,33 @@ def close() -> None:
     filesystem.close_all()
 
 
-def _octal(mode: int | str) -> int:
-    """``700`` (a number or text) as ``0o700``."""
+def permission(mode: int | str) -> int:
+    """The permission bits that are meant: ``700`` and ``"700"`` are ``0o700``, as existing code writes them.
+
+    A number that came of a literal such as ``0o644`` (420) is taken as it is where its decimal digits are no permission:
+    an 8 or 9 among them, or others who may do what the owner may not; and so is ``0o777`` (511).
+    """
+    as_written = _octal(str(mode))
+    if isinstance(mode, int) and not isinstance(mode, bool) and 0 <= mode <= 0o777:
+        usual = as_written is not None and _is_usual(as_written)
+        if mode == 0o777 or (_is_usual(mode) and not usual):
+            return mode
+    if as_written is None or not 0 <= as_written <= 0o7777:
+        raise ArgumentError(f"mode={mode!r}: write it as in a shell, for instance 755 or 700")
+    return as_written
+
+
+def _octal(text: str) -> int | None:
     try:
-        return int(str(mode), 8)
+        return int(text, 8)
     except ValueError:
-        raise ArgumentError(f"mode={mode!r}: write it as in a shell, for instance 755 or 700") from None
+        return None
+
+
+def _is_usual(bits: int) -> bool:
+    """Whether the group may do nothing that the owner may not, and others nothing that the group may not."""
+    owner, group, others = bits >> 6 & 7, bits >> 3 & 7, bits & 7
+    return bits <= 0o777 and group & ~owner == 0 and others & ~group == 0
 
 
 def _capacity() -> Capacity:

@@ -55,6 +55,7 @@ def to_url(path: AnyPath, project: str | None = None) -> str:
     text = to_text(path)
     remote = urls.remote_of(text)
     if remote:
+        _make_as_it_is_here(text, remote)
         return remote
     if urls.split(text)[0]:
         try:
@@ -72,6 +73,19 @@ def to_url(path: AnyPath, project: str | None = None) -> str:
     if is_local and (text == head or text.startswith(head + "/")):
         return root + text[len(head) :]
     return urls.base(root) + text
+
+
+def _make_as_it_is_here(local: str, remote: str) -> None:
+    """A folder of this machine that is mirrored is there on the store, too: files reach it later, folders when asked for.
+
+    Such as ``tensorboard.logdir()`` of a trial, in which nothing has been written yet.
+    """
+    if remote not in _made and os.path.isdir(local):
+        for_url(remote).make_dirs(remote)
+        _made.add(remote)
+
+
+_made: set[str] = set()  # folders; what is deleted afterwards stays deleted
 
 
 def to_text(path: AnyPath) -> str:

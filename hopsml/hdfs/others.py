@@ -24,7 +24,10 @@ def log(string: Any) -> None:
 
 
 def add_module(hdfs_path: AnyPath, project: str | None = None) -> str:
-    """Make a ``.py`` or ``.ipynb`` file importable under its name; returns the local path of the module."""
+    """Make a ``.py`` or ``.ipynb`` file importable under its name; returns the local path of the module.
+
+    That path is on ``sys.path``, as its folder is. A module that was imported from there is loaded anew.
+    """
     url = to_url(hdfs_path, project)
     stem, ending = posixpath.splitext(urls.name(url))
     if ending not in (".py", ".ipynb") or not stem.isidentifier():
@@ -33,9 +36,11 @@ def add_module(hdfs_path: AnyPath, project: str | None = None) -> str:
     folder = _module_folder().name
     target = Path(folder, f"{stem}.py")
     target.write_bytes(content if ending == ".py" else _notebook_code(url, content))
-    if folder not in sys.path:
-        sys.path.append(folder)
+    sys.path += [path for path in (folder, str(target)) if path not in sys.path]
     importlib.invalidate_caches()
+    loaded = sys.modules.get(stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(target):
+        importlib.reload(loaded)
     return str(target)
 
 

@@ -11,11 +11,18 @@
 
 from __future__ import annotations
 
-from hopsml.maggy import ablation, callbacks, config, experiment, optimizer, searchspace, tensorboard
+from hopsml.maggy import (
+    ablation,
+    callbacks,
+    config,
+    experiment,
+    experiment_config,
+    optimizer,
+    searchspace,
+    tensorboard,
+)
 from hopsml.maggy.trial import Trial
 from hopsml.search.space import Searchspace
-
-experiment_config = config  # its later name
 
 __all__ = [
     "Searchspace",

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hopsml.cluster.plain import as_json
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import arguments, collective
+from hopsml.experiment import arguments
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches.progress import line
 from hopsml.experiment.searches.start import begin
-from hopsml.maggy import ablation
+from hopsml.maggy import ablation, distributed
 from hopsml.maggy.config import (
     AblationConfig,
+    BaseConfig,
     HyperparameterOptConfig,
     TfDistributedConfig,
     TorchDistributedConfig,
 )
 from hopsml.maggy.optimizer.base import searcher_of
+from hopsml.search.budgets import BUDGET
 from hopsml.search.space import Searchspace
+from hopsml.search.trial import trial_id
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import seeds
@@ -37,11 +40,10 @@ _FIRST = {
     "num_trials": 1, "ablation_study": None, "ablator": None, "optimization_key": "metric", "hb_interval": 1,
     "es_policy": "median", "es_interval": 1, "es_min": 10, "description": "",
 }  # fmt: skip
-MESSAGES_S = 10.0  # for the last workers' values to be handed over
-_CONFIGS = (HyperparameterOptConfig, AblationConfig, TfDistributedConfig, TorchDistributedConfig)
+_CONFIGS = (HyperparameterOptConfig, AblationConfig, BaseConfig, TfDistributedConfig, TorchDistributedConfig)
 _OURS = (
     "max_executors", "retries", "isolation", "seed", "deadline", "budget", "patience", "start_timeout", "keep_warm",
-    "preload", "profile", "progress", "environment", "echo", "honour_environment",
+    "preload", "profile", "progress", "environment", "echo", "honour_environment", "share",
 )  # fmt: skip
 
 
@@ -83,7 +85,7 @@ def _by_arguments(function: Callable[..., Any], given: dict[str, Any], ours: dic
     kind = given["experiment_type"]
     if kind not in ("optimization", "ablation"):
         raise ArgumentError(f"experiment_type={kind!r} is not known; there are 'optimization' and 'ablation'")
-    shared = {name: given[name] for name in ("name", "direction", "description", "optimization_key")}
+    shared = {name: given[name] for name in ("name", "direction", "description", "optimization_key", "hb_interval")}
     if kind == "ablation":
         config = AblationConfig(given["ablation_study"], given["ablator"] or "loco", **shared)
         return _ablation(function, config, ours)
@@ -99,11 +101,16 @@ def _by_config(function: Callable[..., Any], config: Any, ours: dict[str, Any]) 
         return _search(function, config, ours)
     if isinstance(config, AblationConfig):
         return _ablation(function, config, ours)
+    if isinstance(config, BaseConfig):
+        once = HyperparameterOptConfig(1, None, Searchspace(), name=config.name, description=config.description)
+        once.hb_interval = config.hb_interval
+        return _search(function, once, ours)
     if isinstance(config, TfDistributedConfig):
-        return _distributed(function, config, ours)
+        return distributed.train(function, config, ours)
     if isinstance(config, TorchDistributedConfig):
         raise ArgumentError(
-            "TorchDistributedConfig: PyTorch is not supported yet; TfDistributedConfig trains by TensorFlow"
+            "TorchDistributedConfig: PyTorch is not supported; use TfDistributedConfig with a Keras model, or "
+            "experiment.collective_all_reduce with a training function of your own"
         )
     raise ArgumentTypeError(
         f"config={config!r:.80} is a {type(config).__name__}; it must be one of hopsml.maggy.config"
@@ -117,25 +124,26 @@ def _search(function: Callable[..., Any], config: HyperparameterOptConfig, ours:
     seed = seeds.choose(ours.get("environment") or {}, os.environ) if ours.get("seed") is None else ours["seed"]
     direction = calls.direction_of(config.direction)
     searcher = searcher_of(config.optimizer, config.searchspace, config.num_trials, direction, seed)
-    own_count = searcher.total is not None or _has_budget(config.optimizer)
     options = calls.Options(
         **{**ours, "seed": seed},
         searcher=searcher,
         stopper=_policy(config.es_policy),
-        stopper_args={"min_trials": config.es_min} if _policy(config.es_policy) else None,
-        num_trials=None if own_count else config.num_trials,
+        stopper_args=stopper_arguments(config),
+        num_trials=None if searcher.total is not None else config.num_trials,
         direction=direction,
         metric=_key(config.optimization_key),
         name=config.name,
         description=config.description,
         args=offered(function, config),
     )
-    return run("lagom", function, config.searchspace, options, seed)
+    return run("lagom", function, config.searchspace, options, seed, config.without_effect())
 
 
-def _has_budget(optimizer: Any) -> bool:
-    """Whether promoted configurations are tried again, as trials beyond ``num_trials``."""
-    return (isinstance(optimizer, str) and optimizer.lower() == "asha") or getattr(optimizer, "name", "") == "asha"
+def stopper_arguments(config: HyperparameterOptConfig) -> dict[str, Any] | None:
+    """Of the stopper that ``es_policy`` names; None without one."""
+    if _policy(config.es_policy) is None:
+        return None
+    return {"min_trials": config.es_min, "interval": config.es_interval}
 
 
 def _policy(policy: Any) -> str | None:
@@ -159,29 +167,36 @@ def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:
 
 
 def run(
-    verb: str, function: Callable[..., Any], space: Searchspace, options: calls.Options, seed: int
+    verb: str,
+    function: Callable[..., Any],
+    space: Searchspace,
+    options: calls.Options,
+    seed: int,
+    without_effect: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """One search with Maggy's files and Maggy's result."""
+    """One search with Maggy's files and Maggy's result. ``without_effect``: what people are told when it begins."""
     call = calls.checked(verb, function, space, options, seed, may_be_empty=True)
-    call.folder, call.with_summary, call.finish = "", True, _files
+    with_budgets = call.searcher.counts
+    call.folder, call.with_summary, call.finish = "", True, partial(_files, with_budgets=with_budgets)
+    call.notes = tuple(without_effect)
     search = begin(call)
-    lines: list[str] = []
+    lines = list(without_effect)
     search.observe(lambda what, facts: lines.append(facts["text"]) if what in ("note", "phase") else None)
     result = search.result()
     lines.append(line(search.board.snapshot()))
     _write(urls.join(result.run_dir, "maggy.log"), ("\n".join(part for part in lines if part) + "\n").encode())
-    found = summed_up(result.rows, call.direction)
+    found = summed_up(result.rows, call.direction, with_budgets)
     return {**found, "effects": ablation.effects(result.rows)} if verb == "ablation" else found
 
 
-def summed_up(rows: Sequence[Mapping[str, Any]], direction: str) -> dict[str, Any]:
-    """Maggy's result dict."""
+def summed_up(rows: Sequence[Mapping[str, Any]], direction: str, with_budgets: bool = False) -> dict[str, Any]:
+    """Maggy's result dict. ``with_budgets``: one configuration may have several rows, which are one trial."""
     valued = [row for row in rows if row["value"] is not None]
     values = [row["value"] for row in valued]
     found: dict[str, Any] = {
         "avg": sum(values) / len(values) if values else None,
         "metric_list": values,
-        "num_trials": len(rows),
+        "num_trials": _trials(rows, with_budgets),
         "early_stopped": sum(row["state"] == "stopped" for row in rows),
     }
     if valued:
@@ -200,11 +215,17 @@ def summed_up(rows: Sequence[Mapping[str, Any]], direction: str) -> dict[str, An
     return found
 
 
+def _trials(rows: Sequence[Mapping[str, Any]], with_budgets: bool) -> int:
+    if not with_budgets:
+        return len(rows)
+    return len({trial_id({name: value for name, value in row["config"].items() if name != BUDGET}) for row in rows})
+
+
 def _value(row: Mapping[str, Any]) -> float:
     return float(row["value"])
 
 
-def _files(directory: RunDir, rows: list[dict[str, Any]]) -> None:
+def _files(directory: RunDir, rows: list[dict[str, Any]], with_budgets: bool = False) -> None:
     """``maggy.json`` and ``result.json``, before the search counts as complete."""
     record = directory.read_run()
     asked = record.get("search") or {}
@@ -217,10 +238,10 @@ def _files(directory: RunDir, rows: list[dict[str, Any]]) -> None:
         "direction": asked.get("direction"),
         "searchspace": asked.get("space"),
         "controller": asked.get("searcher"),
-        "num_trials": len(rows),
+        "num_trials": _trials(rows, with_budgets),
     }
     _write(urls.join(directory.url, "maggy.json"), to_json(as_json(about)))
-    result = summed_up(rows, str(asked.get("direction")))
+    result = summed_up(rows, str(asked.get("direction")), with_budgets)
     if record.get("verb") == "ablation":
         result["effects"] = ablation.effects(rows)
     _write(urls.join(directory.url, "result.json"), to_json(as_json(result)))
@@ -230,7 +251,7 @@ def _write(url: str, content: bytes) -> None:
     filesystem.for_url(url).write_bytes(url, content)
 
 
-# ---------------------------------------------------------------------------------------------------- ablation, distributed
+# ---------------------------------------------------------------------------------------------------- ablation
 
 
 def _ablation(function: Callable[..., Any], config: AblationConfig, ours: dict[str, Any]) -> dict[str, Any]:
@@ -250,45 +271,4 @@ def _ablation(function: Callable[..., Any], config: AblationConfig, ours: dict[s
         description=config.description,
         args={"function": function, "generators": study.generators(config), "given": offered(function, config)},
     )
-    return run("ablation", ablation.carry_out, study.space(), options, seed)
-
-
-def _distributed(function: Callable[..., Any], config: TfDistributedConfig, ours: dict[str, Any]) -> dict[str, Any]:
-    """On all executors at once; the mean of what their functions return."""
-    fixed = offered(function, config)
-    if "hparams" in inspect.signature(function).parameters:
-        fixed["hparams"] = config.hparams
-    taken = {name: value for name, value in ours.items() if name in collective.Options.__dataclass_fields__}
-    run = collective.submit(_sent, args={"function": function, "fixed": fixed}, name=config.name, **taken)
-    values: dict[int, Any] = {}
-    came = threading.Condition()
-
-    def note(rank: int, value: Any) -> None:
-        with came:
-            values[rank] = value
-            came.notify_all()
-
-    run.on_message(note)
-    result = run.result()
-    with came:  # messages are handed over by a thread of their own
-        came.wait_for(lambda: len(values) >= len(result.workers), MESSAGES_S)
-    found = [values[rank] for rank in sorted(values)] or [result.value]
-    return _mean(found, len(result.workers))
-
-
-def _sent(function: Callable[..., Any], fixed: dict[str, Any]) -> Any:
-    """In every worker: the function, whose value the driver gets from each."""
-    import hopsml
-
-    value = function(**fixed)
-    hopsml.send(value)
-    return value
-
-
-def _mean(values: Sequence[Any], workers: int) -> dict[str, Any]:
-    fields = [value if isinstance(value, Mapping) else {"metric": value} for value in values]
-    names = (
-        [name for name in fields[0] if all(isinstance(one.get(name), (int, float)) for one in fields)] if fields else []
-    )
-    means = {name: sum(float(one[name]) for one in fields) / len(fields) for name in names}
-    return {**means, "num_workers": workers}
+    return run("ablation", ablation.carry_out, study.space(), options, seed, config.without_effect())

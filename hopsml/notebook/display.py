@@ -6,12 +6,15 @@ import contextvars
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
+from hopsml import tracebacks
 from hopsml.cluster.run_state import Change, RunState
-from hopsml.notebook import html, text
+from hopsml.errors import HopsmlError
+from hopsml.notebook import frontend, html, text
 from hopsml.notebook.story import Story
 from hopsml.notebook.view import RunView, view_of
 
@@ -24,12 +27,43 @@ Bundle = dict[str, str]
 Publish = Callable[[Bundle, bool], None]
 
 
+class Shown(Protocol):
+    """A display that says why a run failed."""
+
+    cell: int | None  # in which it stands
+
+    def leave_out_error(self) -> None:
+        """Show the end once more without the error, which is said beside it."""
+
+
+# Weak on both sides: a display holds the error of its run, and neither shall be kept by this.
+_failures: weakref.WeakKeyDictionary[HopsmlError, weakref.ref[Shown]] = weakref.WeakKeyDictionary()
+
+
+def remember(error: BaseException | None, shown: Shown) -> None:
+    """This display says why: should the same error be shown in its cell too, it shall not be said twice there."""
+    if isinstance(error, HopsmlError):  # others are shown as anybody's are
+        _failures[error] = weakref.ref(shown)
+
+
+def _told(error: BaseException) -> None:
+    reference = _failures.get(error) if isinstance(error, HopsmlError) else None
+    shown = reference() if reference is not None else None
+    if shown is not None and shown.cell is not None and shown.cell == frontend.cell():
+        shown.leave_out_error()
+
+
+tracebacks.on_render.append(_told)
+
+
 class RunDisplay:
     """Shows one run in one place until its end; an observer for ``RunState.observe``.
 
     Changes arrive on the coordinator's thread and are only noted there. What is shown is made and sent by a thread of the
     display's own, which ends with the run; whatever goes wrong there ends the display, never the training.
     """
+
+    immediate = True  # see ``hopsml.delivery``
 
     def __init__(self, state: RunState, title: str, run_dir: str, publish: Publish | None = None) -> None:
         """``publish(bundle, update)`` shows a mime bundle, in place of the last one if ``update``."""
@@ -38,6 +72,8 @@ class RunDisplay:
         self._story = Story(state.began)
         self._story.enter(state.phase, state.began)
         self._lock = threading.Lock()
+        self._is_told = False
+        self.cell = frontend.cell()
         self._news, self._closed = threading.Event(), threading.Event()
         # What a thread displays belongs to the cell in whose context it does so, whichever cell runs by then.
         self._thread = threading.Thread(
@@ -64,8 +100,14 @@ class RunDisplay:
         finally:
             self._news.set()
         if change.kind == "closed":
+            remember(change.error, self)
             self._closed.set()
             self._thread.join(LAST_S)
+
+    def leave_out_error(self) -> None:
+        """Show the end once more without the error, which is said beside it."""
+        self._is_told = True
+        self._publish(self.bundle(), True)
 
     def bundle(self) -> Bundle:
         """The run as it stands now, by mime type."""
@@ -84,6 +126,7 @@ class RunDisplay:
                 run_id=state.run_id,
                 run_dir=self._run_dir,
                 now=time.time(),
+                is_told=self._is_told,
             )
 
     def _show_changes(self) -> None:

@@ -35,6 +35,12 @@ def shows_display(shell: Collection[str], publisher: Collection[str], wish: str)
     return wish != "lines" and _KERNEL_SHELL in shell and _KERNEL_PUBLISHER in publisher
 
 
+def cell() -> int | None:
+    """The number of the cell that runs now; None outside of IPython."""
+    shell = _shell()
+    return None if shell is None else int(shell.execution_count)
+
+
 def _shell() -> Any:
     """IPython's shell where there is one; IPython is not imported for it."""
     module = sys.modules.get("IPython")

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.notebook import html
+from hopsml.notebook import style
+from hopsml.notebook.style import Cell, Column
 from hopsml.tracking import catalog, listing
 from hopsml.tracking.catalog import StoredRun
 
-_TONES = {"FINISHED": "#2f9e5f", "FAILED": "#d64545", "LOST": "#d64545", "RUNNING": "#3b82c4"}
-_STATE = listing.COLUMNS.index("state")
+_COLUMNS = [Column(name, name in listing.NUMBERS, name in ("name", "result")) for name in listing.COLUMNS]
+CAUSE = 300  # characters
+
+
+def _cells(run: StoredRun) -> list[Cell]:
+    cells = listing.row(run)
+    colours = [style.tone(run.state) if column == listing.STATE else "" for column in range(len(cells))]
+    return [Cell(listing.short(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
 
 
 class RunsTable:
@@ -21,14 +28,13 @@ class RunsTable:
     def __repr__(self) -> str:
         if not self.runs:
             return f"no runs in {self.project_url}"
-        return "\n".join(listing.table([listing.COLUMNS, *map(listing.row, self.runs)]))
+        return "\n".join(listing.table([listing.COLUMNS, *map(listing.row, self.runs)], listing.NUMBERS))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         bundle = {"text/plain": repr(self)}
         if self.runs:
-            rows = [listing.row(run) for run in self.runs]
-            bundle["text/html"] = html.table(
-                listing.COLUMNS, rows, [_TONES.get(row[_STATE], "") for row in rows], _STATE
+            bundle["text/html"] = style.div(
+                f"{style.SANS};{style.BODY}", style.table(_COLUMNS, [_cells(run) for run in self.runs])
             )
         return bundle
 

@@ -9,7 +9,7 @@ from typing import Any
 from hopsml import settings
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.notebook import listing, tensorboard
-from hopsml.storage.filesystem import for_url
+from hopsml.storage import run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.storage.runs import find
 from hopsml.tracking import catalog
@@ -45,9 +45,9 @@ def runs(last: int = 20, project: str = "") -> listing.RunsTable:
 
 
 def logs(run: str = "", rank: int = 0) -> None:
-    """Print what a rank of a run has printed."""
-    url = directory_of(run).log(0, rank)
-    print(for_url(url).read_bytes(url).decode(errors="replace"), end="")
+    """Print what a rank of a run has printed, in all generations of its group."""
+    for piece in run_logs.pieces(directory_of(run), rank):
+        print(piece.decode(errors="replace"), end="")
 
 
 def tensorboard_run(run: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a search: a value made from how it stands, as HTML and as plain text; pure."""
+"""What a person sees of a search: a value made from how it stands, and that as plain text; pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hopsml.notebook import html
-from hopsml.notebook.view import number
+from hopsml.notebook.history import History, Point, thinned
+from hopsml.notebook.style import about, duration
+from hopsml.notebook.text import bar, curve, sparkline
+from hopsml.notebook.view import CurveView, ProgressView, number
+from hopsml.search.left import Outlook
+from hopsml.states import State
 from hopsml.tracking.listing import table
 
 ROWS = 12  # of running trials
-CURVE = 24  # characters of a learning curve
-_BARS = "▁▂▃▄▅▆▇█"
-_TONES = {"running": "#3b82c4", "FINISHED": "#2f9e5f", "FAILED": "#d64545", "CANCELLED": "#8a8f98"}
+POINTS = 64  # of a running trial's curve
+CONFIGURATION = 70  # characters of a configuration
+COLUMNS = ("trial", "value", "curve (min … max)", "step", "on", "configuration")
 
 
 class RunningTrial(Protocol):
@@ -71,112 +75,143 @@ class Standing(Protocol):
     @property
     def ended(self) -> float | None: ...
     @property
-    def state(self) -> str: ...
+    def state(self) -> State: ...
     @property
     def error(self) -> BaseException | None: ...
-    def seconds_left(self) -> float | None: ...
+    @property
+    def deadline_at(self) -> float | None: ...
+    def outlook(self) -> Outlook | None: ...
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial that runs; all but ``points`` is text."""
+
+    number: str
+    configuration: str
+    place: str
+    step: str
+    value: str
+    points: tuple[Point, ...]
+    extremes: str  # the lowest and the highest value
+
+    def cells(self, curve: str) -> tuple[str, ...]:
+        """Of all columns."""
+        return self.number, self.value, curve, self.step, self.place, self.configuration
 
 
 @dataclass(frozen=True)
 class SearchView:
-    """All that is shown; everything is text."""
+    """All that is shown."""
 
     title: str
-    state: str
+    run_id: str
+    state: State
     seconds: float
+    waits_for: str
+    progress: ProgressView | None
     numbers: tuple[tuple[str, str], ...]
     best: tuple[tuple[str, str], ...]
-    improvements: str
-    running: tuple[tuple[str, str, str, str, str, str], ...]
+    improvements: tuple[CurveView, ...]
+    running: tuple[TrialRow, ...]
     more: str
     notes: tuple[str, ...]
     cause: str
     run_dir: str
 
 
-COLUMNS = ("trial", "configuration", "on", "step", "value", "curve")
-
-
-def view_of(search: Standing) -> SearchView:
-    """The search as it stands."""
+def view_of(search: Standing, is_told: bool = False) -> SearchView:
+    """The search as it stands. ``is_told``: its error stands beside the display, and is not said twice."""
     over = search.ended is not None
-    planned = f"/{search.planned}" if search.planned is not None else ""
-    numbers = [("trials", f"{search.done}{planned}")]
-    numbers += [(name, str(search.counts[name])) for name in ("stopped", "failed", "paused") if search.counts.get(name)]
-    if not over:
-        numbers.append(("executors busy", f"{search.busy}/{search.executors}"))
-        left = search.seconds_left()
-        numbers += [("left", f"about {html.duration(left)}")] if left is not None else []
+    numbers = (
+        [("trials", str(search.done) + ("" if search.planned is None else f" of {search.planned}"))] if over else []
+    )
+    numbers += [
+        (name, str(search.counts[name]))
+        for name in ("running", "stopped", "paused", "failed")
+        if search.counts.get(name)
+    ]
+    numbers += [] if over else [("executors busy", f"{search.busy} of {search.executors}")]
     best: list[tuple[str, str]] = []
     if search.best is not None:
         best = [(search.metric or "metric", number(search.best["value"]))]
         best += [(str(name), number(value)) for name, value in search.best["config"].items()]
     rows = tuple(_row(trial) for trial in sorted(search.running, key=lambda trial: trial.number)[:ROWS])
     hidden = len(search.running) - len(rows)
-    waits = [f"executors: {search.waiting}"] if search.waiting and not over and not search.executors else []
     return SearchView(
-        title=search.run_id if search.name in ("", "no-name") else f"{search.name} ({search.run_id})",
+        title=search.run_id if search.name in ("", "no-name") else search.name,
+        run_id=search.run_id,
         state=search.state,
         seconds=max(0.0, search.now - search.began),
+        waits_for=f"executors: {search.waiting}" if search.waiting and not over and not search.executors else "",
+        progress=None if over else _progress(search),
         numbers=tuple(numbers),
         best=tuple(best),
-        improvements=sparkline([value for _, value in search.improvements]),
+        improvements=_improvements(search),
         running=() if over else rows,
         more=f"{hidden} more are running" if hidden > 0 and not over else "",
-        notes=(*waits, *search.notes[-4:]),
-        cause=str(search.error)[:600] if search.error is not None else "",
+        notes=tuple(search.notes[-4:]),
+        cause=str(search.error)[:600] if search.error is not None and not is_told else "",
         run_dir=search.run_dir,
     )
 
 
-def _row(trial: RunningTrial) -> tuple[str, str, str, str, str, str]:
+def _progress(search: Standing) -> ProgressView | None:
+    """Trials that are over, and those that run by their share; or the time, where nobody knows how many there will be."""
+    outlook = search.outlook()
+    until = None if search.deadline_at is None else max(0.0, search.deadline_at - search.now)
+    left = [] if until is None else [f"at most {about(until)} left"]
+    if outlook is not None and (until is None or outlook.seconds < until):
+        left = [f"about {about(outlook.seconds)} left"]
+    if search.planned is not None:
+        share = outlook.share if outlook is not None else search.done / max(1, search.planned)
+        return ProgressView(share, (f"trials {search.done} of {search.planned}", f"{100 * share:.0f} %", *left))
+    if until is None:
+        return None
+    took = search.now - search.began
+    return ProgressView(took / max(1e-9, took + until), (f"trials {search.done}", *left))
+
+
+def _improvements(search: Standing) -> tuple[CurveView, ...]:
+    """The best value so far, by the number of the trial that gave it."""
+    history = History()
+    for place, (_, value) in enumerate(search.improvements):
+        history.add(place, float(value))
+    if not history.is_curve:
+        return ()
+    name = f"best {search.metric or 'metric'} so far ({len(search.improvements) - 1} improvements)"
+    return (CurveView(name, tuple(history.points), number(history.low), number(history.high), number(history.last)),)
+
+
+def _row(trial: RunningTrial) -> TrialRow:
     config = ", ".join(f"{name}={number(value)}" for name, value in trial.config.items())
-    return (
-        str(trial.number),
-        config if len(config) <= 70 else config[:69] + "…",
-        trial.place or "–",
-        "–" if trial.step is None else str(trial.step),
-        "–" if trial.value is None else number(trial.value),
-        sparkline([value for _, value in list(trial.curve)]),
+    history, told = History(), list(trial.curve)
+    for step, value in thinned(told, POINTS) if len(told) > POINTS else told:  # many times a second, for many trials
+        history.add(step, value)
+    return TrialRow(
+        number=str(trial.number),
+        configuration=config if len(config) <= CONFIGURATION else config[: CONFIGURATION - 1] + "…",
+        place=trial.place or "–",
+        step="–" if trial.step is None else str(trial.step),
+        value="–" if trial.value is None else number(trial.value),
+        points=tuple(history.points),
+        extremes=f"{number(history.low)} … {number(history.high)}" if history.is_curve else "",
     )
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """The values as bars, the newest on the right; empty for fewer than two."""
-    if len(values) < 2:
-        return ""
-    step = max(1.0, len(values) / CURVE)
-    shown = [values[min(len(values) - 1, int((index + 1) * step) - 1)] for index in range(min(CURVE, len(values)))]
-    low, high = min(shown), max(shown)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[int((value - low) * scale)] for value in shown)
 
 
 def as_text(view: SearchView) -> str:
     """Some lines, without a line break at the end."""
-    lines = [f"{view.title}: {view.state}, {html.duration(view.seconds)}"]
-    lines.append("  ".join(f"{name} {value}" for name, value in view.numbers))
-    if view.best:
-        lines.append("best: " + "  ".join(f"{name} {value}" for name, value in view.best) + f"  {view.improvements}")
+    name = view.title if view.title == view.run_id else f"{view.title} ({view.run_id})"
+    lines = [f"{name}: {view.state}, {duration(view.seconds)}"]
+    lines += [view.cause] if view.cause else []
+    lines += [f"waiting for {view.waits_for}"] if view.waits_for else []
+    lines += [bar(view.progress)] if view.progress is not None else []
+    lines += ["  ".join(f"{name} {value}" for name, value in view.numbers)] if view.numbers else []
+    lines += ["best: " + "  ".join(f"{name} {value}" for name, value in view.best)] if view.best else []
+    lines += [curve(one) for one in view.improvements]
     if view.running:
-        lines += table([COLUMNS, *view.running])
+        rows = [row.cells(f"{sparkline([value for _, value in row.points])} {row.extremes}") for row in view.running]
+        lines += table([COLUMNS, *rows])
     lines += [view.more] if view.more else []
     lines += [f"note: {note}" for note in view.notes]
-    lines += [view.cause] if view.cause else []
     return "\n".join([*(line.rstrip() for line in lines), f"run directory: {view.run_dir}"])
-
-
-def as_html(view: SearchView) -> str:
-    """One self-contained fragment; see ``html``."""
-    parts = [
-        html.heading(view.title, view.state, _TONES.get(view.state, _TONES["running"]), view.seconds),
-        html.numbers(view.numbers),
-        html.numbers(view.best, "best"),
-        html.line("so far", view.improvements),
-        html.table(COLUMNS, view.running) if view.running else "",
-        html.line("", view.more),
-        *(html.line("note", note) for note in view.notes),
-        html.cause(view.cause),
-        html.line("run directory", view.run_dir),
-    ]
-    return html.frame("".join(parts), _TONES.get(view.state, _TONES["running"]))

@@ -9,15 +9,22 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from hopsml import extras
 from hopsml.errors import HopsmlError
+from hopsml.notebook.tensorboard_server import events_of
 from hopsml.storage.run_dir import RunDir
 
 HEIGHT_PX = 700
 END_S = 15.0
+ASK_S = 5.0  # for the notebook's server to answer
 
 _pages: dict[str, Page] = {}  # by the URL of the events
 
@@ -66,7 +73,7 @@ def _start(directory: RunDir) -> Page:
     from hopsml.cluster.fork_environment import own_sys_path
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "hopsml.notebook.tensorboard_server", directory.events],
+        [sys.executable, "-m", "hopsml.notebook.tensorboard_server", events_of(directory)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -107,31 +114,61 @@ def page_path(port: int, environment: Mapping[str, str], base_url: str, has_prox
 
 
 def path_here(port: int) -> str:
-    """``page_path`` for this kernel."""
-    has_proxy = importlib.util.find_spec("jupyter_server_proxy") is not None
-    return page_path(port, os.environ, server_base_url(os.environ), has_proxy)
+    """``page_path`` for this kernel. Whether the notebook's server has the proxy it says itself, where it can be asked."""
+    server = server_note(os.environ)
+    supposed = page_path(port, os.environ, str(server.get("base_url", "")), has_proxy=True)
+    shows = server_shows(supposed, server)
+    if (
+        shows is None
+    ):  # it is known by nobody here, or wants a password: then the kernel's packages are taken for its own
+        shows = importlib.util.find_spec("jupyter_server_proxy") is not None
+    return page_path(port, os.environ, str(server.get("base_url", "")), shows)
 
 
-def server_base_url(environment: Mapping[str, str]) -> str:
-    """The base URL of the Jupyter server that started this kernel, which notes it in its runtime folder; "" unknown."""
+def server_note(environment: Mapping[str, str]) -> Mapping[str, Any]:
+    """What the Jupyter server that started this kernel has noted of itself in its runtime folder; empty if unknown."""
     server = environment.get("JPY_PARENT_PID", "")
     if not server.isdigit():
-        return ""
+        return {}
     try:
         from jupyter_core.paths import jupyter_runtime_dir
 
-        return str(json.loads(Path(jupyter_runtime_dir(), f"jpserver-{server}.json").read_text())["base_url"])
-    except (ImportError, OSError, ValueError, KeyError):
-        return ""
+        content = json.loads(Path(jupyter_runtime_dir(), f"jpserver-{server}.json").read_text())
+    except (ImportError, OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def server_shows(path: str, server: Mapping[str, Any]) -> bool | None:
+    """Whether the notebook's server has a page at this path; None where it cannot be asked. Its token goes to it alone."""
+    parts = urllib.parse.urlsplit(str(server.get("url", "")))
+    if not parts.scheme.startswith("http") or not server.get("token"):
+        return None
+    request = urllib.request.Request(f"{parts.scheme}://{parts.netloc}{path}")
+    request.add_unredirected_header("Authorization", f"token {server['token']}")
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # not by way of an http_proxy
+    try:
+        with directly.open(request, timeout=ASK_S) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError as error:
+        return False if error.code == 404 else None
+    except (OSError, ValueError):
+        return None
 
 
 def bundle(page: Page, path: str) -> dict[str, str]:
     """What the notebook shows: the page itself where its server can reach it, else where to find it."""
     title = f"TensorBoard of {page.run_id}"
     if not path:
-        text = f"{title}: {page.address} on the machine of this kernel"
-        hint = "with jupyter-server-proxy installed beside the notebook server, the page stands here instead"
-        return {"text/plain": text, "text/html": f"<div>{html.escape(text)}<br><small>{hint}</small></div>"}
+        where = f"{page.address} on the machine of this kernel"
+        install = extras.install("notebook")
+        hint = f"with jupyter-server-proxy beside the notebook's server the page stands here instead: {install}"
+        link = f'<a href="{page.address}" target="_blank" rel="noopener">{page.address}</a>'
+        shown = f"{html.escape(title)}: {link} on the machine of this kernel"
+        return {
+            "text/plain": f"{title}: {where}; {hint}",
+            "text/html": f'<div>{shown}<div style="opacity:0.65">{html.escape(hint)}</div></div>',
+        }
     link = html.escape(path, quote=True)
     frame = (
         f'<div><a href="{link}" target="_blank" rel="noopener">{html.escape(title)}</a></div>'

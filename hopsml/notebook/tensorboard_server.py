@@ -7,6 +7,7 @@ standard output which, and ends when its standard input does: with whoever start
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import subprocess
@@ -17,7 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hopsml.errors import HopsmlError
+from hopsml import extras
+from hopsml.errors import HopsmlError, StorageError
+from hopsml.storage.backoff import Outage
+from hopsml.storage.run_dir import RunDir
+
+log = logging.getLogger("hopsml.tensorboard")
 
 REFRESH_S = 5.0
 START_TIMEOUT_S = 120.0  # it imports TensorFlow where that is installed
@@ -29,6 +35,27 @@ _START = (
 )
 
 
+class Copy:
+    """What a store holds of a run's events, on this machine. Raises StorageError where it cannot be read at first."""
+
+    def __init__(self, events: str, folder: Path) -> None:
+        self.folder, self._events, self._outage = folder, events, Outage(REFRESH_S)
+        fetch(events, folder)
+
+    def refresh(self) -> None:
+        """Copy what has grown; a store that is away is asked again later, and that is said once."""
+        if not self._outage.may_try(time.monotonic()):
+            return
+        try:
+            fetch(self._events, self.folder)
+        except StorageError as error:
+            if self._outage.failed(time.monotonic()):
+                log.warning("what is shown is not refreshed, which is tried again: %s", error)
+        else:
+            if self._outage.succeeded():
+                log.warning("what is shown is refreshed again")
+
+
 class Server:
     """A TensorBoard that was started; ``folder`` is for its notes, its log and the copy of remote events."""
 
@@ -37,10 +64,9 @@ class Server:
         from hopsml.storage import urls
 
         scheme, _, path = urls.split(events)
-        self._events, self._is_local = events, scheme in ("", "file")
-        self._copy, self._folder, self._log = folder / "events", folder, folder / "log"
-        self.refresh()
-        logdir = path if self._is_local else str(self._copy)
+        self._folder, self._log = folder, folder / "log"
+        self._copy = None if scheme in ("", "file") else Copy(events, folder / "events")
+        logdir = path if self._copy is None else str(self._copy.folder)
         command = [sys.executable, "-c", _START, str(os.getpid()), "--logdir", logdir, "--host", host]
         environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(own_sys_path())}
         with open(self._log, "wb") as log:
@@ -54,8 +80,8 @@ class Server:
 
     def refresh(self) -> None:
         """Copy what has grown, where the events are not on this machine."""
-        if not self._is_local:
-            fetch(self._events, self._copy)
+        if self._copy is not None:
+            self._copy.refresh()
 
     def port(self, timeout_s: float = START_TIMEOUT_S) -> int:
         """Its port, once it serves. HopsmlError when it does not within the time."""
@@ -69,7 +95,9 @@ class Server:
         said = self._log.read_text(errors="replace").strip()[-2000:]
         ended = self.process.poll()
         how = f"does not serve after {timeout_s:g} s" if ended is None else f"ended with exit status {ended}"
-        raise HopsmlError(f"TensorBoard {how}; is it installed (pip install tensorboard)? It said: {said or 'nothing'}")
+        raise HopsmlError(
+            f"TensorBoard {how}; is it installed ({extras.install('notebook')})? It said: {said or 'nothing'}"
+        )
 
 
 @contextmanager
@@ -84,13 +112,31 @@ def running(events: str, *, host: str = "127.0.0.1", port: int = 0, quiet: bool 
             server.process.wait()
 
 
+def events_of(directory: RunDir) -> str:
+    """The URL below which the events of a run are: its folder for them, or all of it where it holds further runs."""
+    record = directory.read_run()
+    return directory.url if "search" in record or "combinations" in record else directory.events
+
+
+def keep(server: Server) -> None:
+    """Let it serve until it ends by itself or Ctrl-C comes, with the newest events."""
+    try:
+        while server.process.poll() is None:
+            time.sleep(REFRESH_S)
+            server.refresh()
+    except KeyboardInterrupt:
+        pass
+
+
 def fetch(events: str, folder: Path) -> int:
-    """Copy the event files that have grown; returns how many."""
+    """Copy the event files that have grown; returns how many. Of a whole run nothing else is copied."""
     from hopsml.storage import filesystem, urls
 
     copied = 0
     for file in filesystem.walk(events):
         target = folder / urls.relative(file.url, events)
+        if not events.endswith("/events") and "/events/" not in file.url:
+            continue
         if file.is_dir or urls.is_temporary(file.url) or (target.exists() and target.stat().st_size == file.length):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -30,17 +30,19 @@ class _Trial:
 
 
 class _Bracket:
-    """The rungs from one first step on."""
+    """A ladder of rungs. ``steps``: of all of them, where there is a last one; else ``first * factor**level``."""
 
-    def __init__(self, min_step: int, max_step: int | None, factor: int) -> None:
-        self.first, self.last, self.factor = min_step, max_step, factor
+    def __init__(self, first: int, steps: tuple[int, ...] | None, factor: int) -> None:
+        self.first, self.steps, self.factor = first, steps, factor
         self.rungs: list[Rung] = []
         self.paused: list[list[Key]] = []  # a heap for each rung; may hold trials that went on or have ended
 
     def step(self, level: int) -> int:
         """The step of a rung."""
+        if self.steps is not None:
+            return self.steps[min(level, len(self.steps) - 1)]
         step: int = self.first * self.factor**level
-        return step if self.last is None else min(step, self.last)
+        return step
 
     def rung(self, level: int) -> Rung:
         """Made when the first trial comes to it, as without ``max_step`` there is no last one."""
@@ -56,7 +58,8 @@ class Asha(Stopper):
     ``brackets``: so many ladders of rungs; each begins one rung above the one before, and fewer trials are given to it, in
     the proportion of Hyperband's brackets. ``mode`` "stop": nothing pauses, and a trial that does not go on at once is
     over; the best trial of a rung goes on even where fewer than ``reduction_factor`` have come to it, else the first ones
-    were stopped whatever they are. Raises ArgumentError for values that cannot be.
+    were stopped whatever they are, and one that equals a trial that goes on goes on as well. Raises ArgumentError for
+    values that cannot be.
     """
 
     def __init__(
@@ -68,19 +71,20 @@ class Asha(Stopper):
         mode: str = "promote",
     ) -> None:
         check_ladder(min_step, max_step, reduction_factor, ("min_step", "max_step", "reduction_factor"))
-        most = brackets if max_step is None else len(rung_steps(min_step, max_step, reduction_factor))
+        steps = None if max_step is None else rung_steps(min_step, max_step, reduction_factor)
+        most = brackets if steps is None else len(steps)
         if isinstance(brackets, bool) or not isinstance(brackets, int) or not 1 <= brackets <= most:
             raise ArgumentError(f"brackets={brackets!r}: 1 to {max(most, 1)} was expected, as there are no more rungs")
         if mode not in MODES:
             raise ArgumentError(f"mode={mode!r}: one of {', '.join(MODES)} was expected")
         self.max_step, self.factor, self.mode = max_step, reduction_factor, mode
-        self._firsts = [min_step * reduction_factor**place for place in range(brackets)]
-        if max_step is not None:
-            self._firsts = [min(first, max_step) for first in self._firsts]
+        self._ladders = [
+            (min_step * reduction_factor**place, None if steps is None else steps[place:]) for place in range(brackets)
+        ]
         self._clear()
 
     def _clear(self) -> None:
-        self._brackets = [_Bracket(first, self.max_step, self.factor) for first in self._firsts]
+        self._brackets = [_Bracket(first, steps, self.factor) for first, steps in self._ladders]
         self._begun = [0] * len(self._brackets)
         self._trials: dict[int, _Trial] = {}
 
@@ -114,10 +118,10 @@ class Asha(Stopper):
         rung = bracket.rung(level)
         key = rung.add(number, score)
         trial.level += 1
+        if self.mode == "stop":
+            return Verdict.CONTINUE if rung.is_as_good_as(self._quota(rung), key) else Verdict.STOP
         if rung.is_among(self._quota(rung), key):
             return Verdict.CONTINUE
-        if self.mode == "stop":
-            return Verdict.STOP
         heapq.heappush(bracket.paused[level], key)
         return Verdict.PAUSE
 

@@ -65,6 +65,17 @@ class BudgetSearcher(Searcher):
         self._told: set[int] = set()  # of the live ones, those of which the searcher has been told
         self._exhausted = False
 
+    @property
+    def counts(self) -> bool:
+        """Whether the number of configurations is limited: being tried again is no trial that was asked for."""
+        return self.configurations is not None
+
+    def extend(self, configurations: int) -> bool:
+        if self.configurations is None:
+            return False
+        self.configurations += configurations
+        return True
+
     def ask(self, number: int) -> Suggestion | Wait:
         """Promoted configurations first; LATER where the rule or the searcher waits for a result."""
         found: int | Wait | None = self._going_on.popleft() if self._going_on else self._rule.resume()
@@ -142,6 +153,7 @@ class BudgetSearcher(Searcher):
             "going_on": list(self._going_on),
             "told": sorted(self._told),
             "exhausted": self._exhausted,
+            "configurations": self.configurations,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -153,3 +165,4 @@ class BudgetSearcher(Searcher):
         self._going_on = deque(state["going_on"])
         self._told = set(state["told"])
         self._exhausted = state["exhausted"]
+        self.configurations = state["configurations"]

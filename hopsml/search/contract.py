@@ -82,6 +82,11 @@ class Searcher(Recalled):
 
     total: int | None = None  # how many trials there are, where the algorithm decides it (grid, Hyperband)
 
+    @property
+    def counts(self) -> bool:
+        """Whether it ends by a number of configurations of its own, of each of which several trials may come."""
+        return False
+
     @abstractmethod
     def ask(self, number: int) -> Suggestion | Wait:
         """The configuration of trial ``number``, which counts as pending from now on. Numbers rise, without gaps.
@@ -92,6 +97,10 @@ class Searcher(Recalled):
     @abstractmethod
     def tell(self, number: int, outcome: Outcome) -> None:
         """A trial has ended; once for each number."""
+
+    def extend(self, configurations: int) -> bool:
+        """The user wants so many more; whether it gives more than it would have given: one that ``counts`` does."""
+        return False
 
     def learn(self, config: Config, outcome: Outcome) -> None:
         """A trial that was not asked for, such as one of an earlier search; before the first ``ask``."""

@@ -201,7 +201,8 @@ class Hyperband(Stopper):
 class HyperbandSearcher(BudgetSearcher):
     """Hyperband over trials that are tried again: what they may use up arrives as the hyper-parameter ``budget``.
 
-    Maggy's pruner: ``n_iterations`` brackets of budgets from ``min_budget`` to ``max_budget``; ``total`` trials in all. With
+    Maggy's pruner: ``n_iterations`` brackets of budgets from ``min_budget`` to ``max_budget``; ``total`` trials in all.
+    ``num_trials``: so many configurations at most; the last bracket goes on with those that it has. With
     ``searcher=Bohb(space)`` it is BOHB. Raises ArgumentError for values that cannot be.
     """
 
@@ -215,8 +216,10 @@ class HyperbandSearcher(BudgetSearcher):
         n_iterations: int | None = None,
         searcher: Searcher | None = None,
         hand_over: bool = False,
+        num_trials: int | None = None,
     ) -> None:
         ladders = ladders_of(min_budget, max_budget, eta, n_iterations, ("min_budget", "max_budget", "eta"))
         rule = Hyperband(max_budget, min_budget, eta, n_iterations)
-        super().__init__(space, seed, rule, searcher=searcher, configurations=rule.total, hand_over=hand_over)
-        self.total = ladders.trials
+        configurations = min((count for count in (rule.total, num_trials) if count is not None), default=None)
+        super().__init__(space, seed, rule, searcher=searcher, configurations=configurations, hand_over=hand_over)
+        self.total = ladders.trials if configurations == rule.total else None

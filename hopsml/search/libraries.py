@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+from hopsml import extras
 from hopsml.errors import ArgumentError
 
 
@@ -11,4 +12,4 @@ def require(who: str, *names: str) -> None:
     """Raise ArgumentError unless these can be imported; they are not imported yet."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        raise ArgumentError(f"{who} needs {', '.join(missing)}: pip install hopsml[search]")
+        raise ArgumentError(f"{who} needs {', '.join(missing)}: {extras.install('search')}")

@@ -25,6 +25,7 @@ class _Curve:
         self.sums = array("d")  # of the scores until each
         self.best = float("-inf")
         self.stopped = False
+        self.intervals = 0  # that it has behind it
 
     def add(self, step: int, score: float) -> None:
         self.steps.append(step)
@@ -38,14 +39,14 @@ class _Curve:
         return self.sums[count - 1] / count if count and self.steps[-1] >= step else None
 
     def state(self) -> list[Any]:
-        return [list(self.steps), list(self.scores), self.stopped]
+        return [list(self.steps), list(self.scores), self.stopped, self.intervals]
 
     @classmethod
     def restored(cls, state: list[Any]) -> _Curve:
         curve = cls()
         for step, score in zip(state[0], state[1], strict=True):
             curve.add(step, score)
-        curve.stopped = state[2]
+        curve.stopped, curve.intervals = state[2:]
         return curve
 
 
@@ -76,8 +77,8 @@ class _Median:
 
 
 class MedianStop(Stopper):
-    """``min_trials`` must have ended, other than by failing, before any is stopped (Maggy's es_min); a trial is compared at
-    every ``interval``-th of its reports (Maggy's es_interval counts seconds there), not before ``min_step``.
+    """``min_trials`` must have ended, other than by failing, before any is stopped (Maggy's es_min); a trial is compared
+    every ``interval`` steps (Maggy's es_interval), at its first report at or past them, not before ``min_step``.
 
     Raises ArgumentError for values that cannot be.
     """
@@ -100,7 +101,9 @@ class MedianStop(Stopper):
     def report(self, number: int, step: int, score: float) -> Verdict:
         curve = self._running[number]
         curve.add(step, score)
-        if not curve.stopped and step >= self.min_step and len(curve.steps) % self.interval == 0:
+        due = step // self.interval > curve.intervals or step % self.interval == 0
+        curve.intervals = step // self.interval
+        if due and not curve.stopped and step >= self.min_step:
             curve.stopped = self._is_worse(curve, step)
         return Verdict.STOP if curve.stopped else Verdict.CONTINUE
 

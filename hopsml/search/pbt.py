@@ -2,7 +2,8 @@
 
 Every ``interval`` steps a trial is compared with the rest of the population. One of the worst goes on from the newest
 checkpoint of one of the best (exploit), with the other's hyper-parameters slightly changed (explore). With fewer places
-than trials, a trial that is ahead of one that waits gives its place up at the end of an interval.
+than trials, a trial that is ahead of one that waits gives its place up at the end of an interval. In the synchronous mode
+everybody waits at the end of an interval for the others, and all are compared at once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Member:
     due: bool = False  # it paused before it was compared
     kept: bool = False  # it went on at the end of its last interval although another one waited
     verdict: Verdict = Verdict.CONTINUE
+    exploit: Exploit | None = None  # decided while it waited; it hears of it when it goes on (synchronous)
+    released: bool = False  # it need not wait any longer for the others (synchronous)
 
 
 class PopulationBased(Stopper):
@@ -40,8 +43,9 @@ class PopulationBased(Stopper):
 
     A hyper-parameter is drawn anew with ``resample_probability``, else a number is multiplied by one of ``factors``, a
     DISCRETE value moves to a neighbour, and a category stays. ``max_step``: at which a trial is complete; None: when its
-    function returns. Nobody is compared before the whole population is there. Raises ArgumentError for values that
-    cannot be.
+    function returns. Nobody is compared before the whole population is there. ``synchronous``: a trial waits at the end of
+    an interval until all have come there, so that equal amounts of training are compared, and the same seed gives the same
+    exchanges whoever was faster; places are idle meanwhile. Raises ArgumentError for values that cannot be.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class PopulationBased(Stopper):
         resample_probability: float = 0.25,
         factors: Sequence[float] = (1.2, 0.8),
         seed: int | None = None,
+        synchronous: bool = False,
     ) -> None:
         if space is None or population is None:
             missing = "space" if space is None else "population"
@@ -76,7 +81,7 @@ class PopulationBased(Stopper):
             raise ArgumentError(f"factors={factors!r}: numbers above 0 were expected, such as (1.2, 0.8)")
         self.space, self.population, self.interval, self.max_step = space, population, interval, max_step
         self.quantile, self.resample, self.factors = quantile, resample_probability, tuple(factors)
-        self.seed = seed_of(seed)
+        self.seed, self.synchronous = seed_of(seed), bool(synchronous)
         self._clear()
 
     def _clear(self) -> None:
@@ -99,6 +104,8 @@ class PopulationBased(Stopper):
         if self.max_step is not None and step >= self.max_step:
             member.verdict = Verdict.STOP
             return member.verdict
+        if self.synchronous:
+            return self._in_step(number, member, ended)
         yields = ended and self._others_wait(member)
         if yields and member.kept:  # whoever takes over from the best again and again would keep its place for ever
             member.due = True
@@ -112,6 +119,33 @@ class PopulationBased(Stopper):
             member.kept = False
             member.verdict = Verdict.PAUSE
         return member.verdict
+
+    def _in_step(self, number: int, member: Member, ended: bool) -> Verdict | Exploit:
+        """Of the synchronous mode: the last to come to the end of an interval settles it for all."""
+        exploit, member.exploit = member.exploit, None
+        if exploit is not None:  # decided while it waited
+            return exploit
+        if not ended:
+            return Verdict.CONTINUE
+        member.verdict = Verdict.PAUSE
+        if not self._settle_interval():
+            return Verdict.PAUSE
+        member.verdict, member.released = Verdict.CONTINUE, False
+        exploit, member.exploit = member.exploit, None
+        return exploit or Verdict.CONTINUE
+
+    def _settle_interval(self) -> bool:
+        """Compare all at once where everybody waits; whether it was so. They may go on then."""
+        waiting = {key: one for key, one in self._members.items() if one.verdict is Verdict.PAUSE}
+        on_their_way = any(one.verdict is Verdict.CONTINUE or one.released for one in self._members.values())
+        if not waiting or on_their_way or self._newcomers:
+            return False
+        for number, exploit in [(number, self._compare(number, one, take=False)) for number, one in waiting.items()]:
+            waiting[number].exploit, waiting[number].released = exploit, True
+        for one in waiting.values():
+            if one.exploit is not None:
+                self._take_over(one, one.exploit)
+        return True
 
     def _close_interval(self, member: Member, step: int, score: float) -> None:
         member.intervals, member.score, member.step = step // self.interval, score, step
@@ -127,10 +161,11 @@ class PopulationBased(Stopper):
         """How many of the population have not begun."""
         return 0 if self._closed else max(self.population - self._begun, 0)
 
-    def _compare(self, number: int, member: Member) -> Exploit | None:
+    def _compare(self, number: int, member: Member, take: bool = True) -> Exploit | None:
         """Take over from one of the best, if this is one of the worst; among equals those of greater number are worse.
 
-        Also from one that is no better: two that have become alike would stay so for ever.
+        Also from one that is no better: two that have become alike would stay so for ever. Without ``take`` nothing changes
+        yet, so that others are compared with the same scores.
         """
         scored = [(-other.score, key) for key, other in self._members.items() if other.score is not None]
         count = min(math.ceil(len(scored) * self.quantile), len(scored) // 2)
@@ -142,10 +177,14 @@ class PopulationBased(Stopper):
         draw = generator(self.seed, number, member.intervals)
         source = ranked[int(draw.integers(count))]
         best = self._members[source]
-        config = self._explore(number, best, draw)
-        # Its weights are the other's from now on, and so is what they scored.
-        member.config, member.score = config, best.score
-        return Exploit(source, config)
+        exploit = Exploit(source, self._explore(number, best, draw))
+        if take:
+            self._take_over(member, exploit)
+        return exploit
+
+    def _take_over(self, member: Member, exploit: Exploit) -> None:
+        """Its weights are the other's from now on, and so is what they scored."""
+        member.config, member.score = exploit.config, self._members[exploit.source].score
 
     def _explore(self, number: int, source: Member, draw: np.random.Generator) -> Config:
         return perturbed(self.space, source.config, draw, self.resample, self.factors)
@@ -156,11 +195,17 @@ class PopulationBased(Stopper):
 
     def resume(self) -> int | None:
         """Of those that wait the one with the fewest intervals; none while new trials are still to begin."""
-        waiting = [(one.intervals, key) for key, one in self._members.items() if one.verdict is Verdict.PAUSE]
+        if self.synchronous:
+            self._settle_interval()  # another one of them may have ended
+        waiting = [
+            (one.intervals, key)
+            for key, one in self._members.items()
+            if one.verdict is Verdict.PAUSE and (one.released or not self.synchronous)
+        ]
         if not waiting or self._newcomers:
             return None
         number = min(waiting)[1]
-        self._members[number].verdict = Verdict.CONTINUE
+        self._members[number].verdict, self._members[number].released = Verdict.CONTINUE, False
         return number
 
     def settle(self) -> int | None:
@@ -182,14 +227,19 @@ class PopulationBased(Stopper):
 
     def _written(self, one: Member) -> list[Any]:
         config = self.space.encode(one.config)
-        return [config, one.intervals, one.score, one.step, one.due, one.kept, one.verdict.value]
+        exploit = None if one.exploit is None else [one.exploit.source, self.space.encode(one.exploit.config)]
+        written = [config, one.intervals, one.score, one.step, one.due, one.kept, one.verdict.value]
+        return [*written, exploit, one.released]
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._clear()
         self.seed, self._begun, self._closed = state["seed"], state["begun"], state["closed"]
-        for number, config, intervals, score, step, due, kept, verdict in state["members"]:
+        for number, config, intervals, score, step, due, kept, verdict, exploit, released in state["members"]:
             decoded = self.space.decode(config)
-            self._members[number] = Member(decoded, intervals, score, step, due, kept, Verdict(verdict))
+            pending = None if exploit is None else Exploit(exploit[0], self.space.decode(exploit[1]))
+            self._members[number] = Member(
+                decoded, intervals, score, step, due, kept, Verdict(verdict), pending, released
+            )
 
 
 def perturbed(

@@ -6,6 +6,7 @@ import importlib
 import inspect
 from typing import Any
 
+from hopsml import extras
 from hopsml.errors import ArgumentError, UnknownName
 from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.space import Searchspace
@@ -105,4 +106,4 @@ def _made(found: type, what: str, /, *positional: Any, **arguments: Any) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in LIBRARIES:
             raise
-        raise ArgumentError(f"{what} needs {error.name}: pip install hopsml[search]") from error
+        raise ArgumentError(f"{what} needs {error.name}: {extras.install('search')}") from error

@@ -52,6 +52,10 @@ class Rung:
         """Whether what has this key is one of the ``count`` best."""
         return count > 0 and (count >= len(self._keys) or key <= self._keys[count - 1])
 
+    def is_as_good_as(self, count: int, key: Key) -> bool:
+        """Whether what has this key scored as much as one of the ``count`` best."""
+        return count > 0 and (count >= len(self._keys) or key[0] <= self._keys[count - 1][0])
+
     def best(self, count: int) -> list[int]:
         """The ``count`` best, or all if there are fewer."""
         return [number for _, _, number in self._keys[: max(count, 0)]]
@@ -70,13 +74,13 @@ class Rung:
 
 
 def rung_steps(min_step: int, max_step: int, factor: int) -> tuple[int, ...]:
-    """``min_step * factor**k`` as far as that is below ``max_step``, then ``max_step``."""
-    steps = []
-    step = min_step
-    while step < max_step:
-        steps.append(step)
-        step *= factor
-    return (*steps, max_step)
+    """``min_step``, then ``max_step`` divided by ``factor`` as often as that gives more, rounded down, then ``max_step``.
+
+    (1, 10, 2) has the rungs 1, 2, 5, 10: each is about ``factor`` times the one before, up to the last.
+    """
+    most = halvings(min_step, max_step, factor)
+    above = (max_step // factor**left for left in range(most - 1, -1, -1))
+    return (min_step, *above) if most else (max_step,)
 
 
 def halvings(min_step: int, max_step: int, factor: int) -> int:

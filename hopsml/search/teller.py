@@ -74,6 +74,8 @@ class Teller:
     def extend(self, trials: int) -> None:
         """The user wants more."""
         self.extra += trials
+        if self.searcher.extend(trials):
+            self.done = False
         self._facts.append(("extend", trials))
 
     # ---------------------------------------------------------------------------------------- new trials
@@ -234,7 +236,7 @@ class Teller:
         elif kind == "settle":
             self.stopper.settle()
         elif kind == "extend":
-            self.extra += rest[0]
+            self.extend(rest[0])
         else:
             self._repeat_of(self.ledger.trials[rest[0]], kind, rest[1:])
         self._facts.clear()

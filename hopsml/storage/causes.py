@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import re
 
+from hopsml import redact
 from hopsml.errors import (
     PathExists,
     PathNotFound,
@@ -112,10 +113,14 @@ _ERRNO_TYPES: dict[int, type[StorageError]] = {
     errno.ENOTEMPTY: PathExists,
     errno.EACCES: PermissionRefused,
     errno.EPERM: PermissionRefused,
-    errno.EROFS: PermissionRefused,
+    errno.EROFS: StorageError,  # nobody's permission helps
     errno.ENOSPC: QuotaExceeded,
     errno.EDQUOT: QuotaExceeded,
     errno.ETIMEDOUT: StorageTimeout,
+}
+_REMEDIES_BY_ERRNO: dict[int, str] = {
+    errno.ENOTEMPTY: "delete it recursively",
+    errno.EROFS: "the disk is mounted read-only, or has become so after an error (see dmesg): use another one",
 }
 _REMEDIES: dict[type[StorageError], str] = {
     PermissionRefused: "this user lacks the permission; ask the owner for it, or write elsewhere",
@@ -128,6 +133,7 @@ def from_text(action: str, path: str, type_name: str, text: str) -> StorageError
     """The error for a failed remote ``action`` (``"write"``) on ``path``, told by the client's type name and
     text.
     """
+    text = redact.text(text)
     first_line = _first_line(text)
     if type_name == "NotADirectoryError":
         return PathNotFound(f"cannot {action} {path}: it is not a directory", path)
@@ -144,7 +150,7 @@ def from_text(action: str, path: str, type_name: str, text: str) -> StorageError
 def from_os_error(action: str, path: str, error: OSError) -> StorageError:
     """The error for a failed local call, told by its errno."""
     kind = _ERRNO_TYPES.get(error.errno or 0, StorageError)
-    remedy = "delete it recursively" if error.errno == errno.ENOTEMPTY else _REMEDIES.get(kind)
+    remedy = _REMEDIES_BY_ERRNO.get(error.errno or 0) or _REMEDIES.get(kind)
     reason = error.strerror or str(error) or type(error).__name__
     return kind(f"cannot {action} {path}: {reason}" + (f"; {remedy}" if remedy else ""), path)
 

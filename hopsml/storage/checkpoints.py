@@ -69,6 +69,11 @@ def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, t
     return target
 
 
+def write_manifest(local_dir: str | os.PathLike[str], step: int) -> None:
+    """Make a local directory a complete checkpoint where it lies, for a store on this machine. ArgumentError, OSError."""
+    Path(local_dir, MANIFEST).write_bytes(_encode(step, describe(local_dir)))
+
+
 def describe(local_dir: str | os.PathLike[str]) -> list[FileEntry]:
     """The files of a local checkpoint; ArgumentError if there is none."""
     root = Path(local_dir)

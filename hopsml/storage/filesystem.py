@@ -108,8 +108,11 @@ class FileSystem(Protocol):
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
         """A binary writer; the file appears when it is closed, and not at all if its ``with`` block fails."""
 
-    def make_dirs(self, url: str) -> None:
-        """With parents; an existing directory is fine, an existing file is PathExists."""
+    def make_dirs(self, url: str, mode: int | None = None) -> None:
+        """With parents; an existing directory is fine, an existing file is PathExists.
+
+        What is made is as open as what it lies in (``privacy``); ``mode`` is that of ``url`` itself, if it is made now.
+        """
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """In one step. ``overwrite`` replaces a file (or an empty directory), never a tree."""

@@ -133,8 +133,8 @@ class FsspecFileSystem:
         self._refuse_taken(url, overwrite)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
 
-    def make_dirs(self, url: str) -> None:
-        """With parents; object stores have no directories and do nothing."""
+    def make_dirs(self, url: str, mode: int | None = None) -> None:
+        """With parents, ``mode`` is of no meaning; object stores have no directories and do nothing."""
         with contextlib.suppress(PathNotFound):
             if not self.status(url).is_dir:
                 raise PathExists(f"cannot make directory {url}: a file has that name", url)

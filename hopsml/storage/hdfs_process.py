@@ -22,10 +22,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hopsml.storage import privacy
 from hopsml.storage.frames import CHUNK_BYTES, Channel, ChannelClosed
 
 _OPEN_FILE_WAIT_S = 2.0  # how long to wait for a file's length to settle: see _open_settled
 _READERS_KEPT = 8
+_MODES_KEPT = 256
 _IDLE_S = 90.0  # longer than hdfs_pool lends an idle process
 
 
@@ -40,6 +42,7 @@ class Service:
         self._channel = channel
         self._clients: dict[tuple[str, str], Any] = {}
         self._readers: dict[tuple[int, str, int, float], Any] = {}
+        self._modes: dict[tuple[int, str], int] = {}  # of folders that decide for what lies in them; asked once
 
     def serve(self) -> None:
         """Until the other side is gone, or has asked for nothing for a while."""
@@ -96,8 +99,34 @@ class Service:
             raise NotADirectoryError(f"{path} is not a directory")
         return [_facts(entry) for entry in found]
 
-    def _make_dirs(self, client: Any, path: str) -> None:
-        client.mkdirs(path, create_parent=True)
+    def _make_dirs(self, client: Any, path: str, mode: int | None) -> None:
+        if mode is None:
+            client.mkdirs(path, privacy.of_folder(self._above(client, path)), create_parent=True)
+            return
+        try:
+            client.mkdirs(path, mode)
+        except FileNotFoundError:  # it has no parents yet, which must not get the mode as well
+            self._make_dirs(client, _parent(path), None)
+            client.mkdirs(path, mode)
+
+    def _above(self, client: Any, path: str) -> int:
+        """The permission of the folder that decides how open a file is, of its run or the nearest there is."""
+        folder = privacy.decisive(path)
+        while True:
+            known = self._modes.get((id(client), folder))
+            if known is not None:
+                return known
+            try:
+                mode = int(client.get_file_info(folder).permission)
+            except FileNotFoundError:
+                if folder == "/":
+                    raise
+                folder = _parent(folder)
+                continue
+            while len(self._modes) >= _MODES_KEPT:
+                self._modes.pop(next(iter(self._modes)))
+            self._modes[id(client), folder] = mode
+            return mode
 
     def _rename(self, client: Any, source: str, target: str, overwrite: bool) -> None:
         client.rename(source, target, overwrite)
@@ -160,14 +189,14 @@ class Service:
 
     def _write(self, client: Any, path: str) -> int:
         """Bytes come as raw frames until a message ends them; each is acknowledged."""
-        with _creating(client, path) as writer:
+        with self._creating(client, path) as writer:
             return self._take_chunks(writer)
 
     def _append(self, client: Any, path: str) -> int:
         try:
             writer = client.append(path)
         except FileNotFoundError:
-            writer = _create(client, path)
+            writer = self._create(client, path)
         taken = self._take_chunks(writer)
         writer.close()
         return taken
@@ -183,7 +212,7 @@ class Service:
 
     def _upload(self, client: Any, path: str, local: str) -> int:
         sent = 0
-        with _local(open, local, "rb", 0) as file, _creating(client, path) as writer:
+        with _local(open, local, "rb", 0) as file, self._creating(client, path) as writer:
             while piece := _local(file.read, CHUNK_BYTES):
                 writer.write(piece)
                 sent += len(piece)
@@ -203,6 +232,25 @@ class Service:
                 self._step(len(piece))
         return got
 
+    def _create(self, client: Any, path: str) -> Any:
+        """Parents that are missing get the permission of what they lie in from the NameNode."""
+        from hdfs_native import WriteOptions
+
+        permission = privacy.of_file(self._above(client, path))
+        return client.create(path, WriteOptions(overwrite=True, create_parent=True, permission=permission))
+
+    @contextlib.contextmanager
+    def _creating(self, client: Any, path: str) -> Any:
+        """A writer that is closed when the block ends well, and whose file is deleted when it fails."""
+        writer = self._create(client, path)
+        try:
+            yield writer
+            writer.close()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                client.delete(path)
+            raise
+
     def _step(self, count: int) -> None:
         self._channel.send({"step": count})
 
@@ -221,23 +269,8 @@ def _local(call: Callable[..., Any], *arguments: Any) -> Any:
         raise LocalFileError(error.errno or 0, str(error)) from error
 
 
-def _create(client: Any, path: str) -> Any:
-    from hdfs_native import WriteOptions
-
-    return client.create(path, WriteOptions(overwrite=True, create_parent=True))
-
-
-@contextlib.contextmanager
-def _creating(client: Any, path: str) -> Any:
-    """A writer that is closed when the block ends well, and whose file is deleted when it fails."""
-    writer = _create(client, path)
-    try:
-        yield writer
-        writer.close()
-    except BaseException:
-        with contextlib.suppress(Exception):
-            client.delete(path)
-        raise
+def _parent(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or "/"
 
 
 def _name(path: str) -> str:

@@ -110,9 +110,9 @@ class HdfsFileSystem:
         self._refuse_taken(url, overwrite)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
 
-    def make_dirs(self, url: str) -> None:
-        """With parents."""
-        self._call("make directory", "make_dirs", url)
+    def make_dirs(self, url: str, mode: int | None = None) -> None:
+        """With parents, as open as what they lie in."""
+        self._call("make directory", "make_dirs", url, mode=mode)
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """In one step of the NameNode."""

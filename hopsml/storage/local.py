@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hopsml.errors import PathExists, PathNotFound, StorageError
-from hopsml.storage import causes, urls
+from hopsml.storage import causes, privacy, urls
 from hopsml.storage.filesystem import Capacity, FileStatus
 from hopsml.storage.streams import spooled_writer
 
@@ -64,7 +64,7 @@ class LocalFileSystem:
         """Add to the end of a file, made if missing."""
         with _causes("append to", url):
             self.make_dirs(urls.parent(url))
-            with open(_path(url), "ab") as file:
+            with open(_path(url), "ab", opener=as_open_as_its_folder) as file:
                 file.write(data)
 
     def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
@@ -90,10 +90,15 @@ class LocalFileSystem:
             raise PathExists(f"cannot write {url}: it exists already; allow overwriting or choose another name", url)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
 
-    def make_dirs(self, url: str) -> None:
-        """With parents."""
+    def make_dirs(self, url: str, mode: int | None = None) -> None:
+        """With parents, as open as what they lie in. With a ``mode``, one that is there already must be this user's."""
         with _causes("make directory", url):
-            os.makedirs(_path(url), exist_ok=True)
+            path = _path(url)
+            is_new = make_dirs(path)
+            if mode is not None and is_new:
+                os.chmod(path, mode)
+            elif mode is not None and os.stat(path).st_uid != os.geteuid():
+                raise PathExists(f"cannot make directory {url}: it exists already, and belongs to another user", url)
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """In one step; without ``overwrite`` a racing file is never replaced."""
@@ -156,12 +161,37 @@ class LocalFileSystem:
             raise PathExists(f"cannot write {url}: it is a directory; choose another name", url)
         fresh = _path(urls.temporary_sibling(url))
         try:
+            os.close(as_open_as_its_folder(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             yield fresh
             self.rename(fresh, _path(url), overwrite)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(fresh)
             raise
+
+
+def as_open_as_its_folder(path: str, flags: int) -> int:
+    """``os.open``, for a file that nobody may read who may not read the folder; the umask narrows it further."""
+    return os.open(path, flags, privacy.of_file(os.stat(os.path.dirname(path) or ".").st_mode))
+
+
+def make_dirs(path: str) -> bool:
+    """As os.makedirs, each folder as open as what it lies in; whether ``path`` itself was made."""
+    missing, above = [], path.rstrip("/") or "/"
+    while not os.path.isdir(above):
+        missing.append(above)
+        above = os.path.dirname(above) or "."
+    mode = privacy.of_folder(os.stat(above).st_mode) if missing else 0
+    made = False
+    for folder in reversed(missing):
+        try:
+            os.mkdir(folder, mode)
+            made = True
+        except FileExistsError:  # another one was quicker, or it is a file
+            if not os.path.isdir(folder):
+                raise
+            made = False
+    return made
 
 
 def _rename_exclusively(old: str, new: str) -> None:

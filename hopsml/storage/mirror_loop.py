@@ -23,6 +23,7 @@ from typing import Any
 
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.storage import causes, checkpoints, leftovers, mirror_plan, urls
+from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import FileSystem, for_url, walk
 from hopsml.storage.mirror_plan import (
     Action,
@@ -74,6 +75,7 @@ class Loop:
         self._copied_bytes = 0
         self._was_behind = False
         self._resumed = not wanted.resume
+        self._resuming = Outage(longest_s=mirror_plan.LONGEST_RETRY_S)
         self._wake = threading.Event()
         self.changed = threading.Condition()
         self._pool = ThreadPoolExecutor(_COPIES_AT_ONCE, thread_name_prefix="mirror-copy")
@@ -82,7 +84,7 @@ class Loop:
         """For ever; ends with the process."""
         while True:
             self._wake.clear()
-            if not self._resumed:
+            if not self._resumed and self._resuming.may_try(time.monotonic()):
                 self._resume()
             began_s = time.monotonic()
             self._look_and_plan()
@@ -202,6 +204,7 @@ class Loop:
             there = list(walk(self._wanted.url, self._wanted.timeout_s))
         except StorageError as error:
             if causes.is_passing(error):
+                self._resuming.failed(time.monotonic())
                 return
             there = []
         with self.changed:

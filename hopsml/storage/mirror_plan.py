@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from hopsml.storage.backoff import pause_s
+
 # A copy costs what the file is long: a long one is under way for at most this part of the time, and no file
 # is copied more often than every GROWING_PAUSE_S.
 COPY_SHARE = 0.05
 LONG_BYTES = 1 << 20
 GROWING_PAUSE_S = 2.0
 SETTLE_S = 1.0
-LONGEST_RETRY_S = 30.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 URGENT_RETRY_S = 1.0
 TOGETHER_S = 0.5  # failures of copies that were under way at the same time count as one
 
@@ -70,7 +72,7 @@ class Failure:
 
     def retry_at_s(self, urgent: bool) -> float:
         """When to try again: 1 s, 2 s, 4 s ... up to 30 s later; within 1 s when somebody waits for it."""
-        delay_s = min(LONGEST_RETRY_S, 2.0 ** min(self.count - 1, 10))
+        delay_s = pause_s(self.count, FIRST_RETRY_S, LONGEST_RETRY_S)
         return self.at_s + (min(delay_s, URGENT_RETRY_S) if urgent else delay_s)
 
 

@@ -2,6 +2,7 @@
 
 <project>/Experiments/<appId>_<n>/
     run.json            what was asked; written first, exclusively: it claims the directory
+    cancel.json         somebody's wish that the run should end; its driver looks for it
     environment.json    with what: packages, settings, variables, hardware, git; written while the run is under way
     worker.json         the same of the chief's interpreter and machine
     inputs.jsonl        what the function noted as its inputs
@@ -9,11 +10,16 @@
     code/               function.pickle: what was shipped; script.py or cells.py, git.diff
     events/             TensorBoard event files, shared by all ranks
     checkpoints/        step-000000120/ ..., complete or absent
+    fit-2/checkpoints/  the same of the function's second fit(), and so on
     logs/               g0-rank0.log, g0-rank0.system.jsonl ...
     metrics.jsonl       one line a report
     export/             models
+    artifacts/          what the function saved in the folder that the chief ran in; rank-<n>/ of the others
     trials/<id>/        the same layout for each trial of a search
     .outputs.json .hparams.json    under the predecessor's names and form
+    driver.json         a sign of life of the driver, while the run is under way
+    continued.json      the run that goes on with this one, written exclusively: it claims that
+    continued-1.json    who goes on with a search after so many sessions, written exclusively in the same way
     status.json         how it went; written last
 """
 
@@ -27,13 +33,25 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
-from hopsml.storage import urls
+from hopsml import redact
+from hopsml.delivery import logger_aside
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, PermissionRefused, StorageError
+from hopsml.storage import privacy, urls
 from hopsml.storage.filesystem import FileSystem, for_url
 
+logger = logger_aside(__name__)
+
 _STEP = re.compile(r"^step-(\d{9,})$")
+_FIT = re.compile(r"^fit-([2-9]|[1-9]\d+)$")
 EXPERIMENTS = "Experiments"
 SYSTEM_METRICS = ".system.jsonl"
+_RECORDS = "run.json cancel.json environment.json worker.json inputs.jsonl mlflow.json metrics.jsonl status.json"
+_OF_DRIVERS = "driver.json continued.json"
+_FOLDERS = "code events checkpoints logs export artifacts trials journal"
+_OF_SEARCHES = "best.json trials.parquet trial.json output.log .outputs.json .hparams.json .metric .summary.json"
+RESERVED_NAMES = frozenset(
+    f"{_RECORDS} {_OF_DRIVERS} {_FOLDERS} {_OF_SEARCHES}".split()
+)  # directly in the directory of a run or a trial
 
 
 def step_name(step: int) -> str:
@@ -46,6 +64,17 @@ def step_name(step: int) -> str:
 def step_of(name: str) -> int | None:
     """The step that a checkpoint's directory name stands for; None for any other name."""
     found = _STEP.match(name)
+    return int(found.group(1)) if found else None
+
+
+def fit_name(number: int) -> str:
+    """Directory of what the function's call of ``fit`` with this number (2 or more) leaves, for instance ``fit-2``."""
+    return f"fit-{number}"
+
+
+def fit_of(name: str) -> int | None:
+    """The number that such a directory's name stands for; None for any other name."""
+    found = _FIT.match(name)
     return int(found.group(1)) if found else None
 
 
@@ -77,6 +106,21 @@ class RunDir:
     def status_json(self) -> str:
         """How it went; there once the run has ended."""
         return urls.join(self.url, "status.json")
+
+    @property
+    def cancel_json(self) -> str:
+        """The wish that the run should end."""
+        return urls.join(self.url, "cancel.json")
+
+    @property
+    def driver_json(self) -> str:
+        """The driver's newest sign of life."""
+        return urls.join(self.url, "driver.json")
+
+    @property
+    def continued_json(self) -> str:
+        """Which run goes on with this one."""
+        return urls.join(self.url, "continued.json")
 
     @property
     def environment_json(self) -> str:
@@ -118,6 +162,18 @@ class RunDir:
         """Complete checkpoints, one directory a step."""
         return urls.join(self.url, "checkpoints")
 
+    def checkpoints_of(self, fit: int) -> str:
+        """Those of the function's call of ``fit`` with this number, 1 or more."""
+        return self.checkpoints if fit == 1 else urls.join(self.url, fit_name(fit), "checkpoints")
+
+    def further_fits(self) -> list[int]:
+        """Numbers, 2 or more, of the function's calls of ``fit`` that have left a directory; none without a run."""
+        try:
+            entries = self._system.list_dir(self.url)
+        except PathNotFound:
+            return []
+        return sorted(number for entry in entries if entry.is_dir and (number := fit_of(entry.name)) is not None)
+
     def checkpoint(self, step: int) -> str:
         """One checkpoint's directory."""
         return urls.join(self.checkpoints, step_name(step))
@@ -144,6 +200,11 @@ class RunDir:
     def export(self) -> str:
         """Models for others to load."""
         return urls.join(self.url, "export")
+
+    @property
+    def artifacts(self) -> str:
+        """What the function saved in its working folder."""
+        return urls.join(self.url, "artifacts")
 
     @property
     def outputs_json(self) -> str:
@@ -196,6 +257,17 @@ class RunDir:
             return False
         return True
 
+    def hand_over(self, successor: str) -> None:
+        """Let the run of this URL go on with this one; raises PathExists where another one does."""
+        self._system.write_bytes(self.continued_json, to_json({"continued_by": successor}), overwrite=False)
+
+    def successor(self) -> str:
+        """URL of the run that goes on with this one; "" where none does."""
+        try:
+            return str(self.read_json(self.continued_json).get("continued_by", ""))
+        except PathNotFound:
+            return str((self.read_status() or {}).get("continued_by") or "")
+
     def check_open(self) -> None:
         """Raises RunEnded where it has ended, or goes on elsewhere: nothing may be added to its checkpoints then."""
         status = self.read_status()
@@ -225,25 +297,57 @@ class RunDir:
 
 
 def claim(
-    project_url: str, app_id: str, record: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    project_url: str,
+    app_id: str,
+    record: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+    share: str | None = None,
 ) -> RunDir:
     """The next free run directory of an application: ``Experiments/<app_id>_<n>``, n from 1.
 
     ``record`` becomes its ``run.json``, written exclusively: two callers at the same time get two
-    directories.
+    directories. ``share``: who besides its owner may look into it, see ``privacy.mode_of``.
     """
+    mode = privacy.mode_of(share)
     if not app_id or "/" in app_id:
         raise ArgumentError(f"app_id={app_id!r}: it names a directory, so it must not be empty or hold a '/'")
     experiments = urls.join(project_url, EXPERIMENTS)
     system = for_url(project_url, timeout_s)
     number = _highest(system, experiments, app_id) + 1
+    if number == 1 and not _is_there(system, project_url):
+        system.make_dirs(project_url, mode)
+    _open_the_way(system, project_url, mode)
     while True:
         run = RunDir(urls.join(experiments, f"{app_id}_{number}"), timeout_s)
         try:
+            system.make_dirs(run.url, mode)
             system.write_bytes(run.run_json, to_json(record or {"run_id": run.run_id}), overwrite=False)
             return run
         except PathExists:
             number += 1
+
+
+def _is_there(system: FileSystem, url: str) -> bool:
+    try:
+        system.status(url)
+    except PathNotFound:
+        return False
+    return True
+
+
+def _open_the_way(system: FileSystem, project_url: str, mode: int) -> None:
+    """Let whoever may look into the run come there, as far as the folders above it are ours to open."""
+    through = mode & 0o055
+    if not through:
+        return
+    for folder in (project_url, urls.join(project_url, EXPERIMENTS)):
+        system.make_dirs(folder)
+        permission = system.status(folder).permission
+        if permission and permission & through != through:
+            try:
+                system.set_permission(folder, permission | through)
+            except PermissionRefused:
+                logger.warning("the run is shared, but %s is not open to those who may read it; ask its owner", folder)
 
 
 def next_run_id(project_url: str, app_id: str, timeout_s: float | None = None) -> str:
@@ -252,9 +356,10 @@ def next_run_id(project_url: str, app_id: str, timeout_s: float | None = None) -
 
 
 def to_json(record: Mapping[str, Any]) -> bytes:
-    """UTF-8 JSON; numpy's scalars and arrays, paths and dataclasses become plain values, NaN stays NaN."""
+    """UTF-8 JSON without secrets; numpy's scalars and arrays, paths and dataclasses become plain values, NaN stays NaN."""
     try:
-        return (json.dumps(record, indent=1, default=_plain, ensure_ascii=False) + "\n").encode()
+        plain = json.loads(json.dumps(record, default=_plain))
+        return (json.dumps(redact.record(plain), indent=1, ensure_ascii=False) + "\n").encode()
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(f"not a JSON record: {error}; use numbers, text, lists and dicts") from error
 

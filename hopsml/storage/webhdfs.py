@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from hopsml import settings
+from hopsml import redact, settings
 from hopsml.errors import (
     ArgumentError,
     PathExists,
@@ -17,7 +17,7 @@ from hopsml.errors import (
     StorageTimeout,
     StorageUnavailable,
 )
-from hopsml.storage import causes, hadoop_tokens, hadoop_web, leftovers, urls
+from hopsml.storage import causes, hadoop_tokens, hadoop_web, leftovers, privacy, urls
 from hopsml.storage.deadline import Steps
 from hopsml.storage.filesystem import Capacity, FileStatus
 from hopsml.storage.frames import CHUNK_BYTES
@@ -26,10 +26,14 @@ from hopsml.storage.streams import buffered_reader, spooled_writer
 T = TypeVar("T")
 _DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871}
 _SEND_BYTES = 1 << 20
+_MODES_KEPT = 256
+_modes: dict[str, int] = {}  # of folders that decide for what lies in them; asked once a process
 
 
 def create(url: str, timeout_s: float) -> WebHdfsFileSystem:
     """The file system for ``webhdfs://host:port`` or a name service of the Hadoop configuration."""
+    for logger in ("urllib3", "requests", "hdfs"):  # they write down whole addresses, with the token in them
+        redact.clean_log(logger)
     return WebHdfsFileSystem(url, timeout_s)
 
 
@@ -112,9 +116,12 @@ class WebHdfsFileSystem:
         self._refuse_taken(url, overwrite)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
 
-    def make_dirs(self, url: str) -> None:
-        """With parents."""
-        self._run("make directory", url, lambda client: client.makedirs(_path(url)))
+    def make_dirs(self, url: str, mode: int | None = None) -> None:
+        """With parents, as open as what they lie in."""
+        if mode is not None:
+            self.make_dirs(urls.parent(url))  # which must not get the mode as well
+        text = f"{privacy.of_folder(self._above(url)) if mode is None else mode:o}"
+        self._run("make directory", url, lambda client: client.makedirs(_path(url), permission=text))
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """In one step of the NameNode."""
@@ -148,6 +155,21 @@ class WebHdfsFileSystem:
         """A connection lives no longer than a call."""
 
     # ------------------------------------------------------------------ hands
+
+    def _above(self, url: str) -> int:
+        """The permission of the folder that decides how open a file is, of its run or the nearest there is."""
+        folder = f"{urls.base(url)}{privacy.decisive(_path(url))}"
+        while True:
+            if folder not in _modes:
+                try:
+                    found = self.status(folder).permission
+                except PathNotFound:
+                    folder = urls.parent(folder)
+                    continue
+                while len(_modes) >= _MODES_KEPT:
+                    _modes.pop(next(iter(_modes)), None)
+                _modes[folder] = found
+            return _modes[folder]
 
     def _file_length(self, url: str) -> int:
         found = self.status(url)
@@ -185,9 +207,14 @@ class WebHdfsFileSystem:
                     yield piece
                 steps.touch()
 
+            permission = None if append else f"{privacy.of_file(self._above(url)):o}"
             with contextlib.closing(self._session()) as session:
                 client = self._client(session)
-                steps.run(lambda: client.write(_path(url), data=body(), overwrite=not append, append=append))
+                steps.run(
+                    lambda: client.write(
+                        _path(url), data=body(), overwrite=not append, append=append, permission=permission
+                    )
+                )
 
     def _chunks(self, url: str, offset: int, length: int) -> Iterator[bytes]:
         """Exactly ``length`` bytes, or StorageUnavailable: a short piece is not the end."""
@@ -219,6 +246,7 @@ class WebHdfsFileSystem:
 
     @contextlib.contextmanager
     def _causes(self, action: str, url: str) -> Iterator[None]:
+        """Ours for theirs, which are left out of the traceback: they quote addresses with the delegation token."""
         from hdfs import HdfsError
 
         try:
@@ -227,12 +255,12 @@ class WebHdfsFileSystem:
             raise
         except HdfsError as error:
             kind = str(getattr(error, "exception", "") or type(error).__name__)
-            raise causes.from_text(action, url, kind, str(error)) from error
+            raise causes.from_text(action, url, kind, str(error)) from None
         except OSError as error:  # requests' errors are OSErrors
-            raise causes.from_text(action, url, type(error).__name__, str(error)) from error
+            raise causes.from_text(action, url, type(error).__name__, str(error)) from None
         except Exception as error:
             if type(error).__module__.startswith(("urllib3", "requests")):
-                raise causes.from_text(action, url, type(error).__name__, str(error)) from error
+                raise causes.from_text(action, url, type(error).__name__, str(error)) from None
             raise
 
     def _session(self) -> Any:
@@ -250,6 +278,7 @@ class WebHdfsFileSystem:
         # Longer than the step's own deadline, which thus is what ends a call; this ends the abandoned thread.
         options = {"timeout": self.timeout_s + 1.0, "session": session}
         if token:
+            redact.register("delegation_token", token.as_text())
             return hdfs.TokenClient(address, token.as_text(), **options)
         if known.get("hadoop.security.authentication") == "kerberos":
             try:

@@ -54,14 +54,16 @@ def command(
 def spark_settings(
     profile: Profile, *, num_workers: int | None = None, conf: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Spark's settings: the profile's, then ``num_workers`` executors, then ``conf``.
+    """Spark's settings: the profile's, then ``num_workers`` executors (at most, where they come and go), then ``conf``.
 
     A driver in YARN's container sees nothing of this process's environment: what the profile (and HOPSML_PROJECT_URL)
     says for it is among the settings then.
     """
     settings = profile.settings()
     if num_workers is not None:
-        settings["spark.executor.instances"] = str(num_workers)
+        dynamic = {**settings, **(conf or {})}.get("spark.dynamicAllocation.enabled") == "true"
+        key = "spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances"
+        settings[key] = str(num_workers)
     if profile.master.startswith("yarn") and profile.deploy_mode == "cluster":
         for name, value in _for_the_driver(profile).items():
             settings.setdefault(f"spark.yarn.appMasterEnv.{name}", value)

@@ -9,14 +9,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from hopsml.submission import hidden
+
 GRACE_S = 10.0  # from the first signal to SIGKILL
 TAIL_BYTES = 6000
 _REAP_S = 5.0  # until the system has buried what was killed
+_GATEWAY = b"PYSPARK_GATEWAY_PORT"  # the variable by which spark-submit tells a script where its JVM is
 _GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -24,6 +27,8 @@ class SparkSubmit:
     """A spark-submit that runs, in a process group of its own; a context manager that leaves nothing of it behind.
 
     Nor is anything left when this process is killed by -9.
+
+    Settings that others on this machine must not read do not stand in its arguments (``hidden``).
 
     ``quiet``: its output is kept, and ``tail`` gives the end of it; otherwise it goes where this process's goes.
     """
@@ -34,9 +39,16 @@ class SparkSubmit:
             self._kept: BinaryIO | None = None
             if quiet:
                 self._kept = undo.enter_context(tempfile.TemporaryFile(prefix="hopsml-submit-"))
+            line, hidden_settings = hidden.taken_out(command)
+            passed = []
+            if hidden_settings:
+                passed.append(hidden.in_memory(hidden.as_properties(hidden_settings)))
+                undo.callback(os.close, passed[0])
+                line[1:1] = ["--properties-file", f"/dev/fd/{passed[0]}", "--load-spark-defaults"]
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                list(command),
+                line,
                 env=dict(environment),
+                pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stdout=self._kept,
                 stderr=self._kept,
@@ -74,6 +86,19 @@ class SparkSubmit:
             except ProcessLookupError:
                 self._gone = True
 
+    def send_to_script(self, number: int) -> bool:
+        """A signal for the script alone, whose end spark-submit then follows in order; False where no script runs (yet).
+
+        A signal for all makes the JVM shut down while the script still needs it, which prints pages of Java's.
+        """
+        scripts = [pid for pid in _children(self._process.pid) if _GATEWAY in _variables(pid)]
+        for pid in scripts:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                return False
+        return bool(scripts)
+
     def end(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
         """Signal the group, SIGKILL what is left of it after ``grace_s`` seconds, wait for it."""
         self.send(number)
@@ -104,12 +129,27 @@ class SparkSubmit:
 
 def _is_alive(group: int) -> bool:
     """Whether a process of the group runs; one that is dead and that nobody has waited for does not count."""
+    return any(facts[2] == str(group).encode() and facts[0] not in (b"Z", b"X") for _, facts in _processes())
+
+
+def _children(pid: int) -> list[int]:
+    return [child for child, facts in _processes() if facts[1] == str(pid).encode()]
+
+
+def _variables(pid: int) -> set[bytes]:
+    """Names of the variables that a process was started with; none for one that is gone."""
+    try:
+        return {entry.partition(b"=")[0] for entry in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")}
+    except OSError:
+        return set()
+
+
+def _processes() -> Iterator[tuple[int, list[bytes]]]:
+    """Of each process its id, and state, parent, group and more as /proc has them."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 facts = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
             except OSError:  # gone meanwhile
                 continue
-            if int(facts[2]) == group and facts[0] not in (b"Z", b"X"):
-                return True
-    return False
+            yield int(entry), facts

@@ -1,6 +1,6 @@
 """The environment that travels with an application: none, one that lies somewhere, or this one, cached by its hash.
 
-    spark.yarn.dist.archives = hdfs://.../environments/<hash>.tar.gz#environment
+    spark.yarn.dist.archives = hdfs://.../environments/<user>/<hash>.tar.gz#environment
     PYSPARK_PYTHON           = ./environment/bin/python
 
 Packed and uploaded once; every later submission of the same environment only names it, and a node that has had it does not
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopsml import settings
-from hopsml.errors import ArgumentError, PathExists, StorageError
+from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.profiles import Profile
-from hopsml.storage import filesystem, urls
+from hopsml.storage import filesystem, trust, urls
 from hopsml.submission import archive
 from hopsml.submission import script as scripts
 from hopsml.submission.packages import BY_SPARK, Environment, modules_in
@@ -74,7 +74,8 @@ def plan(mode: str, profile: Profile) -> Shipment:
             "profile's store) name shared storage such as hdfs://..., or --ship-environment an archive that is there"
         )
     environment = Environment.current()
-    return Shipment(urls.join(store, "environments", f"{environment.hash}.tar.gz"), environment)
+    # Each user has a cache: an archive of another one's would be run as this one.
+    return Shipment(urls.join(store, "environments", settings.user_name(), f"{environment.hash}.tar.gz"), environment)
 
 
 def ensure(shipment: Shipment, say: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
@@ -83,7 +84,7 @@ def ensure(shipment: Shipment, say: Callable[[str], None], check: Callable[[], N
     ``check`` is called again and again while it packs; what it raises stops that.
     """
     environment = shipment.environment
-    if environment is None or filesystem.exists(shipment.url):
+    if environment is None or _is_there(shipment.url):
         return
     if not environment.carries_interpreter:
         say(f"nodes must have {environment.base_executable}: the system's Python is not part of the archive")
@@ -98,9 +99,19 @@ def ensure(shipment: Shipment, say: Callable[[str], None], check: Callable[[], N
         try:
             system.upload(target, shipment.url, overwrite=False)
         except PathExists:
-            pass  # another submitter was quicker, with the same
+            _is_there(shipment.url)  # another submitter of this user's was quicker, with the same
         took_s = time.monotonic() - began
         say(f"{shipment.url}: {length / 1e6:.0f} MB, packed in {packed_s:.0f} s, there after {took_s:.0f} s")
+
+
+def _is_there(url: str) -> bool:
+    """Whether the archive is there; ArgumentError for one that somebody else may have put there under this name."""
+    try:
+        status = filesystem.for_url(url).status(url)
+    except PathNotFound:
+        return False
+    trust.check(status, "every driver and executor would run what is in it")
+    return True
 
 
 def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], profile: Profile) -> None:

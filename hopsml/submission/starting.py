@@ -205,8 +205,9 @@ def _accompany(
 
 
 def _end(job: SparkSubmit, number: int, waits: Waits) -> int:
-    """Pass a signal on; a second one kills."""
-    job.send(number)
+    """End it; a second signal kills. The script gets SIGINT, by which runs are cancelled, whatever came here."""
+    if not job.send_to_script(signal.SIGINT):
+        job.send(number)
     deadline = time.monotonic() + 10.0
     while job.has_processes() and time.monotonic() < deadline:
         if waits.wait(0.05) is not None:

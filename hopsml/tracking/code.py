@@ -1,12 +1,14 @@
 """The code around the training function: the script or the notebook's cells, and the git state of its folder.
 
 The function itself travels as a pickle, which is what a rerun runs; this is for people who want to know what it was.
+Secrets are masked in it: literals that are assigned to names such as ``password``, and what is known to be one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,11 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hopsml.tracking import redact
+from hopsml import redact
 
 LIMIT_BYTES = 1 << 20  # of one file of code, and of a diff
 GIT_TIMEOUT_S = 5.0  # for all that is asked of it together
 GIT_FRESH_S = 2.0
+_OF_A_FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_IS_CODE = re.compile(r"diff --git .*\.(?:py|pyi|ipynb|java|scala|kt|c|cc|cpp|h|go|rs|js|ts|r|R|jl)\"?$", re.MULTILINE)
+# Whole files of secrets: not even a difference of theirs is recorded.
+_NEVER = ("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keytab", "*id_rsa*", "*id_ed25519*", "*.netrc", "*.pgpass")
 
 _git_lock = threading.Lock()
 _git_known: dict[Path, tuple[float, tuple[dict[str, Any], bytes]]] = {}
@@ -50,7 +56,22 @@ def collect() -> Code:
             code.facts["git"] = repository
         if diff:
             code.files["git.diff"] = diff
+    for name, content in code.files.items():
+        code.files[name] = cleaned(name, content)
+        if code.files[name] != content:
+            code.facts.setdefault("redacted", []).append(name)
     return code
+
+
+def cleaned(name: str, content: bytes) -> bytes:
+    """A file of code without its secrets; a difference is looked through file by file, as each one's kind demands."""
+    text = content.decode(errors="surrogateescape")
+    if name.endswith(".diff"):
+        parts = _OF_A_FILE.split(text)
+        text = "".join(redact.code(part) if _IS_CODE.match(part) else redact.text(part) for part in parts)
+    else:
+        text = redact.code(text)
+    return text.encode(errors="surrogateescape")
 
 
 def script() -> Path | None:
@@ -100,7 +121,9 @@ def git(folder: Path) -> tuple[dict[str, Any], bytes]:
     commit = ask("rev-parse", "HEAD")
     if not commit:
         return {}, b""
-    diff = ask("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--binary")
+    # Not "--binary": nobody could find a secret in what it writes. The index line still names what a binary file was.
+    options = ("--no-color", "--no-ext-diff", "--no-textconv", "--full-index")
+    diff = ask("diff", "HEAD", *options, "--", ":/", *(f":(exclude,top,glob)**/{name}" for name in _NEVER))
     is_known, diff = diff is not None, diff or b""
     status = ask("status", "--porcelain", "--untracked-files=normal")
     untracked = [line[3:] for line in _text(status).splitlines() if line.startswith("?? ")]

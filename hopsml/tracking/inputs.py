@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from hopsml import redact
 from hopsml.errors import HopsmlError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def attach(context: WorkerFacts) -> None:
     target = context.events_dir.parent / "inputs.jsonl"
 
     def write(facts: dict[str, Any]) -> None:
-        line = json.dumps({"time": time.time(), **facts}, ensure_ascii=False) + "\n"
+        line = json.dumps({"time": time.time(), **redact.record(facts)}, ensure_ascii=False) + "\n"
         with _lock, open(target, "ab") as file:
             file.write(line.encode())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,40 +11,118 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hopsml.tracking.catalog import StoredRun
 
-COLUMNS = ("run", "name", "state", "workers", "started", "took", "metric")
+COLUMNS = ("run", "name", "state", "workers", "started", "took", "result")
+NUMBERS = ("workers", "took")  # aligned at the right
+NAME_AT, STATE, STARTED, RESULT = (COLUMNS.index(name) for name in ("name", "state", "started", "result"))
+NAME, NAME_NARROW = 30, 20  # places of a name in a wide and in a narrow terminal
+RESULT_WIDTH = 40  # places that a result must have, or it stands on a line of its own
+GAP = "  "
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def table(rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> list[str]:
+    """Lines with aligned columns, as a terminal counts them; ``numbers``: names of those that are aligned at the right."""
+    widths = [max(width(row[column]) for row in rows) for column in range(len(rows[0]))]
+    right = [name in numbers for name in rows[0]]
+    return [GAP.join(map(padded, row, widths, right)).rstrip() for row in rows]
+
+
+def width(text: str) -> int:
+    """Places that a text takes in a terminal: two for a wide character, none for a combining one."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def padded(text: str, places: int, right: bool = False) -> str:
+    """The text with blanks, so that it takes so many places."""
+    blanks = " " * (places - width(text))
+    return blanks + text if right else text + blanks
+
+
+def cut(text: str, places: int) -> str:
+    """The text in at most so many places, with an ellipsis where something is left out."""
+    from rich.cells import set_cell_size
+
+    return text if width(text) <= places else set_cell_size(text, max(0, places - 1)).rstrip() + "…"
+
+
+def plain(text: str) -> str:
+    """The text without what would steer a terminal: colours, movements, bells."""
+    return _CONTROL.sub("", text)
 
 
 def short(value: Any, width: int = 60) -> str:
     """A value on one line; "-" for none."""
     if value is None:
         return "-"
-    text = " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+    text = " ".join(plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def row(run: StoredRun) -> tuple[str, ...]:
-    """The cells of ``COLUMNS``."""
-    metric = run.main_metric
+    """The cells of ``COLUMNS``, each as long as it is."""
     return (
         run.run_id,
-        short(run.run.get("name") or "-", 30),
+        short(run.run.get("name") or "-", 200),
         run.state,
         str(run.run.get("workers", "-")),
         time_text(run.run.get("started")),
         duration(run.seconds),
-        f"{metric[0]}={metric[1]:.6g}" if metric and isinstance(metric[1], (int, float)) else "-",
+        result(run),
     )
 
 
-def time_text(seconds: float | None) -> str:
-    """Seconds since 1970 as date and time of this machine's zone; "-" for none."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
+def result(run: StoredRun) -> str:
+    """The metric of a run that finished, else why it did not; "-" for neither."""
+    if run.cause:
+        return short(run.cause, 1000)
+    metric = run.main_metric
+    return f"{metric[0]}={metric[1]:.6g}" if metric and isinstance(metric[1], (int, float)) else "-"
+
+
+def fitted(runs: Sequence[StoredRun], places: int) -> list[list[str]]:
+    """The runs in lines of at most so many places, each as its cells; the first line are the columns' names.
+
+    Where there is little room, a run's result stands on a line of its own, whose only cell it is. Cells are padded, so that
+    they stand below each other when they are joined by ``GAP``. The run's id is never cut: it is what one copies.
+    """
+    cells = [row(run) for run in runs]
+    wide = _cut_names([COLUMNS, *cells], NAME)
+    room = places - len(GAP) * (len(COLUMNS) - 1) - sum(_widths(wide)[:RESULT])
+    if room >= RESULT_WIDTH:
+        widths = [*_widths(wide)[:RESULT], room]
+        return [_aligned(line, widths, COLUMNS) for line in wide]
+    times = [time_text(run.run.get("started"), brief=True) for run in runs]
+    kept = [column for column, name in enumerate(COLUMNS) if name not in ("workers", "result")]
+    names = [COLUMNS[column] for column in kept]
+    shorter = [[time if k == STARTED else line[k] for k in kept] for line, time in zip(cells, times, strict=True)]
+    narrow = _cut_names([names, *shorter], NAME_NARROW)
+    widths = _widths(narrow)
+    over = sum(widths) + len(GAP) * (len(widths) - 1) - places
+    widths[NAME_AT] = max(4, widths[NAME_AT] - max(0, over))
+    lines = [_aligned(names, widths, names)]
+    for line, full in zip(narrow[1:], cells, strict=True):
+        lines.append(_aligned(line, widths, names))
+        lines += [[cut(f"{GAP}{full[RESULT]}", places)]] if full[RESULT] != "-" else []
+    return lines
+
+
+def _cut_names(rows: Sequence[Sequence[str]], places: int) -> list[list[str]]:
+    return [[cut(cell, places) if column == NAME_AT else cell for column, cell in enumerate(line)] for line in rows]
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(width, column)) for column in zip(*rows, strict=True)]
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int], names: Sequence[str]) -> list[str]:
+    return [padded(cut(cell, at), at, name in NUMBERS) for cell, at, name in zip(line, widths, names, strict=True)]
+
+
+def time_text(seconds: float | None, *, brief: bool = False) -> str:
+    """Seconds since 1970 as date and time of this machine's zone; "-" for none. ``brief``: without year and seconds."""
+    return time.strftime("%m-%d %H:%M" if brief else "%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 
 def duration(seconds: float | None) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hopsml.tracking import redact
+from hopsml import redact
 
 _RELEVANT = (
     "HOPSML_", "TF_", "TF2_", "XLA_", "KERAS_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NCCL_", "CUDA_", "NVIDIA_", "TORCH_",

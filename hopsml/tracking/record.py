@@ -6,7 +6,7 @@
     worker.json inputs.jsonl  the chief's interpreter and machine; inputs noted by the function
     .outputs.json status.json what came of it
 
-Nothing here holds a secret that is named like one (``redact.py``).
+Nothing here holds a secret (``redact``); where the function was given one, a placeholder stands in its pickle.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hopsml import redact
 from hopsml.errors import ArgumentError
+from hopsml.redact import REDACTED
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import code, machine, redact
-from hopsml.tracking.redact import REDACTED
+from hopsml.tracking import code, machine
 
 
 def of_driver() -> dict[str, Any]:
@@ -53,6 +54,8 @@ def shipped(directory: RunDir, record: Mapping[str, Any]) -> Shipped:
     Raises ArgumentError where there is none, where it is not the one that was recorded, and where it was pickled by
     another minor version of Python, whose byte code this one cannot run.
     """
+    if why := record.get("unrecorded"):
+        raise ArgumentError(f"run {directory.run_id} cannot be repeated: {why}; start its script again instead")
     if not filesystem.exists(directory.function):
         raise ArgumentError(
             f"run {directory.run_id} cannot be repeated: there is no {directory.function}; the run was made by an older "

@@ -5,20 +5,21 @@ A record that cannot be written never fails the run: what went wrong is logged, 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from hopsml import redact
+from hopsml.delivery import logger_aside
 from hopsml.errors import PathNotFound, SafeMode, StorageTimeout, StorageUnavailable
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
-from hopsml.tracking import code, inputs, machine, redact
+from hopsml.tracking import code, inputs, machine
 from hopsml.tracking.code import Code
 
-logger = logging.getLogger(__name__)
+logger = logger_aside(__name__)
 
 JOIN_S = 60.0
 _STORE_IS_AWAY = (SafeMode, StorageTimeout, StorageUnavailable)

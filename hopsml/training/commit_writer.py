@@ -13,8 +13,19 @@ from hopsml.training.commit_format import Snapshot
 _ROOM = 0.8  # of the memory that is free may be used
 
 
+_made: tuple[CommitPort, CommitWriter] | None = None
+
+
+def writer_of(port: CommitPort) -> CommitWriter:
+    """The one of this process: two would not know of each other's newest commit, and write over it."""
+    global _made
+    if _made is None or _made[0] is not port:
+        _made = (port, CommitWriter(port))
+    return _made[1]
+
+
 class CommitWriter:
-    """The worker's end of its agent's slots."""
+    """The worker's end of its agent's slots; see ``writer_of``."""
 
     def __init__(self, port: CommitPort) -> None:
         self._port = port

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.context import current
+from hopsml.cluster.context import WorkerContext, current
 from hopsml.cluster.held_commits import STATE_FILE
 from hopsml.errors import ArgumentError
 from hopsml.training import commit_format
 from hopsml.training.commit_format import Snapshot
-from hopsml.training.commit_writer import CommitWriter
+from hopsml.training.commit_writer import writer_of
+from hopsml.training.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from hopsml.training.sampler import Sampler
 
-_OWN = ("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_hold_s", "_committed_at")
+_OWN = ("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_hold_s", "_committed_at", "_progress")
 AUTOMATIC_SHARE = 0.01  # of the training's time that commits may hold it up
 
 
@@ -39,8 +40,9 @@ class State:
     any surviving agent holds, else from the newest checkpoint of the run (or of the run that it resumes), else from the
     values as they were given. Outside of a run, or with one that nothing befalls, it is a plain loop.
 
-    A value is a TensorFlow or Keras object whose variables exist (build a model before), an object with ``state_dict`` and
-    ``load_state_dict``, or anything that can be pickled; names must not be those of the methods.
+    A value is a TensorFlow or Keras object (build a model before; an optimizer gets its variables here), a dict, list or
+    tuple of such objects, an object with ``state_dict`` and ``load_state_dict``, or anything that can be pickled; names must
+    not be those of the methods. A compiled model brings its optimizer, and leaves its metrics out.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -51,12 +53,13 @@ class State:
         self.__dict__.update(_values=values, **dict.fromkeys(_OWN))
         self._context = current()
         self._port = self._context.commits if self._context is not None else None
-        self._writer = CommitWriter(self._port) if self._port is not None else None
+        self._writer = writer_of(self._port) if self._port is not None else None
         self._sampler: Sampler | None = None
         self._batches: int = 0
         self._restored: bool = False
         self._hold_s: float = 0.0
         self._committed_at = time.monotonic()
+        self._progress: Progress | None = Progress()  # None: somebody else tells
         self._variables()  # says now what cannot be committed later
 
     def __getattr__(self, name: str) -> Any:
@@ -85,9 +88,7 @@ class State:
 
         On every rank alike. Raises ArgumentError where the state to go on from is of another training.
         """
-        self._sampler = data
-        data.join(*((self._context.rank, self._context.world_size) if self._context is not None else (0, 1)))
-        self._restore()
+        self._begin(data)
         while not data.is_exhausted:
             batch = data.next_batch()
             self._batches += 1
@@ -95,9 +96,22 @@ class State:
             self._tell_progress()
         self._finish()
 
+    def _begin(self, data: Sampler) -> None:
+        """``data`` takes this worker's share, and everything goes to where the training stands."""
+        self._sampler = data
+        data.join(*((self._context.rank, self._context.world_size) if self._context is not None else (0, 1)))
+        self._restore()
+
+    def _count(self, batches: int) -> None:
+        """For a loop of somebody else's: so many batches more are done."""
+        self._batches += batches
+        self._tell_progress()
+
     def _tell_progress(self) -> None:
         if self._port is not None:
             self._port.slots.progress = self._batches
+        if self._sampler is not None and self._progress is not None:
+            self._progress.tell(self._batches, self._batches + self._sampler.batches_left)
 
     def _finish(self) -> None:
         """Nothing has to be done again, should another worker fail in what comes after the loop."""
@@ -146,14 +160,14 @@ class State:
         threading.Event().wait()
 
     def _snapshot(self) -> Snapshot:
-        arrays = {}
-        if self._trackables():
+        arrays, trackables = {}, self._trackables()
+        if trackables:
             from hopsml.training.tensorflow import state_variables
 
-            arrays = state_variables.read(self._variables())
+            arrays = state_variables.read(state_variables.collect(trackables))
         plain = {}
         for name, value in self._values.items():
-            if name not in self._trackables():
+            if name not in trackables:
                 plain[name] = _pickled(name, value.state_dict() if _has_state_dict(value) else value)
         position = self._sampler.position() if self._sampler is not None else {}
         return Snapshot(self._batches, arrays, plain, position)
@@ -186,14 +200,10 @@ class State:
         self._tell_progress()
 
     def _found(self) -> memoryview | None:
-        if self._port is not None and self._port.newest >= 0:
-            return memoryview(self._port.slots.read(self._port.newest))
-        folder = self._context.resume_checkpoint if self._context is not None else None
-        file = folder / STATE_FILE if folder is not None else None
-        return memoryview(file.read_bytes()) if file is not None and file.is_file() else None
+        return found(self._context)
 
     def _check(self, snapshot: Snapshot) -> None:
-        plain = {name for name in self._values if name not in self._trackables()}
+        plain = set(self._values) - set(self._trackables())
         if plain != set(snapshot.values):
             raise ArgumentError(
                 f"the state to go on from holds the values {sorted(snapshot.values)}, this State has {sorted(plain)}: "
@@ -207,7 +217,7 @@ class State:
             return {}
         from hopsml.training.tensorflow import state_variables
 
-        return {name: value for name, value in self._values.items() if state_variables.is_trackable(value)}
+        return {name: value for name, value in self._values.items() if state_variables.is_trackable(name, value)}
 
     def _variables(self) -> dict[str, Any]:
         trackables = self._trackables()
@@ -216,6 +226,16 @@ class State:
         from hopsml.training.tensorflow import state_variables
 
         return state_variables.collect(trackables)
+
+
+def found(context: WorkerContext | None) -> memoryview | None:
+    """The commit that this process goes on from: of an agent, else of a checkpoint; None without any."""
+    port = context.commits if context is not None else None
+    if port is not None and port.newest >= 0:
+        return memoryview(port.slots.read(port.newest))
+    folder = context.resume_checkpoint if context is not None else None
+    file = folder / STATE_FILE if folder is not None else None
+    return memoryview(file.read_bytes()) if file is not None and file.is_file() else None
 
 
 def _has_state_dict(value: Any) -> bool:

@@ -30,6 +30,8 @@ from hopsml.training.thinning import Thinner
 
 _READ_BYTES = 1 << 18
 _SEND_S = 10.0  # a runner that takes nothing for that long is killed
+_LOOK_S = 1.0  # how often a runner is looked at
+_STOPPED_S = 3.0  # one that the system has held for that long (SIGSTOP) is killed; its trial is tried again
 _decode: msgspec.msgpack.Decoder[FromRunner] = msgspec.msgpack.Decoder(FromRunner)
 
 
@@ -55,6 +57,8 @@ class Lane:
         self._connection: socket.socket | None = None
         self._frames = Frames()
         self._pid, self._pidfd = 0, -1
+        self._stopped_at: float | None = None  # since when the system has held the runner
+        self._killed_for = ""
         self._next: tuple[int, socket.socket] | None = None  # a runner that has been given nothing yet
 
     def serve(self) -> None:
@@ -84,10 +88,21 @@ class Lane:
         for report in self.thinner.due(time.monotonic()):
             self._say(report)
         self._do(self.queue.tick(time.monotonic()))
+        self._look_after_runner(time.monotonic())
 
     def _patience_ms(self) -> float | None:
-        times = [at for at in (self.queue.kill_at, self.thinner.next_at()) if at is not None]
+        next_look = time.monotonic() + _LOOK_S if self._pid else None
+        times = [at for at in (self.queue.kill_at, self.thinner.next_at(), next_look) if at is not None]
         return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+
+    def _look_after_runner(self, now: float) -> None:
+        if not self._pid or not processes.is_stopped(self._pid):
+            self._stopped_at = None
+            return
+        self._stopped_at = now if self._stopped_at is None else self._stopped_at
+        if now - self._stopped_at >= _STOPPED_S:
+            self._killed_for = f"its process was stopped (SIGSTOP) for {_STOPPED_S:g} s"
+            self._kill()
 
     # ------------------------------------------------------------------------------------------ what follows
 
@@ -208,7 +223,7 @@ class Lane:
         os.close(self._pidfd)
         self._pid, self._pidfd = 0, -1
         end_what_is_left(self._next[0] if self._next is not None else 0)
-        how = processes.describe_exit(status)
+        how, self._killed_for = self._killed_for or processes.describe_exit(status), ""
         if os.WIFSIGNALED(status):
             how += f" (its memory had peaked at {usage.ru_maxrss // 1024} MB)"
         self._do(self.queue.gone(how, self._record_death(how), time.monotonic()))

@@ -21,8 +21,9 @@ from typing import Any, cast
 
 import msgspec
 
-from hopsml.cluster import processes
-from hopsml.cluster.context import WorkerContext, set_current
+from hopsml import redact
+from hopsml.cluster import processes, worker_folder
+from hopsml.cluster.context import WorkerContext, set_current, untold
 from hopsml.cluster.returned import pickle_result, utf8
 from hopsml.cluster.worker import leave
 from hopsml.errors import TrialStopped
@@ -34,6 +35,8 @@ from hopsml.training.lane_queue import Worn
 from hopsml.training.runner_channel import Channel
 from hopsml.training.trial import Trial
 from hopsml.training.trial_reports import Reporter
+
+CLOCK_S = 0.005  # by which the times of files may lag behind the clock
 
 MOST_TRACEBACK = 60_000  # characters
 
@@ -64,16 +67,12 @@ def become(context: WorkerContext, options: Options, connection: socket.socket, 
 
 def spawn(context: WorkerContext, options: Options, connection: socket.socket) -> int:
     """The same in a fresh interpreter, for a lane with threads; returns its pid."""
-    plain = replace(context, commits=None, inbox=None, event_pipe=-1, send=_nobody, say=_nobody)
+    plain = replace(context, commits=None, inbox=None, event_pipe=-1, send=untold, say=untold, progress=untold)
     setup = context.work_dir / "runner.pickle"
     setup.write_bytes(pickle.dumps((plain, asdict(options), tuple(sys.path))))
     os.set_inheritable(connection.fileno(), True)
     command = [sys.executable, "-m", "hopsml.training.runner", str(connection.fileno()), str(os.getpid()), str(setup)]
     return os.posix_spawn(sys.executable, command, dict(os.environ), setsid=True)
-
-
-def _nobody(message: Any) -> None:
-    """In place of the worker's pipe, which is the lane's."""
 
 
 def main() -> None:
@@ -130,6 +129,7 @@ class Runner:
             end = self._try(message, folder, began)
             set_current(self.context)
             self._restore()
+            self._keep_what_it_saved(folder, began)
             between_trials.clear()
             left = between_trials.left_running()
         end = msgspec.structs.replace(
@@ -193,6 +193,14 @@ class Runner:
         os.environ.update({name: value for name, value in usual.items() if found.get(name) != value})
         os.chdir(self.context.work_dir)
 
+    def _keep_what_it_saved(self, folder: Path, began: float) -> None:
+        try:
+            note = worker_folder.keep(self.context.work_dir, folder / trial_files.ARTIFACTS, since=began - CLOCK_S)
+        except OSError as error:
+            note = f"what was saved in the worker's folder is not kept: {error}"
+        if note:
+            print(f"hopsml: {note}", file=sys.stderr)
+
     def _function(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         if self._loaded is None:
             self._loaded = cast("tuple[Callable[..., Any], dict[str, Any]]", pickle.loads(self.options.payload))
@@ -226,7 +234,8 @@ class Runner:
             inbox=None,
             trial=port,
             send=lambda said: trial.reporter.report(said.get("step"), said.get("metrics", {})),
-            say=_nobody,
+            say=untold,
+            progress=untold,
         )
 
     def _write_outputs(self, trial: _Trial, context: WorkerContext, value: Any, metric: float) -> None:
@@ -250,17 +259,23 @@ class Runner:
             step = trial.reporter.history[-1][0] if trial.reporter.history else 0
             events = trial.folder / trial_files.EVENTS
             try:
-                hparams.write(events, trial.message.trial_id, trial.config, trial.message.metric, metric, step)
+                config = redact.arguments(trial.config)
+                hparams.write(events, trial.message.trial_id, config, trial.message.metric, metric, step)
             except (ImportError, OSError, ValueError, TypeError) as problem:
                 print(f"hopsml: TensorBoard's HParams are not written: {problem}", file=sys.stderr)
 
 
 def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
-    text = utf8("".join(traceback.format_exception(error)))
+    text = redact.text(utf8("".join(traceback.format_exception(error))))
     print(text, file=sys.stderr, flush=True)
     cause = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+    cause = cause.strip() + worker_folder.hint(error, Path.cwd())
     return TrialEnded(
-        message.number, message.attempt, "failed", error=utf8(cause.strip()[:4000]), traceback=text[-MOST_TRACEBACK:]
+        message.number,
+        message.attempt,
+        "failed",
+        error=redact.text(utf8(cause))[:4000],
+        traceback=text[-MOST_TRACEBACK:],
     )
 
 

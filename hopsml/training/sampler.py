@@ -143,18 +143,38 @@ class Sampler:
         """Whether all epochs are over."""
         return self.epoch >= self.epochs
 
+    @property
+    def batches_left(self) -> int:
+        """Global batches until the end of the last epoch, with the group as it is now."""
+        if self.is_exhausted:
+            return 0
+        return self._batches_in(self.n_samples - self.offset) + (self.epochs - self.epoch - 1) * self._batches_in(
+            self.n_samples
+        )
+
+    def _batches_in(self, samples: int) -> int:
+        return samples // self.size if self.drop_last else -(-samples // self.size)
+
     def next_batch(self) -> NDArray[np.int64]:
         """This worker's indices of the next global batch, which counts as consumed. Raises StopIteration at the end."""
+        mine: NDArray[np.int64] = share(self.next_global_batch(), self.rank, self.world_size)
+        return mine
+
+    def next_global_batch(self) -> NDArray[np.int64]:
+        """The indices of all workers together, which count as consumed. Raises StopIteration at the end."""
         if self.is_exhausted:
             raise StopIteration
         batch = self._order(self.epoch)[self.offset : self.offset + self.size]
-        self.offset += len(batch)
+        self.advance()
+        return batch
+
+    def advance(self) -> None:
+        """The next global batch counts as consumed."""
+        self.batch_size = min(self.size, self.n_samples - self.offset)
+        self.offset += self.batch_size
         left = self.n_samples - self.offset
         if left == 0 or (self.drop_last and left < self.size):
             self.epoch, self.offset = self.epoch + 1, 0
-        self.batch_size = len(batch)
-        mine: NDArray[np.int64] = share(batch, self.rank, self.world_size)
-        return mine
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         import numpy as np

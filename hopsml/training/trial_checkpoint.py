@@ -10,10 +10,11 @@ from pathlib import Path
 from hopsml.cluster.context import WorkerContext
 from hopsml.search.messages import RunTrial
 from hopsml.storage import urls
+from hopsml.storage.backoff import pause_s
 from hopsml.storage.run_dir import step_name
 from hopsml.training import trial_files
 
-LOOK_AGAIN_S = 0.2
+LOOK_AGAIN_S, LONGEST_S = 0.2, 2.0
 
 
 def obtain(context: WorkerContext, trial: RunTrial, timeout_s: float) -> Path | None:
@@ -48,14 +49,15 @@ def _newest_there(context: WorkerContext, trial: RunTrial, here: int, timeout_s:
     from hopsml.storage import checkpoints, filesystem
 
     url = _shared(context, trial)
-    deadline = time.monotonic() + timeout_s
+    deadline, looks = time.monotonic() + timeout_s, 0
     try:
         while True:
+            looks += 1
             step = checkpoints.latest_complete(url)
             newest = -1 if step is None else step
             if max(newest, here) >= trial.resume_step or time.monotonic() > deadline:
                 return newest
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(pause_s(looks, LOOK_AGAIN_S, LONGEST_S))
     finally:
         filesystem.close_all()
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hopsml import redact
 from hopsml.cluster.context import WorkerContext
 from hopsml.cluster.plain import as_json
 from hopsml.search.messages import RunTrial
@@ -24,6 +25,7 @@ from hopsml.storage import urls
 from hopsml.storage.run_dir import step_of
 
 EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.log"
+ARTIFACTS = "artifacts"  # there where something was saved
 
 
 def folder_of(context: WorkerContext, trial_id: str) -> Path:
@@ -57,8 +59,8 @@ def write(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """A record, in one step; NaN stays NaN."""
-    write(path, json.dumps(as_json(record), ensure_ascii=False) + "\n")
+    """A record without secrets, in one step; NaN stays NaN."""
+    write(path, json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n")
 
 
 def write_end(

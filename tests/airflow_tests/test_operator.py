@@ -49,9 +49,12 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
     jobs = airflow.home / "project" / "Jobs"
     jobs.mkdir(parents=True)
     (jobs / "old.json").write_text(json.dumps({"appPath": quick, "profile": "local", "args": "--by config"}))
+    (jobs / "forged.json").write_text(json.dumps({"appPath": quick, "profile": "local"}))
+    (jobs / "forged.json").chmod(0o666)  # anybody may have said what is run
     dag = airflow.dag(
         f"""
         common = dict(profile="local", poll_interval_s=0.1)
+        forged = HopsworksLaunchOperator(task_id="forged", job_name="forged", poke_interval_s=0.1)
         first = HopsMLOperator(task_id="first", script={quick!r}, arguments=["--part", "{{{{ params.part }}}}"],
                                environment={{"COLOUR": "{{{{ dag_run.conf['colour'] }}}}"}}, params={{"part": 7}}, **common)
         second = HopsMLOperator(task_id="second", script={plain!r}, deferrable=False,
@@ -62,12 +65,14 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
         also = HopsMLRunSensor(task_id="also", run=first.output["run_dir"], poke_interval=0.1, deferrable=True)
         failed = HopsMLRunSensor(task_id="failed", run="{{{{ ti.xcom_pull('first')['run_id'] }}}}", states=["FAILED"],
                                  poke_interval=0.1)
-        old = HopsworksLaunchOperator(task_id="old", job_name="old", poke_interval_s=0.1)
+        old = Published(task_id="old", job_name="old", poke_interval_s=0.1)
         started = HopsMLOperator(task_id="started", script={quick!r}, wait_for_completion=False, **common)
-        success = HopsworksJobSuccessSensor(task_id="success", job_name="old", poke_interval=0.1)
+        success = PublishedSensor(task_id="success", job_name="old", poke_interval=0.1)
         first >> failed
         old >> success
-        """
+        """,
+        imports="from hopsworks_plugin.operators.hopsworks_operator import HopsworksLaunchOperator as Published\n"
+        "from hopsworks_plugin.sensors.hopsworks_sensor import HopsworksJobSuccessSensor as PublishedSensor\n",
     )
     ended = airflow.run("test", *dag, RUN_AFTER, json.dumps({"colour": "red"}))
     told = ended.told
@@ -75,6 +80,7 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
     assert states == {
         "first": "success", "second": "success", "failing": "failed", "wrong": "failed", "seen": "success",
         "also": "success", "failed": "failed", "old": "success", "success": "success", "started": "success",
+        "forged": "failed",
     }, ended.output[-4000:]  # fmt: skip
 
     first = told["xcoms"]["first"]
@@ -90,6 +96,7 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
     assert ended.lines_with("ended as FAILED: ValueError: this script fails; run directory file://")
     assert ended.lines_with("profile 'nowhere' is not known")
     assert ended.lines_with("hello from --by config")
+    assert ended.lines_with("forged.json may be written by others than")
     assert set(told["xcoms"]["started"]["return_value"]) == {"job"}
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_peer_has_pins_and_a_script():
-    for name in peers.NAMES:
+    for name in (*peers.NAMES, *peers.VARIANTS, *peers.RECOVERING):
         peer = peers.find(name)
         assert peer.name == name
         assert (ROOT / "benchmarks" / "scripts" / peer.script).is_file()
@@ -158,9 +158,19 @@ def test_groups_take_turns(tmp_path):
 
 def test_step_commands_share_one_conf(tmp_path):
     commands = step.commands(Path(sys.executable), tmp_path, tmp_path / "turns", 2)
-    assert len(commands) == 3
-    assert "local_slots: 4" in (tmp_path / "conf" / "local.yaml").read_text()
+    assert len(commands) == 2 * len(step.BY_HAND) + 1
+    assert "local_slots: 6" in (tmp_path / "conf" / "local.yaml").read_text()
     assert all(MARK not in command.variables for command in commands)
+
+
+def test_what_only_our_variables_change_is_a_way_of_its_own(tmp_path):
+    commands = step.commands(Path(sys.executable), tmp_path, tmp_path / "turns", 2)
+    by_way = {command.arguments[-1]: command.variables for command in commands[:-1]}
+    assert tuple(by_way) == step.BY_HAND
+    assert set(by_way["bare"]) == set(by_way["bare-merged"]) == {"TF_CONFIG"}
+    own = by_way["bare-variables"]
+    assert own["OPENBLAS_NUM_THREADS"] == own["TF_GRPC_REUSE_PORT"] == "1"
+    assert not {"PYTHONPATH", "HOPSML_FORK_SERVER"} & set(own)  # else it would be found and ended as one of ours
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from benchmarks.figures import GOALS, Figure, Report, measured, ratio_of
+from benchmarks import commit, launch, search_run
+from benchmarks.figures import GOALS, Figure, Report, measured, ratio_of, worst_of
 from benchmarks.pairing import alternate, forgiving
 from benchmarks.spread import paired_ratios, spread_of
 
@@ -32,6 +34,11 @@ def test_ratios_are_of_the_same_round():
     """A slow round of both must not show: the medians' ratio would be 20 / 20."""
     assert paired_ratios([1.0, 20.0, 30.0], [2.0, 40.0, 20.0]) == [0.5, 0.5, 1.5]
     assert ratio_of("x", [1.0, 20.0, 30.0], [2.0, 40.0, 20.0], "peer").value == 0.5
+
+
+def test_what_no_round_may_exceed_shows_its_worst():
+    figure = worst_of("teardown.orphans", [0.0, 0.0, 2.0, 0.0, 0.0], "processes")
+    assert (figure.value, figure.n, figure.reached) == (2.0, 5, False)
 
 
 def test_rounds_that_do_not_pair_are_refused():
@@ -80,6 +87,50 @@ def test_table_says_whether_a_goal_is_reached(value: float, word: str):
     assert GOALS["launch.cold_ratio"] == 0.95
     report = Report([Figure("launch.cold_ratio", value, "ratio", 3, value, value, "bare", value)])
     assert f"≤ 0.95 {word}" in report.table()
+
+
+@pytest.mark.parametrize(
+    ("name", "goal"),
+    [
+        ("search.local_ray_ratio", 0.62),
+        ("search.ray_ratio", 1.0),
+        ("search.short_trials_per_s", 19.0),
+        ("search.forked_trials_per_s", 15.0),
+        ("scale.heartbeat_core_share", 0.15),
+        ("commit.hold_100mb_ms", 20.0),
+    ],
+)
+def test_goals(name: str, goal: float):
+    assert measured(name, [1.0], "ratio").goal == goal
+
+
+def test_a_commit_costs_its_call_and_the_copy_behind_it():
+    """Commit by commit: the medians' difference would be 3, the slow commit's own update was slow before it, too."""
+    values = {"call": [1.0, 1.0, 2.0], "step": [5.0, 40.0, 6.0], "step without": [2.0, 38.0, 2.0]}
+    assert commit.held_up(values) == [4.0, 3.0, 6.0]
+
+
+def facts(seconds: float, steps: int) -> dict[str, Any]:
+    return {"seconds": seconds, "steps": steps}
+
+
+def test_asha_tells_steps_beside_seconds():
+    report = search_run._asha_beside_ray([facts(2.0, 230), facts(3.0, 240)], [facts(4.0, 232), facts(6.0, 232)])
+    found = {figure.name: figure.value for figure in report.figures}
+    assert (found["search.asha_ratio"], found["search.asha_steps"], found["search.ray_asha_steps"]) == (0.5, 235, 232)
+    assert found["search.asha_steps_ratio"] == pytest.approx(1.013, abs=1e-3)
+    assert "ours 230, 240, Ray's 232, 232" in report.notes[0]
+
+
+def test_launches_beside_a_peer_as_it_comes_and_with_our_jvm_options():
+    found = {figure.name: figure.value for figure in launch._submitted([4.0], [6.0], [16.0], [8.0]).figures}
+    assert found["launch.submit_ratio"] == 0.25
+    assert found["launch.submit_apart_ratio"] == 0.375
+    assert found["launch.submit_our_jvm_ratio"] == 0.5
+    assert found["launch.submit_apart_our_jvm_ratio"] == 0.75
+    assert "launch.submit_our_jvm_ratio" not in {
+        one.name for one in launch._submitted([4.0], [6.0], [16.0], []).figures
+    }
 
 
 def test_figures_with_a_goal_come_first():

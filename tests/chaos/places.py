@@ -16,6 +16,23 @@ from tests.cluster.workloads import wait_until
 
 SCRATCH, GROUP = "scratch", "memory-group"
 
+
+@contextmanager
+def short_notice(folder: Path) -> Iterator[None]:
+    """A cluster whose nodes have no time to wait for successors when they are warned."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOPSML_DRAIN_S", "0")
+        yield
+
+
+@contextmanager
+def impatient(folder: Path) -> Iterator[None]:
+    """A call to the store that takes longer has failed."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOPSML_STORAGE_TIMEOUT_S", "3")
+        yield
+
+
 SLOW_WRITES = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

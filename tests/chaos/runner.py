@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,23 +58,33 @@ class Evidence:
     detail: str = ""
 
 
-def play(scenario: Scenario, backend: str, folder: Path, cluster: Any = None) -> Outcome:
+def play(
+    scenario: Scenario,
+    backend: str,
+    folder: Path,
+    cluster: Any = None,
+    program: Callable[..., Any] = elastic_workload.train,
+    **options: Any,
+) -> Outcome:
     """Start the run, disturb it, wait for its end, give everything back, look at what happened."""
     with scenario.around(folder):
         if scenario.before is not None:
             scenario.before(cluster)
-        return _play(scenario, backend, folder, cluster)
+        return _play(scenario, backend, folder, cluster, program, options)
 
 
-def _play(scenario: Scenario, backend: str, folder: Path, cluster: Any) -> Outcome:
+def _play(
+    scenario: Scenario, backend: str, folder: Path, cluster: Any, program: Callable[..., Any], options: dict[str, Any]
+) -> Outcome:
     args = {"folder": str(folder), "commit": COMMIT_EVERY, "patience_s": PATIENCE_S, **scenario.args}
     run = experiment.submit(
-        elastic_workload.train,
+        program,
         args=args,
         min_workers=scenario.least,
         max_workers=scenario.most,
         progress=False,
         **scenario.options,
+        **options,
     )
     trial = Trial(run, folder, cluster)
     began = time.time()
@@ -86,7 +96,7 @@ def _play(scenario: Scenario, backend: str, folder: Path, cluster: Any) -> Outco
         value = run.result(WAIT_S).value
         problem = scenario.after(trial) if scenario.after is not None else ""
     except (RunError, TimeoutError, AssertionError) as error:
-        problem = f"{error}; {'; '.join(run.state.notes)}" if scenario.ends == "FINISHED" else ""
+        problem = problem_of(error, scenario, run.state.notes)
         run.cancel()
         run.join(WAIT_S)
     except psutil.NoSuchProcess as error:
@@ -103,6 +113,13 @@ def _play(scenario: Scenario, backend: str, folder: Path, cluster: Any) -> Outco
     )
 
 
+def problem_of(error: Exception, scenario: Scenario, notes: list[str]) -> str:
+    """Empty where the run had to end with just this error; a time that is up, or a victim not found, is never wanted."""
+    if isinstance(error, RunError) and scenario.error and scenario.error in str(error):
+        return ""
+    return f"{type(error).__name__}: {error}; {'; '.join(notes)}"
+
+
 def judge(scenario: Scenario, backend: str, seen: Evidence) -> Outcome:
     """Whether the training came to the end that an undisturbed one comes to, and what it cost."""
     state, problem = "FINISHED" if seen.value is not None else "FAILED", seen.problem
@@ -113,8 +130,8 @@ def judge(scenario: Scenario, backend: str, seen: Evidence) -> Outcome:
         if difference > 1e-9:
             problem = f"the weights differ by {difference:.1e} from those of an undisturbed run"
     lost = steps_lost(seen.found)
-    if not problem and state != scenario.ends:
-        problem = f"it ended {state}, expected was {scenario.ends}"
+    if not problem and scenario.error and state != "FAILED":
+        problem = f"it ended {state}, expected was an error with '{scenario.error}'"
     if not problem and lost > seen.limit:
         problem = f"{lost} steps were lost, at most {seen.limit} may be; {'; '.join(seen.notes)}"
     if not problem and scenario.notes and not any(scenario.notes in note for note in seen.notes):

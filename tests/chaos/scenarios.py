@@ -107,7 +107,7 @@ class Scenario:
     needs: str = ""
     around: Callable[[Path], AbstractContextManager[None]] = lambda folder: nullcontext()  # where it takes place
     notes: str = ""  # what must have been said
-    ends: str = "FINISHED"
+    error: str = ""  # part of the message of the RunError with which it must end; empty: it must finish
     loses_nothing: bool = False  # a planned change
     before: Callable[[Any], None] | None = None  # what is done to the Hadoop cluster before the run begins
     after: Callable[[Trial], str] | None = None  # a look at what else must hold at its end; says what does not
@@ -291,9 +291,11 @@ SCENARIOS = (
     Scenario("kill -9 of an executor", _end("executor", 1), needs="spark"),
     Scenario("kill -9 of rank 0's executor", _end("executor", 0), needs="spark"),
     Scenario("Spark decommissions an executor", _decommission(1), least=1, args={"step_s": 0.4, "commit": 1000},
-             needs="spark", loses_nothing=True, notes="rank 1 leaves: Spark decommissions executor"),
+             needs="spark", around=places.short_notice, loses_nothing=True,
+             notes="rank 1 leaves: Spark decommissions executor"),
     Scenario("Spark decommissions rank 0's executor", _decommission(0), args={"step_s": 0.2, "commit": 1000},
-             needs="spark", loses_nothing=True, notes="rank 0 leaves: Spark decommissions executor"),
+             needs="spark", around=places.short_notice, loses_nothing=True,
+             notes="rank 0 leaves: Spark decommissions executor"),
     Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.5}, needs="spark"),
     Scenario("3 workers, then 1, then 3", _shrink_and_grow(3), least=1, most=3, args={"step_s": 0.8, "commit": 1000},
              loses_nothing=True),
@@ -319,7 +321,8 @@ SCENARIOS = (
              options={"checkpoint_every": 0.2}, needs="local", around=places.small_disk, notes="No space left on device"),
     Scenario("slow scratch disk, and a loss", _kill(1), args={"step_s": 0.02}, options={"checkpoint_every": 0.2},
              needs="local", around=places.slow_disk),
-    Scenario("reset limit reached", _too_often, args={"step_s": 0.03}, options={"reset_limit": 2}, ends="FAILED"),
+    Scenario("reset limit reached", _too_often, args={"step_s": 0.03}, options={"reset_limit": 2},
+             error="the reset limit of 2 is reached"),
 )  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from hopsml.elastic import Sampler
+from hopsml.errors import RunError
 from tests.chaos import table
 from tests.chaos.history import Generation, generations, recovered_s, repeated_and_skipped, steps_lost
-from tests.chaos.runner import Evidence, Outcome, judge, left_over
+from tests.chaos.runner import Evidence, Outcome, judge, left_over, problem_of
 from tests.chaos.scenarios import Scenario
 from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES, expected_weight
 
@@ -64,6 +65,19 @@ def test_other_weights_fail() -> None:
 
 def test_too_many_steps_fail() -> None:
     assert "1 steps were lost, at most 0" in verdict(limit=0).problem
+
+
+def test_only_the_error_that_was_meant_passes() -> None:
+    meant = Scenario("harm", lambda trial: None, error="the reset limit")
+    assert problem_of(RunError("rank 1: killed; the reset limit of 2 is reached"), meant, []) == ""
+    for other in (TimeoutError("the reset limit"), AssertionError("the reset limit"), RunError("rank 0: killed")):
+        assert problem_of(other, meant, ["a note"]) == f"{type(other).__name__}: {other}; a note"
+    assert problem_of(RunError("the reset limit"), replace(meant, error=""), []).startswith("RunError")
+    assert (
+        "expected was an error"
+        in judge(meant, "yarn", Evidence([FIRST], 101.0, 3, {"weight": expected_weight(), "seen": history()})).problem
+    )
+    assert judge(meant, "yarn", Evidence([FIRST], 101.0, 3)).passed
 
 
 def test_a_process_that_is_left_fails_and_is_named() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Callable
 
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
+from tests.chaos import places
 from tests.chaos.scenarios import Scenario, Trial
 from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
 from tests.cluster.workloads import wait_until
@@ -48,6 +51,14 @@ def saved_to_the_end(trial: Trial) -> str:
     """What comes of a store that was away: once it is back, the last state lies there."""
     newest = newest_checkpoint(trial)
     return "" if newest == STEPS else f"the newest checkpoint is of step {newest}, the last step was {STEPS}"
+
+
+def saved_and_told_at_both_ends(trial: Trial) -> str:
+    """And people were told when it began and when it ended, whatever was tried in between."""
+    told = [note for note in trial.run.state.notes if note.startswith("checkpoints ")]
+    if ["cannot be written" in note for note in told] != [True, False] or "are written again" not in told[1]:
+        return f"what was told of checkpoints: {'; '.join(told) or 'nothing'}"
+    return saved_to_the_end(trial)
 
 
 # ------------------------------------------------------------------------------------------ harm
@@ -97,6 +108,18 @@ def _without_namenode(trial: Trial) -> None:
     trial.hurry()
 
 
+def _with_frozen_namenode(trial: Trial) -> None:
+    """It answers nobody for a while: each call ends at its deadline."""
+    wait_until(lambda: newest_checkpoint(trial) >= 0, "a checkpoint", WAIT_S)
+    trial.cluster.kill("nn", signal.SIGSTOP)
+    step, gone = trial.step(), time.monotonic()
+    wait_until(lambda: any("checkpoints" in note for note in trial.run.state.notes), "the note", WAIT_S)
+    wait_until(lambda: time.monotonic() - gone > DOWN_S, "the end of the outage", DOWN_S + 5)
+    trial.cluster.send("nn", signal.SIGCONT)
+    trial.detail = f"frozen for {time.monotonic() - gone:.0f} s, {trial.step() - step} steps"
+    trial.hurry()
+
+
 def _without_datanode(trial: Trial) -> None:
     """One of two dies while checkpoints are being written."""
     wait_until(lambda: newest_checkpoint(trial) >= 0, "a checkpoint", WAIT_S)
@@ -135,16 +158,59 @@ def _join_and_leave(trial: Trial) -> None:
     trial.hurry()
 
 
+def _node_leaves(time_s: int, world: int = 2, room: bool = True) -> Callable[[Trial], None]:
+    """YARN takes the node of rank 0 out of service, ``time_s`` seconds after it has said so.
+
+    Without ``room`` there is no other node until the workers of this one have gone.
+    """
+
+    def disturb(trial: Trial) -> None:
+        cluster, generation = trial.cluster, trial.await_world(world)
+        trial.await_step(4)
+        node = node_of(cluster, trial.pid(0, generation))
+        if not room:
+            for idle in set(cluster.names("nm")) - set(busy_nodes(cluster)):
+                cluster.remove_nodemanager(idle)
+        trial.disturbed = time.time()
+        cluster.decommission(node, time_s)
+        if not room:
+            cluster.wait_no_containers(node, 2 * time_s)
+            cluster.add_nodemanager()
+        trial.await_world(world, generation)
+        trial.hurry()
+        cluster.recommission()
+
+    return disturb
+
+
 OFTEN = {"checkpoint_every": 0.2}
+SELDOM = {"checkpoint_every": 600.0}  # what lies on storage was put there because its holder left
+LEAVES = "is about to leave (Spark decommissions executor"
 
 YARN_SCENARIOS = (
     Scenario("a NodeManager dies with its containers, and comes back", _power_cut, least=1, most=3, args=SLOW),
     Scenario("the ResourceManager dies, an executor too, and it restarts", _without_resource_manager, least=1,
              args=SLOWER, quick=False),
     Scenario("a NameNode that is away while checkpoints are made", _without_namenode, args=SLOW, options=OFTEN,
-             loses_nothing=True, after=saved_to_the_end, quick=False),
+             loses_nothing=True, after=saved_and_told_at_both_ends, quick=False),
+    Scenario("a NameNode that is frozen while checkpoints are made", _with_frozen_namenode, args=SLOW, options=OFTEN,
+             around=places.impatient, loses_nothing=True, after=saved_and_told_at_both_ends, quick=False),
     Scenario("a DataNode dies while checkpoints are made", _without_datanode, args=SLOW, options=OFTEN,
              loses_nothing=True, after=saved_to_the_end, quick=False),
+    Scenario("YARN takes the node of the only worker out of service", _node_leaves(40, world=1), least=1, most=1, args=SLOW,
+             options=SELDOM, loses_nothing=True, notes=LEAVES),
+    Scenario("YARN takes the node of one of two workers out of service", _node_leaves(40), args=SLOW, options=SELDOM,
+             loses_nothing=True, notes=LEAVES, quick=False),
     Scenario("nodes join: 1 worker becomes 3; then 1, and executors are given back", _join_and_leave, least=1, most=3,
-             args=SLOWER, options={"keep_warm": 1.0}, loses_nothing=True, before=_one_node_for_workers),
+             args=SLOWER, options={"keep_warm": 1.0}, loses_nothing=True, before=_one_node_for_workers, quick=False),
+)  # fmt: skip
+
+# Where all workers are on one node.
+DRAIN_SCENARIOS = (
+    Scenario("YARN takes the node of all workers out of service, and there is another one", _node_leaves(40), args=SLOW,
+             options=SELDOM, loses_nothing=True, notes=LEAVES),
+    Scenario("the same with 5 s of warning", _node_leaves(5), args=SLOW, options=SELDOM, loses_nothing=True,
+             notes=LEAVES),
+    Scenario("the same, and another one comes when the workers have gone", _node_leaves(15, room=False), args=SLOW,
+             options=SELDOM, loses_nothing=True, notes=LEAVES),
 )  # fmt: skip

@@ -15,8 +15,8 @@ from tests.cli.conftest import Cli
 pytestmark = pytest.mark.fast
 
 NAMES = [
-    "profile", "python", "java", "spark", "frameworks", "gpus", "limits", "scratch", "ports", "addresses",
-    "project store", "hdfs", "yarn", "clock",
+    "profile", "python", "java", "spark", "frameworks", "gpus", "limits", "scratch", "ports", "shared host",
+    "addresses", "project store", "hdfs", "yarn", "clock",
 ]  # fmt: skip
 
 

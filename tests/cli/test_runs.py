@@ -56,9 +56,10 @@ def ids(project: Path) -> list[str]:
 
 def test_ls_shows_the_youngest_first(project: Path, cli: Cli) -> None:
     lines = cli("runs", "ls").out.splitlines()
-    assert lines[0].split() == ["run", "name", "state", "workers", "started", "took", "metric"]
+    assert lines[0].split() == ["run", "name", "state", "workers", "started", "took", "result"]
     assert [line.split()[0] for line in lines[1:]] == ids(project)[::-1]
-    assert "FAILED" in lines[1] and "accuracy=0.5" in lines[2] and "accuracy=0.75" in lines[3]
+    assert "FAILED" in lines[1] and "rank 0 on 127.0.0.1: ValueError: no such file" in lines[1]
+    assert "accuracy=0.5" in lines[2] and "accuracy=0.75" in lines[3]
     (only,) = cli("runs", "ls", "--last", "1").out.splitlines()[1:]
     assert only.split() == lines[1].split()
 
@@ -66,6 +67,7 @@ def test_ls_shows_the_youngest_first(project: Path, cli: Cli) -> None:
 def test_ls_for_scripts(project: Path, cli: Cli) -> None:
     rows = json.loads(cli("runs", "ls", "--json").out)
     assert [row["state"] for row in rows] == ["FAILED", "FINISHED", "FINISHED"]
+    assert [row["cause"] for row in rows] == ["rank 0 on 127.0.0.1: ValueError: no such file", "", ""]
     assert rows[1]["metric"] == {"accuracy": 0.5} and rows[1]["workers"] == 1 and rows[1]["seconds"] > 0
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.settings import user_name
 from hopsml.submission.packages import Environment
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -54,10 +57,63 @@ def test_a_dry_run_prints_the_whole_command(cli: Cli, job: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("profile", "master", "workers"),
+    [
+        ("yarn", "yarn", "spark.executor.instances"),
+        ("yarn-cluster", "yarn", "spark.executor.instances"),
+        ("yarn-dynamic", "yarn", "spark.dynamicAllocation.maxExecutors"),
+        ("kubernetes", "k8s://https://kubernetes.default.svc", "spark.dynamicAllocation.maxExecutors"),
+    ],
+)
+def test_each_profile_of_a_cluster_builds_its_command(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch, profile: str, master: str, workers: str
+) -> None:
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    done = cli("submit", job, "--profile", profile, "--num-workers", "3", "--dry-run", "--epochs=2")
+    assert done.status == 0, done.err
+    words, known = shlex.split(done.out), settings(done.out)
+    assert words[1:3] == ["--master", master] and words[-2:] == [job, "--epochs=2"]
+    assert known[workers] == "3" and known["spark.decommission.enabled"] == "true"
+    dynamic = known.get("spark.dynamicAllocation.enabled") == "true"
+    assert dynamic == (known.get("spark.dynamicAllocation.shuffleTracking.enabled") == "true")
+    assert not dynamic or known.get("spark.executor.instances", "0") == "0"
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (["--epochs", "3"], ["--epochs", "3"]),
+        (
+            ["--epochs=3", "data", "-v", "--num-workers", "4", "--lr", "-0.1"],
+            ["--epochs=3", "data", "-v", "--lr", "-0.1"],
+        ),
+        (["--num-workers", "4", "--", "--num-worker", "3", "--dry-run"], ["--num-worker", "3", "--dry-run"]),
+        (["--config", "a.json"], ["--config", "a.json"]),
+    ],
+)
+def test_the_scripts_own_options_reach_it(cli: Cli, job: str, given: list[str], got: list[str]) -> None:
+    done = cli("submit", "--profile", "here", "--dry-run", job, *given)
+    assert done.status == 0, done.err
+    words = shlex.split(done.out)
+    assert words[words.index(job) + 1 :] == got
+    assert settings(done.out).get("spark.executor.instances") == ("4" if "--num-workers" in given else None)
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("--num-worker", "--num-workers"), ("--num_workers=3", "--num-workers"), ("--dryrun", "--dry-run")],
+)
+def test_a_misspelt_option_does_not_go_to_the_script(cli: Cli, job: str, option: str, meant: str) -> None:
+    done = cli("submit", job, "--profile", "here", option, "3")
+    assert done.status == 1 and done.out == ""
+    assert f"{option.partition('=')[0]}: did you mean {meant}?" in done.err and " -- " in done.err
+
+
 def test_a_dry_run_names_the_archive_and_packs_nothing(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done = cli("submit", job, "--profile", "there", "--ship-environment", "auto", "--dry-run", "--tag", "t1")
     known = settings(done.out)
-    url = f"hdfs://ns1/Projects/p/environments/{Environment.current().hash}.tar.gz"
+    url = f"hdfs://ns1/Projects/p/environments/{user_name()}/{Environment.current().hash}.tar.gz"
     assert known["spark.yarn.dist.archives"] == f"{url}#environment"
     assert known["spark.yarn.tags"].endswith(",t1")
     assert "packing" not in done.err

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.notebook import tensorboard_server
 from hopsml.notebook.tensorboard_server import fetch
 from hopsml.storage.filesystem import for_url
 from tests import clock
+from tests.cluster.workloads import wait_until
 
 ROOT = Path(__file__).parents[2]
 WRITE = """
@@ -39,6 +41,27 @@ def test_events_that_have_grown_are_fetched_again_and_others_are_not(tmp_path: P
     assert fetch(f"file://{source}", copy) == 1
     assert (copy / "train" / events.name).read_bytes() == b"one two"
     assert for_url(f"file://{source}").status(f"file://{events}").length == 7
+
+
+@pytest.mark.fast
+def test_a_store_that_is_away_ends_nothing_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tensorboard_server, "REFRESH_S", 0.01)
+    events, away = tmp_path / "events", tmp_path / "away"
+    events.mkdir()
+    (events / "events.out.tfevents.1").write_bytes(b"one")
+    copy = tensorboard_server.Copy(f"file://{events}", tmp_path / "copy")
+    events.rename(away)
+    for _ in range(1000):
+        copy.refresh()
+    away.rename(events)
+    (events / "events.out.tfevents.1").write_bytes(b"one two")
+    wait_until(
+        lambda: copy.refresh() or caplog.messages[-1] == "what is shown is refreshed again", "the end of the outage"
+    )
+    assert len(caplog.messages) == 2 and "not refreshed" in caplog.messages[0]
+    assert (copy.folder / "events.out.tfevents.1").read_bytes() == b"one two"
 
 
 @pytest.mark.tensorflow
@@ -71,6 +94,39 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path) -> No
         finally:
             page.send_signal(signal.SIGINT)
             page.wait(30)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(200)
+def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path) -> None:
+    """A run that holds others, as a search does: what is below it is shown."""
+    run = tmp_path / "Experiments" / "app_1"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text('{"search": {}}')
+    for trial in ("a=1", "a=2"):
+        subprocess.run([sys.executable, "-c", WRITE, str(run / trial / "events")], check=True, capture_output=True)
+    command = [sys.executable, "-c", f"import hopsml; hopsml.tensorboard.visualize({str(run)!r})"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as page:
+        try:
+            assert page.stdout is not None
+            said = page.stdout.readline().decode()
+            port = int(said.partition("http://127.0.0.1:")[2].partition("/")[0])
+            assert "a=1/events" in runs_of(port, page)
+        finally:
+            page.send_signal(signal.SIGINT)
+            page.wait(30)
+        assert page.returncode == 0
+
+
+@pytest.mark.fast
+def test_of_a_run_that_holds_others_only_events_are_fetched(tmp_path: Path) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    for name in ("a=1/events/events.out.tfevents.1", "a=1/checkpoints/step-000000001/weights", "run.json"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("x")
+    assert fetch(f"file://{run}", copy) == 1
+    assert (copy / "a=1/events/events.out.tfevents.1").exists()
 
 
 def runs_of(port: int, page: subprocess.Popen[bytes], timeout_s: float = 120) -> list[str]:

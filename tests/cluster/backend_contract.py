@@ -292,7 +292,7 @@ class BackendContract:
         wait_until(lambda: _steps(run) == [4, 4], "reports of both ranks")
         status = run.status()
         assert status["run_id"] == run.run_id and status["phase"] == "running" and status["seconds"] > 0
-        assert [member["state"] for member in status["members"]] == ["running", "running"]
+        assert [member["state"] for member in status["members"]] == ["RUNNING", "RUNNING"]
         assert status["members"][1]["metrics"] == {"loss": 0.2}
         assert run.logs(1).splitlines() == [f"rank 1 step {step}" for step in range(5)]
         (tmp_path / "go-on").touch()

@@ -51,7 +51,7 @@ def train(
         if not Path(folder, "hurry").exists():
             time.sleep(step_s * (10 if context.rank == slow_rank else 1))
         if patience_s and state.batches >= PATIENT_FROM:
-            _wait_for(Path(folder, "disturbed"), patience_s)
+            wait_for(Path(folder, "disturbed"), patience_s)
         state.weight = 0.99 * state.weight + float(np.sum(np.sin(np.sort(ids))))
         state.seen = [*state.seen, sorted(int(one) for one in ids)]
         state.worlds = [*state.worlds, context.world_size]
@@ -66,7 +66,8 @@ def train(
     }
 
 
-def _wait_for(path: Path, at_most_s: float) -> None:
+def wait_for(path: Path, at_most_s: float) -> None:
+    """Until there is this file, or the time is over."""
     deadline = time.monotonic() + at_most_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)

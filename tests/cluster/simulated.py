@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from hopsml.cluster import protocol
 from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.base import AskEnded, Capacity
+from hopsml.cluster.backends.base import AskEnded, Capacity, Warned
 from tools.simulated_agent import client_tls, connected, hello
 
 __all__ = ["SimulatedBackend", "client_tls", "connected", "hello", "live"]
@@ -91,7 +91,7 @@ class SimulatedBackend:
     def others_wait(self) -> bool:
         return False
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
         return {}
 
     def gone(self) -> str:

@@ -13,13 +13,14 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from hopsml.cluster import protocol
+from hopsml.cluster import protocol, sessions
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import AskEnded
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.sessions import Session
+from hopsml.delivery import RECORDS
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
 from hopsml.experiment.run import Run
@@ -52,6 +53,7 @@ class Besieged:
             lambda: self.coordinator.door.refused[kind] >= count, f"{count} refusals, {self.coordinator.door.refused}"
         )
         assert dict(self.coordinator.door.refused) == {kind: count}
+        assert RECORDS.settle(WAIT_S)
         logged = [record.getMessage() for record in self.caplog.records if record.name == "hopsml.coordinator"]
         assert len(logged) == 1 and logged[0].startswith("refused: "), logged
         assert self.run.running() and self.run.status()["phase"] == "running"
@@ -65,15 +67,17 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
         submit(lambda: None, SLOTS, keep_warm=600).result(WAIT_S)  # all agents are there, and stay
         run = submit(workloads.report_steps, args={"folder": str(folder)}, keep_warm=600)
         wait_until(lambda: [member["step"] for member in run.status()["members"]] == [4, 4], "the run")
-        yield Besieged(run, applications.current().coordinator)
+        yield Besieged(run, applications.current(keep_warm_s=600.0).coordinator)
         (folder / "go-on").touch()
         assert run.result(WAIT_S).value == 5
-        assert [member["state"] for member in run.status()["members"]] == ["finished", "finished"]
+        assert [member["state"] for member in run.status()["members"]] == ["FINISHED", "FINISHED"]
 
 
 @pytest.fixture
 def besieged(long_run: Besieged, caplog: pytest.LogCaptureFixture) -> Besieged:
     long_run.caplog = caplog
+    agents = long_run.coordinator.door.agents
+    wait_until(lambda: len(agents) == SLOTS, "the end of what the test before this one has connected")
     long_run.coordinator.door.refused.clear()
     return long_run
 
@@ -89,6 +93,19 @@ def test_a_stranger_without_the_token_gets_401(besieged: Besieged, token: str | 
 
     asyncio.run(intrude())
     besieged.check_refused("token")
+
+
+def test_who_connects_and_says_nothing_is_hung_up_on(besieged: Besieged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "HELLO_TIMEOUT_S", 0.3)
+
+    async def keep_silent() -> None:
+        for _ in range(TRIES):
+            async with besieged.connected(besieged.coordinator.door.token) as connection:
+                with pytest.raises(ConnectionClosed):
+                    await connection.recv()
+
+    asyncio.run(keep_silent())
+    besieged.check_refused("silence")
 
 
 def test_plain_http_and_garbage_are_no_tls(besieged: Besieged) -> None:

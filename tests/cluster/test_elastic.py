@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import ArgumentError, RunError, WorkerFailed
-from hopsml.experiment import applications
+from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
+from hopsml.experiment import applications, sign_of_life
 from hopsml.experiment.resume import submit as submit_again
 from hopsml.experiment.run import Run
 from hopsml.experiment.taking_up import EarlierRuns
@@ -72,6 +72,8 @@ def test_a_killed_worker_costs_the_steps_since_the_last_commit(store: Path, tmp_
     os.kill(pid_of(tmp_path, rank), signal.SIGKILL)
     check_result(run, 1)
     assert "SIGKILL" in notes(run) and f"rank {rank}" in notes(run)
+    first, second = generations(tmp_path)  # the training's own commits are two steps apart
+    assert second.first > 1 and steps_lost([first, second]) <= 3, (first, second)
 
 
 def test_all_workers_killed_at_once_go_on_from_their_agents_commits(store: Path, tmp_path: Path) -> None:
@@ -197,13 +199,20 @@ def test_a_second_attempt_reports_an_error_of_the_users_own_code_and_starts_noth
     assert len(list(store.glob("Experiments/*"))) == 1
 
 
-def test_a_run_that_goes_on_elsewhere_is_not_resumed_twice(store: Path, tmp_path: Path) -> None:
+def test_a_driver_that_was_taken_for_dead_ends_its_run_and_adds_nothing_to_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sign_of_life, "BEAT_S", 0.5)
     run = submit(tmp_path, args={"step_s": 0.1, "by_run": True}, checkpoint_every=0.1)
+    with pytest.raises(ArgumentError, match="is under way: its driver lives"):
+        experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
-    again = submit_again(run, progress=False)  # its driver is alive, and does not know
+    monkeypatch.setattr(sign_of_life, "driver_lives", lambda directory: False)  # its store was away for long, say
+    again = submit_again(run, progress=False)
     with pytest.raises(ArgumentError, match=f"goes on in .*{again.run_id} already"):
         experiment.resume(run)
-    check_result(run, 0)
+    with pytest.raises(RunCancelled, match=f"another driver has taken it up: it goes on in .*{again.run_id}"):
+        run.result(WAIT_S)
     check_result(again, 0)
     status = run.directory.read_status()
     assert status is not None and (status["state"], status["continued_by"]) == ("LOST", again.run_dir)
@@ -217,24 +226,77 @@ def test_a_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
         experiment.resume(run)
 
 
-def test_an_agent_that_gets_sigterm_hands_over_and_leaves(store: Path, tmp_path: Path) -> None:
-    run = submit(tmp_path, least=1, most=2, args={"commit": 1000, "step_s": 0.05})
-    await_step(tmp_path, 5)
-    agent = agent_of(run, 1)
-    agent.terminate()
-    assert check_result(run, 2)["worlds"][-1] == 2  # a successor has joined
-    assert "rank 1 leaves: its agent was sent SIGTERM" in notes(run)
-    assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
+def warn(run: Run, folder: Path, *ranks: int) -> list[psutil.Process]:
+    """SIGTERM to these ranks' agents at once, in the middle of the training; it goes on to its end when they have left."""
+    await_step(folder, 5)
+    agents = [agent_of(run, rank) for rank in ranks]
+    for agent in agents:
+        agent.terminate()
+    wait_until(lambda: not any(map(lives, agents)), "the end of the agents that were warned")
+    elastic_workload.announce(folder / "disturbed", "")
+    return agents
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+PATIENT = {"commit": 1000, "step_s": 0.05, "patience_s": 1.0}
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["some", "all"])
+def test_agents_that_are_warned_go_on_until_their_successors_are_there_and_hand_over(
+    store: Path, tmp_path: Path, ranks: tuple[int, ...]
+) -> None:
+    run = submit(tmp_path, args=PATIENT)
+    warn(run, tmp_path, *ranks)
+    assert set(check_result(run, 1)["worlds"]) == {2}  # nobody has trained alone
+    assert f"rank {ranks[0]} is about to leave (its agent was sent SIGTERM)" in notes(run)
     found = generations(tmp_path)
-    assert steps_lost(found) == 0
+    assert len(found) == 2 and steps_lost(found) == 0
+    assert found[0].last > 6, "nobody went on after the warning"
+    assert "is lost" not in notes(run)
 
 
-def test_the_only_worker_s_agent_waits_for_its_successor(store: Path, tmp_path: Path) -> None:
-    run = submit(tmp_path, least=1, most=1, args={"commit": 1000, "step_s": 0.05})
-    await_step(tmp_path, 5)
-    agent_of(run, 0).terminate()
+def test_where_nobody_can_take_over_the_last_commit_goes_to_storage_before_the_agents_do(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Successors come when those that were warned have gone, as from a cluster that counts them until then."""
+    backend = applications.current().backend
+    held: list[Any] = []
+    start = backend.submit
+    run = submit(tmp_path, args=PATIENT)
+    await_step(tmp_path, 1)
+    monkeypatch.setattr(backend, "submit", lambda *asked: held.append(asked))
+    warn(run, tmp_path, 0, 1)
+    (last,) = generations(tmp_path)
+    assert max(steps(run.directory.checkpoints)) == last.last
+    for asked in held:
+        start(*asked)
     check_result(run, 1)
-    assert steps_lost(generations(tmp_path)) == 0
+    assert steps_lost(generations(tmp_path)) == 0 and "is lost" not in notes(run)
+
+
+def test_a_store_that_is_away_for_a_while_is_told_at_both_ends_and_checkpoints_are_made_up_for(
+    store: Path, tmp_path: Path
+) -> None:
+    run = submit(tmp_path, args={"commit": 1, "step_s": 0.05}, checkpoint_every=0.01)
+    await_step(tmp_path, 3)
+    place, aside = Path(run.directory.checkpoints.removeprefix("file://")), tmp_path / "aside"
+    place.rename(aside)
+    place.write_text("in the way")
+    wait_until(lambda: run.state.notes, "the note that it fails")
+    await_step(tmp_path, 25)
+    assert max(steps(str(aside))) < 25
+    place.unlink()
+    aside.rename(place)
+    check_result(run, 0)
+    first, second = [note for note in run.state.notes if "checkpoints" in note]
+    assert "cannot be written" in first and second.startswith("checkpoints are written again; ")
+    assert max(steps(run.directory.checkpoints)) > 25  # the last commits may come while the last one is being written
 
 
 def test_a_run_of_fixed_size_says_that_a_member_is_about_to_be_lost(store: Path, tmp_path: Path) -> None:

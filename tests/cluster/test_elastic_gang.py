@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster import gang
+from hopsml.cluster.draining import AT_ONCE_S
 from hopsml.cluster.elastic_gang import END_S, ElasticGang
 from hopsml.cluster.gang import GangSpec, Phase
+from hopsml.cluster.pace import Pace
 
 pytestmark = pytest.mark.fast
 
@@ -25,7 +27,7 @@ def grant(machine: ElasticGang, *names: str, now: float = 0.0, ready: bool = Tru
 
 
 def running(*names: str, **other: Any) -> ElasticGang:
-    machine = ElasticGang(spec(size=max(3, len(names)), **other))
+    machine = ElasticGang(spec(**{"size": max(3, len(names)), **other}))
     machine.begin(0.0)
     grant(machine, *names)
     machine.handle(gang.Tick(), 1.5)
@@ -52,6 +54,16 @@ def test_a_group_waits_a_moment_for_more_than_its_minimum():
     assert grant(machine, "a", "b") == []
     assert machine.handle(gang.Tick(), 0.9) == []
     assert machine.handle(gang.Tick(), 1.0) == [gang.StartGeneration(0, ("a", "b"))]
+
+
+def test_the_moment_begins_anew_when_the_minimum_was_not_there_in_between():
+    machine = ElasticGang(spec())
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    machine.handle(gang.MemberLost("b", "gone"), 0.5)
+    assert machine.handle(gang.Tick(), 0.6) == []
+    assert grant(machine, "c", now=5.0) == [] and machine.handle(gang.Tick(), 5.9) == []
+    assert machine.handle(gang.Tick(), 6.0) == [gang.StartGeneration(0, ("a", "c"))]
 
 
 def test_a_full_group_starts_at_once():
@@ -110,7 +122,7 @@ def test_a_change_waits_for_the_commits_of_all_but_not_for_ever():
 
 def test_a_draining_member_leaves_and_the_group_waits_when_it_falls_below_the_minimum():
     machine = running("a", "b")
-    (park,) = machine.handle(gang.DrainAsked("b", "its node is preempted"), 3.0)
+    (park,) = of_kind(machine.handle(gang.DrainAsked("b", "its node is preempted", AT_ONCE_S), 3.0), gang.ParkWorkers)
     assert "preempted" in park.why
     machine.handle(gang.Parked("a", 0, 5), 3.5)
     machine.handle(gang.Committed("b", 0, 5), 3.6)
@@ -123,7 +135,7 @@ def test_a_draining_member_leaves_and_the_group_waits_when_it_falls_below_the_mi
 
 def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over():
     machine = running("a", "b", min_size=1)
-    machine.handle(gang.DrainAsked("b", "preempted"), 3.0)
+    machine.handle(gang.DrainAsked("b", "preempted", AT_ONCE_S), 3.0)
     machine.handle(gang.Parked("b", 0, 9), 3.5)
     machine.handle(gang.Tick(), 3.5 + spec().agree_s)  # a was not there in time
     actions = close(machine, "a", "b", now=4.0)
@@ -139,12 +151,158 @@ def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over(
 
 def test_the_only_worker_waits_for_a_successor_and_hands_over():
     machine = running("a", min_size=1)
-    machine.handle(gang.DrainAsked("a", "preempted"), 3.0)
+    machine.handle(gang.DrainAsked("a", "preempted", AT_ONCE_S), 3.0)
     machine.handle(gang.Parked("a", 0, 4), 3.5)
     assert not of_kind(close(machine, "a", now=4.0), gang.StartGeneration) and machine.phase is Phase.WAITING
     (start,) = of_kind(grant(machine, "b", now=6.0), gang.StartGeneration)
     assert start.agent_ids == ("b",) and start.step == 4 and start.holders == ("a",)
     assert gang.ReturnAgents(("a",), "preempted") in machine.handle(gang.Started("b", 1), 7.0)
+
+
+# ---------------------------------------------------------------------------------------------------- nodes that go away
+
+
+def warned(machine: ElasticGang, *names: str, time_s: float, now: float = 3.0) -> list[gang.Action]:
+    return [one for name in names for one in machine.handle(gang.DrainAsked(name, "its node goes", time_s), now)]
+
+
+def committed(machine: ElasticGang, step: int, *names: str, now: float = 3.0) -> list[gang.Action]:
+    generation = machine.generation
+    return [one for name in names for one in machine.handle(gang.Committed(name, generation, step), now)]
+
+
+def parked(machine: ElasticGang, step: int, *names: str, now: float) -> list[gang.Action]:
+    generation = machine.generation
+    return [one for name in names for one in machine.handle(gang.Parked(name, generation, step), now)]
+
+
+def test_warned_members_go_on_until_all_their_successors_are_ready():
+    machine = running("a", "b", size=2)
+    assert not of_kind(warned(machine, "a", "b", time_s=40.0), gang.ParkWorkers)
+    assert not of_kind(grant(machine, "c", "d", now=10.0, ready=False), gang.ParkWorkers)
+    assert not of_kind(machine.handle(gang.Ready("c"), 12.0), gang.ParkWorkers)
+    (park,) = of_kind(machine.handle(gang.Ready("d"), 13.0), gang.ParkWorkers)
+    assert park.why == "rank 0 leaves: its node goes"
+    parked(machine, 9, "a", "b", now=14.0)
+    (start,) = of_kind(close(machine, "a", "b", now=14.1), gang.StartGeneration)
+    assert (set(start.agent_ids), start.step, set(start.holders)) == ({"c", "d"}, 9, {"a", "b"})
+    actions = [one for name in "cd" for one in machine.handle(gang.Started(name, 1), 15.0)]
+    assert {one.agent_ids for one in of_kind(actions, gang.ReturnAgents)} == {("a",), ("b",)}
+
+
+def test_warned_members_stand_still_before_their_time_is_up_whoever_is_still_to_come():
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=40.0, now=3.0)
+    assert not of_kind(machine.handle(gang.Tick(), 32.9), gang.ParkWorkers)
+    assert of_kind(machine.handle(gang.Tick(), 33.1), gang.ParkWorkers)
+    unknown = running("a", "b", size=2, drain_s=20.0)
+    unknown.handle(gang.DrainAsked("a", "its node goes"), 3.0)
+    assert not of_kind(unknown.handle(gang.Tick(), 12.9), gang.ParkWorkers)
+    assert of_kind(unknown.handle(gang.Tick(), 13.1), gang.ParkWorkers)
+
+
+def test_the_last_holders_commit_is_stored_and_then_nobody_waits_for_them():
+    """No successor can come before the executors of those that leave have gone: nothing may wait for one."""
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=AT_ONCE_S)
+    stops = parked(machine, 9, "a", "b", now=4.0)
+    assert of_kind(stops, gang.PersistCommit) == [gang.PersistCommit("a")]
+    actions = close(machine, "a", "b", now=4.1)
+    assert machine.phase is Phase.WAITING and not of_kind(actions, gang.ReturnAgents)
+    returned = of_kind(machine.handle(gang.Persisted("a", 9, 0.2), 4.5), gang.ReturnAgents)
+    assert [one.agent_ids for one in returned] == [("a",), ("b",)] and all(one.leave for one in returned)
+    (start,) = of_kind(grant(machine, "c", "d", now=9.0), gang.StartGeneration)
+    assert (start.step, start.holders, start.stored) == (-1, (), 9)
+
+
+def test_a_commit_is_stored_already_at_the_warning_where_all_members_leave():
+    machine = running("a", "b", size=2)
+    committed(machine, 4, "a", "b")
+    assert not of_kind(warned(machine, "a", time_s=40.0), gang.PersistCommit)  # b stays, and has it
+    assert of_kind(warned(machine, "b", time_s=40.0), gang.PersistCommit) == [gang.PersistCommit("a")]
+    machine.handle(gang.Persisted("a", 4), 4.0)
+    assert not of_kind(committed(machine, 6, "a", "b", now=5.0), gang.PersistCommit)  # not each one
+    machine.handle(gang.MemberLost("a", "its node is gone"), 6.0)
+    machine.handle(gang.MemberLost("b", "its node is gone"), 6.0)
+    actions = grant(machine, "c", "d", now=20.0)
+    (start,) = of_kind(actions, gang.StartGeneration)
+    assert (start.step, start.stored) == (-1, 4)
+    (note,) = of_kind(actions, gang.Note)
+    assert note.text == "the commit of step 6 is lost with the agents that held it: the training goes on from step 4"
+
+
+def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_commit():
+    """The store may be away, and the training goes on all the same."""
+    machine = running("a", "b", "c")
+    committed(machine, 4, "a", "b", "c")
+    committed(machine, 6, "a")
+    machine.handle(gang.Persisted("a", 6), 4.0)
+    machine.handle(gang.MemberLost("a", "gone"), 4.1)
+    actions = close(machine, "b", "c")
+    (start,) = of_kind(actions, gang.StartGeneration)
+    assert (start.step, start.stored) == (4, -1)
+    assert [note.text for note in of_kind(actions, gang.Note)] == [
+        "generation 0 ended at step 4: rank 0: gone",
+        "the commit of step 6 is lost with the agents that held it: the training goes on from step 4",
+    ]
+
+
+def test_what_was_stored_because_its_holders_left_is_read_though_somebody_holds_an_older_commit():
+    machine = running("a", "b", size=2)
+    committed(machine, 4, "a", "b")
+    warned(machine, "a", time_s=AT_ONCE_S)
+    parked(machine, 6, "a", now=4.0)
+    machine.handle(gang.Tick(), 4.0 + spec().agree_s)  # b was not there in time
+    machine.handle(gang.Persisted("a", 6), 4.5)
+    machine.handle(gang.MemberLost("a", "its node is gone"), 4.6)
+    close(machine, "b")
+    (start,) = of_kind(grant(machine, "c", now=9.0), gang.StartGeneration)
+    assert (start.step, start.holders, start.stored) == (-1, (), 6)
+
+
+def test_what_is_lost_without_a_checkpoint_is_said_too():
+    machine = running("a", "b", size=2)
+    committed(machine, 6, "a", "b")
+    for name in "ab":
+        machine.handle(gang.MemberLost(name, "its node is gone"), 6.0)
+    (note,) = of_kind(grant(machine, "c", "d", now=20.0), gang.Note)
+    assert "step 6 is lost" in note.text and "begins where this run began" in note.text
+
+
+def test_where_the_one_that_stores_is_lost_the_next_one_does():
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=AT_ONCE_S)
+    parked(machine, 9, "a", "b", now=4.0)
+    close(machine, "a", "b", now=4.1)
+    assert of_kind(machine.handle(gang.MemberLost("a", "gone"), 4.2), gang.PersistCommit) == [gang.PersistCommit("b")]
+    assert of_kind(machine.handle(gang.Persisted("b", 9), 4.5), gang.ReturnAgents)
+
+
+def test_a_newcomer_gets_the_state_from_whoever_leaves_before_it_is_stored():
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=AT_ONCE_S)
+    parked(machine, 9, "a", "b", now=4.0)
+    close(machine, "a", "b", now=4.1)
+    (start,) = of_kind(grant(machine, "c", "d", now=4.2), gang.StartGeneration)
+    assert start.step == 9 and set(start.holders) == {"a", "b"}
+    assert not of_kind(machine.handle(gang.Persisted("a", 9), 4.3), gang.ReturnAgents)  # it is being fetched there
+    assert of_kind([*machine.handle(gang.Started("c", 1), 5.0), *machine.handle(gang.Started("d", 1), 5.0)],
+                   gang.ReturnAgents)  # fmt: skip
+
+
+def test_spares_that_succeed_members_that_leave_are_kept_when_the_size_is_asked_for_again():
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=40.0)
+    grant(machine, "c", now=4.0)
+    assert not of_kind(machine.handle(gang.ResizeAsked(2), 5.0), gang.ReturnAgents)
+    assert of_kind(grant(machine, "d", now=6.0), gang.ParkWorkers)
+
+
+def test_fewer_are_enough_where_the_group_shall_be_smaller():
+    machine = running("a", "b", "c", size=3, min_size=1)
+    warned(machine, "c", time_s=40.0)
+    (park,) = of_kind(machine.handle(gang.ResizeAsked(2), 4.0), gang.ParkWorkers)
+    assert park.why.startswith("rank 2 leaves")
 
 
 def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
@@ -196,12 +354,12 @@ def test_a_member_that_stands_still_is_named():
     machine = running("a", "b", progress_timeout_s=5.0)
     for now, step in ((3.0, 1), (4.0, 2)):
         machine.handle(gang.Stepped("a", 0, step), now)
-        machine.handle(gang.Stepped("b", 0, step, stopped=step == 2), now)
+        machine.handle(gang.Stepped("b", 0, 1), now)
     assert machine.handle(gang.Tick(), 8.9) == []
     (stop,) = of_kind(machine.handle(gang.Tick(), 9.1), gang.StopWorkers)
     assert stop.dump
     (start,) = of_kind(close(machine, "a", "b", now=9.5), gang.StartGeneration)
-    assert start.why == "rank 1: no step for 5 s; its process is stopped"
+    assert start.why == "rank 1: no step for 5 s; it is behind the others"
 
 
 def test_a_member_that_the_others_wait_for_is_named_once():
@@ -234,12 +392,274 @@ def test_when_members_report_does_not_matter(offset: float, behind: float) -> No
 def test_members_that_do_not_report_their_end_are_cut_off():
     machine = running("a", "b", "c")
     machine.handle(gang.Committed("a", 0, 3), 3.0)
-    machine.handle(gang.Failed("a", 0, "killed"), 4.0)
+    machine.handle(gang.Failed("a", 0, "killed", outside=True), 4.0)
     close(machine, "a", "b", now=4.1)
     actions = machine.handle(gang.Tick(), 4.0 + END_S)
     assert gang.DropAgents(("c",), "did not report its worker's end in time") in actions
     (start,) = of_kind(actions, gang.StartGeneration)
     assert set(start.agent_ids) == {"a", "b"}
+
+
+# ---------------------------------------------------------------------------------------------------- who is to blame
+
+
+def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first():
+    machine = running("a", "b")
+    machine.handle(gang.Committed("b", 0, 4), 3.0)
+    assert machine.handle(gang.Failed("a", 0, "ConnectionResetError", secondary=True, raised=True), 4.0) == []
+    (stop,) = machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 4.2)
+    assert stop.agent_ids == ("a", "b") and stop.keep
+    (start,) = of_kind(close(machine, "a", "b"), gang.StartGeneration)
+    assert start.why == "rank 1: killed by signal 9" and machine.exclusions.failures == {"host-b": 1}
+
+
+def test_a_death_beats_an_error_that_may_have_come_of_it():
+    machine = running("a", "b")
+    machine.handle(gang.Failed("a", 0, "RuntimeError: who has gone?", raised=True), 4.0)
+    machine.handle(gang.MemberLost("b", "its executor died"), 4.9)
+    assert not of_kind(close(machine, "a"), gang.Conclude) and machine.phase is Phase.WAITING
+    assert machine.why == "rank 1: its executor died"
+
+
+def test_an_error_of_the_users_own_is_not_doubted_for_long():
+    machine = running("a", "b")
+    machine.handle(gang.Failed("a", 0, "ValueError", raised=True), 4.0)
+    assert machine.handle(gang.Tick(), 4.9) == []
+    assert of_kind(machine.handle(gang.Tick(), 5.0), gang.StopWorkers)
+    (outcome,) = of_kind(close(machine, "a", "b"), gang.Conclude)
+    assert (outcome.rank, outcome.reason) == (0, "ValueError")
+
+
+def test_a_connection_that_broke_because_somebody_called_sys_exit_ends_the_run():
+    machine = running("a", "b")
+    machine.handle(gang.Finished("b", 0, exited=True), 3.0)
+    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.1)
+    (outcome,) = of_kind(close(machine, "a", "b"), gang.Conclude)
+    assert outcome.rank == 1 and outcome.reason.startswith("called sys.exit(0)")
+
+
+# ---------------------------------------------------------------------------------------------------- newcomers
+
+
+def grown(**other: Any) -> ElasticGang:
+    """Two members, who have made commits, and a third that joined them at step 7; generation 1 has begun."""
+    machine = running("a", "b", **{"fruitless_limit": 1, "reset_limit": 0, **other})
+    for name in "ab":
+        machine.handle(gang.Committed(name, 0, 5), 3.0)
+    grant(machine, "c", now=3.5)
+    machine.handle(gang.Parked("a", 0, 7), 4.0)
+    machine.handle(gang.Committed("b", 0, 7), 4.0)
+    (start,) = of_kind(close(machine, "a", "b", now=4.0), gang.StartGeneration)
+    assert set(start.agent_ids) == {"a", "b", "c"}
+    machine.assign_ranks(("a", "b", "c"))
+    for name in "abc":
+        machine.handle(gang.Started(name, 1), 4.5)
+    return machine
+
+
+FAILURES: dict[str, gang.Event] = {
+    "crash": gang.Failed("c", 1, "killed by signal 11"),
+    "kill": gang.Failed("c", 1, "killed by signal 9", outside=True),
+    "its own GPU": gang.Failed("c", 1, "InternalError: CUDA", raised=True),
+    "lost": gang.MemberLost("c", "gone"),
+}
+
+
+@pytest.mark.parametrize("event", FAILURES.values(), ids=FAILURES)
+def test_a_newcomer_that_fails_before_the_first_commit_leaves_the_group_as_it_was(event: gang.Event):
+    machine = grown()
+    machine.handle(gang.Failed("a", 1, "UnavailableError", secondary=True, raised=True), 4.9)
+    machine.handle(event, 5.0)
+    machine.handle(gang.Tick(), 6.0)
+    actions = close(machine, "a", "b", "c", now=6.0)
+    (start,) = of_kind(actions, gang.StartGeneration)
+    assert set(start.agent_ids) == {"a", "b"} and start.step == 7
+    (note,) = [one for one in of_kind(actions, gang.Note) if "newcomer" in one.text]
+    assert "host-c" in note.text and "the group goes on as it was before" in note.text
+    assert ("it may try again in 60 s" in note.text) == isinstance(event, gang.Failed)
+    assert machine.resets == machine.fruitless == 0 and machine.exclusions.failures == {"host-c": 1}
+
+
+def test_a_newcomer_that_failed_is_tried_again_later_and_later():
+    machine, now = grown(host_failure_limit=9), 5.0
+    for attempt in (1, 2):
+        machine.handle(gang.Failed("c", machine.generation, "killed by signal 9", outside=True), now)
+        close(machine, "a", "b", "c", now=now)
+        for name in "ab":
+            machine.handle(gang.Started(name, machine.generation), now)
+        assert len(machine.members) == 2 and machine.phase is Phase.RUNNING
+        for name in "ab":
+            machine.handle(gang.Committed(name, machine.generation, 10 * attempt), now)
+        assert machine.handle(gang.Tick(), now + 60 * attempt - 0.1) == []
+        now += 60.0 * attempt
+        (park,) = machine.handle(gang.Tick(), now)
+        assert park.why == "1 more joined"
+        machine.handle(gang.Parked("a", machine.generation, 10 * attempt + 1), now)
+        machine.handle(gang.Committed("b", machine.generation, 10 * attempt + 1), now)
+        close(machine, "a", "b", now=now)
+        for name in "abc":
+            machine.handle(gang.Started(name, machine.generation), now)
+        assert len(machine.members) == 3
+
+
+def test_with_its_first_commit_a_newcomer_is_a_member_as_any_other():
+    machine = grown(reset_limit=0)
+    machine.handle(gang.Committed("c", 1, 8), 5.0)
+    machine.handle(gang.Failed("c", 1, "killed by signal 9", outside=True), 5.1)
+    (outcome,) = of_kind(close(machine, "a", "b", "c", now=5.2), gang.Conclude)
+    assert "the reset limit of 0 is reached" in outcome.reason
+
+
+def test_an_error_that_an_old_member_raises_too_is_the_users():
+    machine = grown()
+    machine.handle(gang.Failed("c", 1, "ValueError: three", raised=True), 5.0)
+    machine.handle(gang.Failed("a", 1, "ValueError: three", raised=True), 5.1)
+    machine.handle(gang.Tick(), 6.0)
+    (outcome,) = of_kind(close(machine, "a", "b", "c", now=6.0), gang.Conclude)
+    assert outcome.reason == "ValueError: three"
+
+
+def test_a_group_whose_growth_does_no_good_goes_back_whoever_it_is_that_dies():
+    machine, now = grown(fruitless_limit=2, reset_limit=None), 5.0
+    for attempt in (1, 2):
+        machine.handle(gang.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
+        actions = close(machine, "a", "b", "c", now=now)
+        (start,) = of_kind(actions, gang.StartGeneration)
+        assert set(start.agent_ids) == set("abc" if attempt == 1 else "ab")
+    assert [note for note in of_kind(actions, gang.Note) if "as it was before" in note.text]
+    machine.handle(gang.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
+    (outcome,) = of_kind(close(machine, "a", "b", now=now), gang.Conclude)
+    assert "2 generations in a row" in outcome.reason
+
+
+def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
+    machine = running("a", "b", fruitless_limit=2)
+    machine.handle(gang.Committed("a", 0, 5), 3.0)
+    machine.handle(gang.MemberLost("b", "gone"), 4.0)
+    close(machine, "a", now=4.0)
+    (start,) = of_kind(grant(machine, "c", now=5.0), gang.StartGeneration)
+    assert set(start.agent_ids) == {"a", "c"}
+    machine.handle(gang.Failed("c", 1, "killed by signal 9", outside=True), 6.0)
+    (again,) = of_kind(close(machine, "a", "c", now=6.0), gang.StartGeneration)
+    assert set(again.agent_ids) == {"a", "c"} and machine.fruitless == 1
+
+
+# ---------------------------------------------------------------------------------------------------- the store
+
+
+def store_fails(machine: ElasticGang, now: float) -> list[gang.Action]:
+    names, actions = tuple(machine.members), list[gang.Action]()
+    for name in names:
+        cause = "the store could not be read: nobody answers"
+        actions += machine.handle(gang.Failed(name, machine.generation, cause, storage=True), now)
+    return actions + close(machine, *names, now=now)
+
+
+def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():
+    machine = running("a", "b", fruitless_limit=1, reset_limit=0, min_workers_timeout_s=100)
+    now, tries, notes = 3.0, 0, list[gang.Action]()
+    while not machine.phase.is_final and now < 1000:
+        if machine.phase in (Phase.RUNNING, Phase.FORMING):
+            tries += 1
+            actions = store_fails(machine, now)
+            notes += [one for one in of_kind(actions, gang.Note) if "does not answer" in one.text]
+            outcomes = of_kind(actions, gang.Conclude)
+        now += 0.5
+        machine.handle(gang.Tick(), now)
+    (outcome,), (note,) = outcomes, notes
+    assert outcome.error == "storage" and "did not answer for 100 s (min_workers_timeout)" in outcome.reason
+    assert "nobody answers" in outcome.reason and "at most 100 s" in note.text
+    assert 103 <= now < 105 and tries == 8  # after 2, 4, 8, 16, 30, 30 s, and at the end of the time
+    assert not machine.exclusions.failures
+
+
+def test_a_store_that_comes_back_is_forgiven():
+    machine = running("a", "b", fruitless_limit=1, min_workers_timeout_s=100)
+    store_fails(machine, 3.0)
+    assert machine.handle(gang.Tick(), 4.9) == []
+    assert of_kind(machine.handle(gang.Tick(), 5.0), gang.StartGeneration)
+    for name in "ab":
+        machine.handle(gang.Started(name, 1), 6.0)
+    machine.handle(gang.Committed("a", 1, 1), 90.0)
+    assert machine.store_away is None
+    assert not of_kind(store_fails(machine, 200.0), gang.Conclude)
+
+
+# ---------------------------------------------------------------------------------------------------- those that stand
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_stopped_process_is_replaced_within_seconds_even_before_its_first_step(began: bool):
+    machine = ElasticGang(spec(size=2))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    for name in "ab" if began else "a":
+        machine.handle(gang.Started(name, 0), 2.0)
+    (note,) = machine.handle(gang.Stepped("b", 0, -1, stopped=True), 2.5)
+    assert "rank 1 is stopped" in note.text
+    assert machine.handle(gang.Tick(), 7.4) == []
+    assert of_kind(machine.handle(gang.Tick(), 7.5), gang.StopWorkers)
+    (start,) = of_kind(close(machine, "a", "b", now=7.6), gang.StartGeneration)
+    assert start.why == "rank 1: its process has been stopped (SIGSTOP) for 5 s"
+    assert machine.handle(gang.Tick(), 8.0) == [] and not machine.signs.stopped
+
+
+def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
+    machine = running("a", "b")
+    machine.handle(gang.Stepped("a", 0, 0), 3.0)
+    assert machine.pace.limit_s() == 600
+    machine.handle(gang.Stepped("a", 0, 1), 12.0)  # the generation began at 1.0
+    machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 20.0)
+    close(machine, "a", "b", now=20.0)
+    assert machine.phase is Phase.FORMING and machine.pace.limit_s() == 105  # ten times the 10.5 s that it took
+    for first_s, limit in ((2.0, 60.0), (100.0, 600.0)):
+        assert Pace(0.0, first_before_s=first_s).limit_s() == limit
+    assert Pace(0.0, first_before_s=7.0).following(5.0).first_before_s == 7.0
+
+
+# ---------------------------------------------------------------------------------------------------- bounds
+
+
+def test_as_many_resets_as_the_limit_says_are_survived():
+    machine = running("a", "b", reset_limit=1)
+    for generation in (0, 1):
+        machine.handle(gang.Committed("a", generation, generation + 1), 3.0)
+        machine.handle(gang.Failed("a", generation, "killed by signal 9", outside=True), 4.0)
+        actions = close(machine, "a", "b", now=4.0)
+        assert bool(of_kind(actions, gang.Conclude)) == (generation == 1)
+
+
+def test_while_somebody_has_finished_nobody_is_taken_in():
+    machine = running("a", "b")
+    machine.handle(gang.Finished("a", 0), 3.0)
+    assert grant(machine, "c", now=4.0) == [] and machine.phase is Phase.RUNNING
+
+
+def test_where_all_are_on_one_host_it_is_not_set_aside():
+    machine = ElasticGang(spec(size=2, host_failure_limit=1))
+    machine.begin(0.0)
+    machine.handle(gang.Granted(("a", "b"), ("one", "one"), (True, True)), 0.0)
+    for name in "ab":
+        machine.handle(gang.Started(name, 0), 1.0)
+    machine.handle(gang.Committed("a", 0, 1), 2.0)
+    machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
+    actions = close(machine, "a", "b", now=3.0)
+    assert of_kind(actions, gang.StartGeneration) and not [n for n in of_kind(actions, gang.Note) if "aside" in n.text]
+
+
+def test_a_group_that_has_shrunk_waits_for_min_workers_timeout():
+    machine = running("a", "b", start_timeout_s=10, min_workers_timeout_s=50)
+    machine.handle(gang.MemberLost("b", "gone"), 3.0)
+    close(machine, "a", now=3.0)
+    assert machine.handle(gang.Tick(), 52.9) == []
+    (outcome,) = of_kind(machine.handle(gang.Tick(), 53.0), gang.Conclude)
+    assert outcome.error == "minimum"
+
+
+def test_a_group_is_not_made_smaller_than_its_minimum():
+    machine = running("a", "b", "c")
+    (ask, park) = machine.handle(gang.ResizeAsked(1), 3.0)
+    assert ask == gang.AskAgents(0, 2) and park.why == "resized to 2 workers"
 
 
 # ---------------------------------------------------------------------------------------------------- invariants
@@ -248,7 +668,7 @@ _AGENTS = [f"a{number}" for number in range(6)]
 _EVENTS = st.one_of(
     st.tuples(st.just("grant"), st.sampled_from(_AGENTS), st.booleans()),
     st.tuples(
-        st.sampled_from(["ready", "lost", "started", "closed", "drain", "finished"]),
+        st.sampled_from(["ready", "lost", "started", "closed", "drain", "finished", "persisted"]),
         st.sampled_from(_AGENTS),
         st.just(0),
     ),
@@ -258,7 +678,8 @@ _EVENTS = st.one_of(
     st.tuples(st.just("tick"), st.just(""), st.sampled_from([0.1, 1.0, 30.0])),
 )
 _DISTURBANCES = st.one_of(
-    st.tuples(st.sampled_from(["lost", "drain"]), st.sampled_from(_AGENTS), st.just(0)),
+    st.tuples(st.sampled_from(["lost", "drain"]), st.sampled_from(_AGENTS), st.sampled_from([0, 40])),
+    st.just(("all", "drain", 40)),
     st.tuples(st.just("failed"), st.sampled_from(_AGENTS), st.sampled_from(["died", "echo"])),
     st.tuples(st.just("grant"), st.sampled_from(_AGENTS), st.just(True)),
     st.tuples(st.just("resize"), st.just(""), st.integers(2, 4)),
@@ -298,6 +719,8 @@ class _World:
         self.concluded = 0
         self.base = -1
         self.states: dict[str, int] = {}  # agent -> newest step that it holds
+        self.stored = -1  # the newest checkpoint
+        self.storing: set[str] = set()  # agents that were told to make one
         self.do(self.machine.begin(0.0))
 
     def do(self, actions: list[gang.Action]) -> None:
@@ -309,7 +732,11 @@ class _World:
                     assert not self.alive, "a worker of the last generation lives"
                     assert set(action.agent_ids) | set(action.holders) <= self.held
                     self.alive = dict.fromkeys(action.agent_ids, action.generation)
-                    assert action.step == max(self.states.values(), default=-1), "the newest state was given up"
+                    newest = max(self.states.values(), default=-1)
+                    assert max(action.step, action.stored) == max(newest, self.stored), "the newest state was given up"
+                    assert action.step < 0 or action.stored < 0
+                    if action.step < 0:
+                        self.states.clear()
                     assert action.step < 0 or all(self.states[agent_id] == action.step for agent_id in action.holders)
                     assert bool(action.holders) == (action.step >= 0)
                     self.base = action.step
@@ -321,7 +748,11 @@ class _World:
                     for agent_id in action.agent_ids:
                         self.states.pop(agent_id, None)
                     if action.leave:
-                        assert max(self.states.values(), default=-1) == before, "the newest state went with it"
+                        left = max(self.states.values(), default=-1)
+                        assert max(left, self.stored) >= before, "the newest state went with it"
+                case gang.PersistCommit():
+                    assert action.agent_id in self.held and self.states.get(action.agent_id, -1) >= 0
+                    self.storing.add(action.agent_id)
                 case gang.DropAgents():
                     for agent_id in action.agent_ids:
                         self.held.discard(agent_id)
@@ -329,6 +760,15 @@ class _World:
                         self.alive.pop(agent_id, None)
                 case gang.Conclude():
                     self.concluded += 1
+
+    def check_drains(self) -> None:
+        """A run that waits for agents has a state that goes away with its last holders stored, and lets them go then."""
+        newest = max(self.states.values(), default=-1)
+        holders = {agent for agent, step in self.states.items() if step == newest}
+        if self.machine.phase is Phase.WAITING and newest > self.stored and holders <= set(self.machine.leaving):
+            assert self.storing & holders, "nobody stores what only those have that leave"
+        if self.machine.phase is Phase.WAITING and newest <= self.stored:
+            assert not self.held & set(self.machine.leaving), "they are waited for, and hold what others could have"
 
     def apply(self, kind: str, agent: str, value: Any) -> None:
         if kind == "all":
@@ -357,7 +797,13 @@ class _World:
         elif kind == "ready":
             event = gang.Ready(agent)
         elif kind == "drain":
-            event = gang.DrainAsked(agent, "warned")
+            event = gang.DrainAsked(agent, "warned", float(value))
+        elif kind == "persisted":
+            if agent not in self.storing or self.states.get(agent, -1) < 0:
+                return
+            self.storing.discard(agent)
+            self.stored = max(self.stored, self.states[agent])
+            event = gang.Persisted(agent, self.states[agent])
         elif kind == "closed":
             if self.alive.pop(agent, None) is None:
                 return
@@ -386,6 +832,7 @@ def test_every_sequence_keeps_the_rules_and_can_be_ended(rounds: list[list[tuple
         assert machine.phase.is_final == bool(world.concluded)
         waits = machine.phase in (Phase.WAITING, Phase.FORMING, Phase.REFORMING, Phase.STOPPING)
         assert not waits or machine.deadline is not None
+        world.check_drains()
     world.do(world.machine.handle(gang.CancelAsked("enough"), world.now))
     for agent in list(world.alive):
         world.apply("closed", agent, 0)

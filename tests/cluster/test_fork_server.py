@@ -171,13 +171,14 @@ def test_what_cannot_be_sent_is_said(tmp_path):
     assert last.kind == "failed" and "cannot be sent to the driver" in last.cause
 
 
-def test_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path):
+def test_text_is_text_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path):
     def write():
         Path("plot.png").write_bytes(b"png")
         return {"plot": "plot.png"}
 
-    last = run(tmp_path, lambda: "models/none.h5").events[-1]
-    assert "no such file" in last.cause
+    text = run(tmp_path, lambda: "models/none.h5").events[-1].result
+    assert cloudpickle.loads(text) == "models/none.h5"
+    assert "is not there" in run(tmp_path, lambda: Path("models/none.h5")).events[-1].cause
     (tmp_path / "cwd").mkdir()
     value = cloudpickle.loads(run(tmp_path, write).events[-1].result)
     assert value == {"plot": "Experiments/app_1/plot.png"}
@@ -241,24 +242,55 @@ def test_a_worker_that_is_stopped_can_be_ended(tmp_path):
     assert os.WTERMSIG(asyncio.run(scenario()).status) == signal.SIGKILL
 
 
+def test_a_client_keeps_nothing_of_the_workers_that_have_gone(tmp_path):
+    async def scenario() -> list[dict[int, Any]]:
+        client = fork_client.ForkClient((), *fork_client.start_process(()))
+        try:
+            await client.ready
+            with open(os.devnull, "wb") as nowhere:
+                begin = (assignment(tmp_path, int), str(tmp_path), nowhere.fileno(), nowhere.fileno())
+                for _ in range(3):
+                    identity, _ = await client.launch(*begin)
+                    await client.exited(identity)
+                given_up = asyncio.create_task(client.launch(*begin))
+                await asyncio.sleep(0)  # it is sent
+                given_up.cancel()
+                await asyncio.wait({given_up})
+                assert given_up.cancelled()
+                identity, _ = await client.launch(*begin)  # its answers come after those of the one that was given up
+                during = [client._launched.copy(), dict.fromkeys(client._exited, identity)]
+                await client.exited(identity)
+            assert during == [{}, {identity: identity}]
+            return [client._launched, client._exited]
+        finally:
+            await client.close()
+
+    assert asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S)) == [{}, {}]
+
+
 AGENT = textwrap.dedent("""
     import asyncio, os, sys
     sys.path.insert(0, {root!r})
     from pathlib import Path
-    from hopsml.cluster import fork_client
+    from hopsml.cluster import fork_client, processes
     from tests.cluster.test_fork_server import assignment
 
     def train():
         import subprocess, sys, time
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+        subprocess.Popen(sleep, start_new_session=True)
+        subprocess.Popen(sleep, start_new_session=True, env={{}})  # nothing says whose it is
         time.sleep(600)
 
     async def main():
+        processes.become_subreaper()  # as an agent does
         client = fork_client.ForkClient((), *fork_client.start_process(()))
         read_end, write_end = os.pipe()
         log = open({folder!r} + "/log", "ab")
         identity, pid = await client.launch(assignment(Path({folder!r}), train), {folder!r}, write_end, log.fileno())
         os.read(read_end, 10)
+        while len(processes.descendants_of(pid)) < 2:
+            await asyncio.sleep(0.01)
         print("running", flush=True)
         await asyncio.sleep(600)
 
@@ -280,7 +312,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("victim", ["agent", "fork server"])
+@pytest.mark.parametrize("victim", ["agent", "fork server", "agent of a stopped fork server"])
 def test_killing_the_agent_or_the_server_leaves_nothing(tmp_path, victim):
     import subprocess
 
@@ -293,8 +325,11 @@ def test_killing_the_agent_or_the_server_leaves_nothing(tmp_path, victim):
         try:
             assert agent.stdout.readline() == "running\n"
             below = psutil.Process(agent.pid).children(recursive=True)
-            assert len(below) >= 2
-            os.kill(agent.pid if victim == "agent" else below[0].pid, signal.SIGKILL)
+            assert len(below) == 4
+            if victim.endswith("stopped fork server"):
+                os.kill(below[0].pid, signal.SIGSTOP)
+                wait_until(lambda: below[0].status() == psutil.STATUS_STOPPED)
+            os.kill(below[0].pid if victim == "fork server" else agent.pid, signal.SIGKILL)
             wait_until(lambda: not any(map(lives, below)))
         finally:
             agent.kill()

@@ -91,6 +91,154 @@ def test_an_echo_without_another_failure_is_the_failure():
     assert (outcome.rank, outcome.reason) == (0, "UnavailableError")
 
 
+@pytest.mark.parametrize(
+    "neighbours",
+    [
+        gang.Failed("a", 0, "ConnectionResetError: [Errno 104] Connection reset by peer", secondary=True, raised=True),
+        gang.Failed("a", 0, "RuntimeError: the other one does not answer", raised=True),
+    ],
+)
+@pytest.mark.parametrize(
+    "killing", [gang.Failed("b", 0, "killed by signal 9", outside=True), gang.MemberLost("b", "killed by signal 9")]
+)
+def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first(neighbours: gang.Event, killing: gang.Event):
+    machine = running()
+    assert machine.handle(neighbours, 3.0) == [] and machine.phase is Phase.SETTLING
+    machine.handle(killing, 3.9)
+    machine.handle(gang.Closed("b", 0), 3.9)
+    outcome = conclusion(machine.handle(gang.Closed("a", 0), 4.0))
+    assert (outcome.rank, outcome.reason) == (1, "killed by signal 9")
+
+
+def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those_that_have_told():
+    machine = Gang(GangSpec("run", size=2, settle_s=3, raised_settle_s=1))
+    machine.begin(0.0)
+    machine.handle(gang.Granted(NAMES), 1.0)
+    machine.handle(gang.Failed("a", 0, "an echo", secondary=True), 2.0)
+    assert machine.deadline == 5.0
+    machine.members["c"] = gang.Member(2)  # somebody who may still tell
+    machine.handle(gang.Failed("b", 0, "ValueError", raised=True), 2.5)
+    assert machine.deadline == 3.5 and machine.handle(gang.Tick(), 3.4) == []
+    (stop,) = machine.handle(gang.Tick(), 3.5)
+    assert isinstance(stop, gang.StopWorkers) and machine.outcome is not None and machine.outcome.rank == 1
+    alone = Gang(GangSpec("run", size=1))
+    alone.begin(0.0)
+    alone.handle(gang.Granted(("a",)), 1.0)
+    assert isinstance(alone.handle(gang.Failed("a", 0, "ValueError", raised=True), 2.0)[0], gang.StopWorkers)
+
+
+def test_an_agent_that_is_lost_after_its_worker_has_closed_is_no_failure():
+    machine = running()
+    machine.handle(gang.Finished("a", 0), 3.0)
+    machine.handle(gang.Closed("a", 0), 3.1)
+    assert machine.handle(gang.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
+    machine.handle(gang.Finished("b", 0), 4.0)
+    assert conclusion(machine.handle(gang.Closed("b", 0), 4.1)).phase is Phase.FINISHED
+
+
+def test_the_files_of_a_finished_run_have_their_time():
+    machine = running()
+    for name in NAMES:
+        machine.handle(gang.Finished(name, 0), 3.0)
+    limit = 3.0 + SPEC.grace_s + SPEC.flush_s
+    assert machine.handle(gang.Tick(), limit + 9.9) == []
+    (drop, *_) = machine.handle(gang.Tick(), limit + 10)
+    assert drop == gang.DropAgents(NAMES, "did not report its worker's end in time")
+
+
+def test_the_end_of_a_run_that_is_stopping_stands_whatever_the_backend_says():
+    machine = running()
+    machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
+    assert machine.handle(gang.Refused("the application ends", "application"), 3.1) == []
+    machine.handle(gang.Closed("a", 0), 3.2)
+    assert conclusion(machine.handle(gang.Closed("b", 0), 3.3)).reason == "killed by signal 9"
+    finished = running()
+    for name in NAMES:
+        finished.handle(gang.Finished(name, 0), 3.0)
+    assert finished.handle(gang.Refused("the application ends", "application"), 3.1) == []
+    finished.handle(gang.Closed("a", 0), 3.2)
+    assert conclusion(finished.handle(gang.Closed("b", 0), 3.3)).phase is Phase.FINISHED
+
+
+# ---------------------------------------------------------------------------------------------- those that do nothing
+
+
+def stepped(name: str, stopped: bool = False, idle_s: float = 0.0) -> gang.Stepped:
+    return gang.Stepped(name, 0, -1, stopped, idle_s=idle_s)
+
+
+def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
+    machine = running()
+    (note,) = machine.handle(stepped("b", stopped=True), 3.0)
+    assert "rank 1 is stopped (SIGSTOP)" in note.text and "60 s" in note.text
+    assert machine.handle(stepped("b", stopped=True), 4.0) == []
+    assert machine.handle(gang.Tick(), 62.9) == []
+    (stop,) = machine.handle(gang.Tick(), 63.0)
+    assert stop == gang.StopWorkers(0, NAMES, 2, 1)
+    assert machine.outcome is not None and machine.outcome.rank == 1
+    assert machine.outcome.reason == "its process has been stopped (SIGSTOP) for 60 s"
+
+
+def test_a_process_that_goes_on_is_forgiven():
+    machine = running()
+    machine.handle(stepped("b", stopped=True), 3.0)
+    machine.handle(stepped("b"), 50.0)
+    assert machine.handle(gang.Tick(), 70.0) == []
+
+
+def left_alone(exited: bool, idle_s: float, after: float) -> Gang:
+    """Rank 1 left at 10.0 s, and rank 0 has done nothing for ``idle_s`` seconds, ``after`` seconds later."""
+    machine = running()
+    machine.handle(gang.Finished("b", 0, exited), 10.0)
+    machine.handle(gang.Closed("b", 0), 10.0)
+    machine.handle(stepped("a", idle_s=idle_s), 10.0 + after)
+    machine.handle(gang.Tick(), 10.0 + after)
+    return machine
+
+
+def test_who_waits_for_a_member_that_has_left_is_not_left_waiting():
+    machine = left_alone(True, 100.0, SPEC.exited_s or 0)
+    assert machine.outcome is not None and (machine.outcome.error, machine.outcome.rank) == ("worker", 1)
+    assert machine.outcome.reason.startswith("called sys.exit(0), and rank 0 has done nothing for 30 s since")
+    machine = left_alone(False, 200.0, SPEC.returned_s or 0)
+    assert machine.outcome is not None and machine.outcome.reason.startswith(
+        "returned, and rank 0 has done nothing for 120 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("exited", "idle_s", "after"), [(True, 100.0, 29.9), (True, 29.9, 500.0), (True, 0.0, 500.0), (False, 119.0, 500.0)]
+)
+def test_who_is_at_work_after_the_others_have_left_may_go_on(exited: bool, idle_s: float, after: float):
+    assert left_alone(exited, idle_s, after).phase is Phase.RUNNING
+
+
+def test_an_evaluator_waits_as_long_as_it_likes():
+    machine = Gang(GangSpec("run", size=2, returned_s=None, exited_s=None))
+    machine.begin(0.0)
+    machine.handle(gang.Granted(NAMES), 1.0)
+    for name in NAMES:
+        machine.handle(gang.Started(name, 0), 1.0)
+    machine.handle(gang.Finished("a", 0), 2.0)
+    machine.handle(stepped("b", idle_s=1e6), 1e6)
+    assert machine.handle(gang.Tick(), 1e6) == []
+
+
+def test_a_connection_that_broke_because_somebody_called_sys_exit_is_that_ones_failure():
+    machine = running()
+    machine.handle(gang.Finished("b", 0, exited=True), 3.0)
+    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.1)  # nobody is left to tell more
+    assert machine.outcome is not None and machine.outcome.rank == 1
+    assert machine.outcome.reason == (
+        "called sys.exit(0) while rank 0 still worked with it, which then met: UnavailableError"
+    )
+    machine = running()
+    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
+    machine.handle(gang.Finished("b", 0), 3.1)
+    assert machine.outcome is not None and machine.outcome.rank == 0
+    assert machine.outcome.reason == "when the function of rank 1 had returned: UnavailableError"
+
+
 def test_the_first_failure_stands_when_more_follow():
     machine = running()
     machine.handle(gang.Failed("b", 0, "first"), 3.0)
@@ -106,6 +254,45 @@ def test_a_lost_agent_ends_the_run_and_is_not_waited_for():
     actions = machine.handle(gang.Closed("a", 0), 3.1)
     assert gang.ReturnAgents(("a",)) in actions
     assert (conclusion(actions).rank, conclusion(actions).reason) == (1, "gone")
+
+
+def all_lost():
+    machine = running()
+    machine.handle(gang.MemberLost("b", "gone"), 3.0)
+    assert machine.handle(gang.MemberLost("a", "gone, too"), 3.1) == []
+    return machine
+
+
+def test_all_agents_lost_at_once_are_explained_by_the_end_of_their_cluster():
+    machine = all_lost()
+    found = conclusion(machine.handle(gang.Refused("its SparkContext was stopped", "application"), 3.4))
+    assert (found.phase, found.error, found.reason) == (
+        gang.Phase.FAILED,
+        "application",
+        "its SparkContext was stopped",
+    )
+    assert machine.handle(gang.Refused("again", "application"), 3.5) == []
+
+
+def test_all_agents_lost_at_once_are_what_it_was_where_the_cluster_is_still_there():
+    machine = all_lost()
+    assert machine.handle(gang.Tick(), 3.1 + SPEC.settle_s - 0.01) == []
+    found = conclusion(machine.handle(gang.Tick(), 3.1 + SPEC.settle_s))
+    assert (found.error, found.rank, found.reason) == ("worker", 1, "gone")
+
+
+def test_the_end_of_the_cluster_does_not_replace_what_a_user_raised_or_wanted():
+    for event, error in (
+        (gang.Failed("b", 0, "ValueError", raised=True), "worker"),
+        (gang.CancelAsked("no"), "cancelled"),
+    ):
+        machine = running()
+        machine.handle(event, 3.0)
+        machine.handle(gang.Closed("b", 0), 3.1)
+        machine.handle(gang.Tick(), 3.0 + SPEC.settle_s)
+        assert machine.handle(gang.Refused("stopped", "application"), 4.2) == []
+        machine.handle(gang.MemberLost("b", "gone"), 4.25)
+        assert conclusion(machine.handle(gang.MemberLost("a", "gone"), 4.3)).error == error
 
 
 def test_an_agent_lost_after_its_worker_closed_does_not_fail_a_finished_run():
@@ -144,8 +331,9 @@ events = st.one_of(
     st.builds(gang.Refused, st.just("no")),
     st.builds(gang.MemberLost, agents, st.just("gone")),
     st.builds(gang.Started, agents, generations),
-    st.builds(gang.Finished, agents, generations),
-    st.builds(gang.Failed, agents, generations, st.just("bad"), st.booleans()),
+    st.builds(gang.Finished, agents, generations, st.booleans()),
+    st.builds(gang.Failed, agents, generations, st.just("bad"), *[st.booleans()] * 4),
+    st.builds(gang.Stepped, agents, generations, st.just(-1), st.booleans(), idle_s=st.sampled_from([0.0, 500.0])),
     st.builds(gang.Closed, agents, generations),
     st.builds(gang.CancelAsked, st.just("stop")),
     st.just(gang.Tick()),

@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ from hopsml.cluster.gpu_claim import claim_gpus
 from hopsml.cluster.gpus import HostGpu
 host = [HostGpu(i, f"GPU-{i:08x}-aaaa") for i in range(4)]
 directory, count, *addresses = sys.argv[1:]
-claim = claim_gpus(host, addresses, int(count), lock_directory=Path(directory), timeout_s=30)
+claim = claim_gpus(host, addresses, int(count), bases=[Path(directory)], timeout_s=30)
 print(*claim.indices, flush=True)
 sys.stdin.read()
 """
@@ -74,7 +75,15 @@ def agents(tmp_path: Path) -> Iterator[list[Agent]]:
 
 @pytest.fixture
 def locks(tmp_path: Path) -> Path:
-    return tmp_path / "locks"
+    """A folder for everybody, as /tmp is."""
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+def private(base: Path) -> Path:
+    return base / f"hopsml-gpu-locks-{os.geteuid()}"
 
 
 # -- addresses and variables
@@ -170,7 +179,7 @@ def test_two_executors_with_the_same_address_get_two_gpus(
 ) -> None:
     agents.append(Agent(locks, 1, "0"))
     assert agents[0].indices() == (0,)
-    with caplog.at_level(logging.WARNING), claim_gpus(HOST, ["0"], lock_directory=locks) as mine:
+    with caplog.at_level(logging.WARNING), claim_gpus(HOST, ["0"], bases=[locks]) as mine:
         assert mine.indices == (1,)
     assert "Spark granted GPU 0" in caplog.text
     assert "GPU 1 was taken instead" in caplog.text
@@ -186,15 +195,15 @@ def test_kill_9_gives_the_gpu_back_at_once(locks: Path, agents: list[Agent]) -> 
     agents.append(Agent(locks, 4))
     assert agents[0].indices() == (0, 1, 2, 3)
     with pytest.raises(RunError, match=f"GPU 0 by process {agents[0].process.pid}"):
-        claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0)
+        claim_gpus(HOST, ["0"], bases=[locks], timeout_s=0)
     os.kill(agents[0].process.pid, signal.SIGKILL)
     agents[0].process.wait()
-    with claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0) as mine:
+    with claim_gpus(HOST, ["0"], bases=[locks], timeout_s=0) as mine:
         assert mine.indices == (0,)
 
 
 def test_a_claim_waits_for_a_gpu_that_comes_free(locks: Path, agents: list[Agent]) -> None:
-    mine = claim_gpus(HOST, count=4, lock_directory=locks)
+    mine = claim_gpus(HOST, count=4, bases=[locks])
     agents.append(Agent(locks, 2, "2", "3"))
     mine.close()
     assert agents[0].indices() == (2, 3)
@@ -204,35 +213,35 @@ def test_too_few_free_takes_none(locks: Path, agents: list[Agent]) -> None:
     agents.append(Agent(locks, 2))
     assert agents[0].indices() == (0, 1)
     with pytest.raises(RunError, match=r"3 GPU\(s\) were wanted.*GPU 2 by nobody"):
-        claim_gpus(HOST, count=3, lock_directory=locks, timeout_s=0)
-    with claim_gpus(HOST, count=2, lock_directory=locks, timeout_s=0) as mine:
+        claim_gpus(HOST, count=3, bases=[locks], timeout_s=0)
+    with claim_gpus(HOST, count=2, bases=[locks], timeout_s=0) as mine:
         assert mine.indices == (2, 3)
 
 
 def test_claims_of_several_gpus_do_not_mix(locks: Path) -> None:
     """While one process takes its GPUs, another waits: else each could end up with half of what both need."""
-    with claim_gpus(HOST, ["0"], lock_directory=locks):
+    with claim_gpus(HOST, ["0"], bases=[locks]):
         pass
-    gate = os.open(locks / "claiming", os.O_RDONLY)
+    gate = os.open(private(locks) / "claiming", os.O_RDONLY)
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)
         with pytest.raises(RunError, match="came free"):
-            claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0)
+            claim_gpus(HOST, ["0"], bases=[locks], timeout_s=0)
     finally:
         os.close(gate)
-    claim_gpus(HOST, ["0"], lock_directory=locks, timeout_s=0).close()
+    claim_gpus(HOST, ["0"], bases=[locks], timeout_s=0).close()
 
 
 def test_one_process_does_not_take_a_gpu_twice(locks: Path) -> None:
-    with claim_gpus(HOST, ["1"], lock_directory=locks) as first:
-        with claim_gpus(HOST, ["1"], lock_directory=locks) as second:
+    with claim_gpus(HOST, ["1"], bases=[locks]) as first:
+        with claim_gpus(HOST, ["1"], bases=[locks]) as second:
             assert (first.indices, second.indices) == ((1,), (0,))
         first.close()
         first.close()  # twice does no harm
 
 
 def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
-    claim = claim_gpus(HOST, ["0"], lock_directory=locks)
+    claim = claim_gpus(HOST, ["0"], bases=[locks])
     sleeper = subprocess.Popen(["sleep", "600"], close_fds=False)
     end_reader, end_writer = os.pipe()
     up_reader, up_writer = os.pipe()
@@ -245,7 +254,7 @@ def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
     try:
         assert os.read(up_reader, 1) == b"x"
         claim.forget()  # as the kernel does at our death: descriptors are closed, nothing is unlocked by hand
-        with claim_gpus(HOST[:1], ["0"], lock_directory=locks, timeout_s=0) as again:
+        with claim_gpus(HOST[:1], ["0"], bases=[locks], timeout_s=0) as again:
             assert again.indices == (0,)
     finally:
         for descriptor in (end_writer, end_reader, up_writer, up_reader):
@@ -257,14 +266,14 @@ def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
 
 def test_idle_gpus_come_first_without_addresses(locks: Path) -> None:
     host = [HostGpu(0, processes=2), HostGpu(1), HostGpu(2, processes=1)]
-    with claim_gpus(host, count=2, lock_directory=locks) as mine:
+    with claim_gpus(host, count=2, bases=[locks]) as mine:
         assert mine.indices == (1, 2)
 
 
 def test_cleaners_of_tmp_see_that_the_directory_is_in_use(locks: Path) -> None:
     """They try an exclusive lock on a directory before they remove old files from it."""
-    with claim_gpus(HOST, ["0"], lock_directory=locks):
-        directory = os.open(locks, os.O_RDONLY)
+    with claim_gpus(HOST, ["0"], bases=[locks]):
+        directory = os.open(private(locks), os.O_RDONLY)
         try:
             with pytest.raises(BlockingIOError):
                 fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,38 +282,142 @@ def test_cleaners_of_tmp_see_that_the_directory_is_in_use(locks: Path) -> None:
 
 
 def test_no_driver_means_a_cpu_slot(locks: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert claim_gpus((), ["0"], lock_directory=locks).indices == ()
+    assert claim_gpus((), ["0"], bases=[locks]).indices == ()
     assert "no working NVIDIA driver" in caplog.text
-    assert not locks.exists()
+    assert not list(locks.iterdir())
 
 
 def test_nothing_asked_for_locks_nothing(locks: Path) -> None:
-    assert claim_gpus(HOST, lock_directory=locks).indices == ()
-    assert not locks.exists()
+    assert claim_gpus(HOST, bases=[locks]).indices == ()
+    assert not list(locks.iterdir())
 
 
 def test_bad_requests(locks: Path) -> None:
     with pytest.raises(ArgumentError, match="count=-1"):
-        claim_gpus(HOST, count=-1, lock_directory=locks)
+        claim_gpus(HOST, count=-1, bases=[locks])
     with pytest.raises(RunError, match="5 GPUs were wanted, but this host has 4"):
-        claim_gpus(HOST, count=5, lock_directory=locks)
+        claim_gpus(HOST, count=5, bases=[locks])
     with pytest.raises(ArgumentError, match="1abc"):
-        claim_gpus(HOST, ["1abc"], lock_directory=locks)
+        claim_gpus(HOST, ["1abc"], bases=[locks])
 
 
 def test_a_link_in_place_of_the_directory_is_refused(locks: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    locks.symlink_to(tmp_path / "elsewhere")
+    private(locks).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError, match="is no directory"):
-        claim_gpus(HOST, ["0"], lock_directory=locks)
+        claim_gpus(HOST, ["0"], bases=[locks])
 
 
-def test_every_user_can_lock(locks: Path) -> None:
+def test_locks_are_private_and_what_is_taken_is_seen_by_every_user(locks: Path) -> None:
+    private(locks).mkdir(mode=0o777)
     previous = os.umask(0o077)
     try:
-        claim: GpuClaim = claim_gpus(HOST, ["0"], lock_directory=locks)
+        claim: GpuClaim = claim_gpus(HOST, ["0"], bases=[locks])
     finally:
         os.umask(previous)
     with claim:
-        assert locks.stat().st_mode & 0o7777 == 0o1777
-        assert {path.stat().st_mode & 0o777 for path in locks.iterdir()} == {0o644}
+        assert private(locks).stat().st_mode & 0o7777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in private(locks).iterdir()} == {0o600}
+        shown = locks / "hopsml-gpu-locks"
+        assert shown.stat().st_mode & 0o7777 == 0o1777
+        assert {path.stat().st_mode & 0o777 for path in shown.iterdir()} == {0o644}
+
+
+# -- another user, who means no good
+
+STRANGER = 65534
+
+
+@contextmanager
+def as_stranger(act: Callable[[], None]) -> Iterator[None]:
+    """A process of another user that has done this, and stays."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    there, said = os.pipe()
+    stay, leave = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(leave)
+        try:
+            os.setgid(STRANGER)
+            os.setuid(STRANGER)
+            act()
+            os.write(said, b"x")
+            os.read(stay, 1)
+        finally:
+            os._exit(0)
+    os.close(said)
+    os.close(stay)
+    try:
+        assert os.read(there, 1) == b"x"
+        yield
+    finally:
+        os.close(leave)
+        os.close(there)
+        os.waitpid(child, 0)
+
+
+@pytest.fixture
+def open_locks(locks: Path) -> Path:
+    """Where another user gets to."""
+    for parent in locks.parents:
+        if not parent.stat().st_mode & 0o001:  # pytest's folders are private, however deep they lie
+            parent.chmod(0o755)
+    return locks
+
+
+def lock_everything(folder: Path, *gpus_: HostGpu) -> Callable[[], None]:
+    def act() -> None:
+        folder.mkdir(exist_ok=True)
+        for name in ("claiming", *(gpu.key for gpu in gpus_)):
+            fcntl.flock(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666), fcntl.LOCK_EX)
+
+    return act
+
+
+def test_another_user_cannot_keep_gpus_by_locking_all_there_is(
+    open_locks: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = as_stranger(lock_everything(open_locks / "hopsml-gpu-locks", *HOST))
+    with stranger, claim_gpus(HOST, count=4, bases=[open_locks], timeout_s=0.2) as mine:
+        assert mine.indices == (0, 1, 2, 3)
+    assert "another user has locked GPU 0, but nobody computes on it" in caplog.text
+
+
+def test_of_another_users_word_as_much_is_believed_as_costs_nothing(open_locks: Path) -> None:
+    busy = [HostGpu(0, "GPU-0"), HostGpu(1, "GPU-1", processes=1), HostGpu(2, "GPU-2")]
+    stranger = as_stranger(lock_everything(open_locks / "hopsml-gpu-locks", busy[0], busy[1]))
+    with stranger, claim_gpus(busy, count=1, bases=[open_locks]) as mine:
+        assert mine.indices == (2,)  # one that nobody has locked comes first
+        with pytest.raises(RunError, match=r"GPU 1 by process \d+"):  # and where somebody computes it is true
+            claim_gpus(busy, count=2, bases=[open_locks], timeout_s=0.1)
+
+
+def test_a_folder_of_our_name_that_is_anothers_is_passed_over(open_locks: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    ours = private(open_locks)
+    with as_stranger(ours.mkdir):
+        with claim_gpus(HOST, ["0"], bases=[open_locks, other]) as mine:
+            assert mine.indices == (0,)
+            with claim_gpus(HOST, ["0"], bases=[other], timeout_s=0) as second:
+                assert second.indices == (1,)
+        with pytest.raises(RunError, match=f"belongs to user {STRANGER}"):
+            claim_gpus(HOST, ["0"], bases=[open_locks])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_another_user_puts_in_place_of_a_lock_is_of_no_consequence(open_locks: Path, kind: str) -> None:
+    def act() -> None:
+        folder = open_locks / "hopsml-gpu-locks"
+        folder.mkdir()
+        for gpu in HOST:
+            if kind == "pipe":
+                os.mkfifo(folder / gpu.key)
+            elif kind == "link":
+                (folder / gpu.key).symlink_to("/dev/zero")
+            else:
+                (folder / gpu.key).mkdir()
+
+    with as_stranger(act), claim_gpus(HOST, count=4, bases=[open_locks], timeout_s=0) as mine:
+        assert mine.indices == (0, 1, 2, 3)

@@ -118,6 +118,20 @@ def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
     ]
 
 
+def test_the_successor_of_a_lane_that_goes_away_begins_while_that_finishes_what_it_does():
+    machine = running("a", "b", "c")
+    machine.handle(gang.DrainAsked("a", "its node goes"), 2.0)
+    assert grant(machine, "d", now=2.0) == [gang.StartGeneration(3, ("d",))]  # given back it would be granted again
+    assert grant(machine, "e", now=2.0) == [gang.ReturnAgents(("e",))]
+
+
+def test_a_search_that_ends_takes_no_more_agents_whatever_it_is_asked():
+    machine = running("a")
+    machine.handle(gang.CancelAsked("enough"), 2.0)
+    assert machine.handle(gang.ResizeAsked(3), 2.1) == []
+    assert grant(machine, "b", now=2.2) == [gang.ReturnAgents(("b",))]
+
+
 def test_one_that_does_not_start_its_worker_is_cut_off():
     machine = IndependentGang(spec())
     machine.begin(0.0)
@@ -229,8 +243,9 @@ class World:
     def lose(self, agent_id: str) -> None:
         if agent_id in self.agents:
             del self.agents[agent_id]
+            self.pool.lost(agent_id, False)
             self.tell(gang.MemberLost(agent_id, "its executor died"))
-            self.serve(self.pool.disconnected(agent_id, False, self.now))
+            self.serve(self.pool.serve(self.now))
 
     def end_worker(self, agent_id: str, dies: bool) -> None:
         lane = self.agents[agent_id]

@@ -333,7 +333,25 @@ def test_bus_ids_that_do_not_fit() -> None:
         form([member(gpu_indices=(1, 1))])
 
 
+def test_an_evaluator_has_its_gpus() -> None:
+    layout = form([member(f"10.0.0.{i}", gpu_indices=(0,)) for i in range(1, 5)], Roles(evaluator=True))
+    assert layout.placements[3].role == "evaluator" and layout.placements[3].gpu_indices == (0,)
+    assert layout.placements[3].env["CUDA_VISIBLE_DEVICES"] == "0"
+
+
 # -- PyTorch and JAX
+
+
+def test_nodes_are_counted_in_ring_order() -> None:
+    hosts = ("2.0.0.1", "10.0.0.1", "node9", "node10")
+    layout = form([member(host) for host in reversed(hosts)])
+    nodes = {p.agent_id: layout.torch_variables(p)["NODE_RANK"] for p in layout.placements}
+    assert nodes == {f"agent-{host}-4000": str(node) for node, host in enumerate(hosts)}
+
+
+def test_a_parameter_server_is_not_counted_among_the_workers_of_its_host() -> None:
+    layout = form([member("10.0.0.1", 4000 + slot, slot=slot) for slot in range(3)], Roles(parameter_servers=1))
+    assert layout.torch_variables(layout.placements[0])["LOCAL_WORLD_SIZE"] == "2"
 
 
 def test_torch_and_jax_variables() -> None:
@@ -392,3 +410,11 @@ def test_what_the_user_set_is_honoured_when_asked_to() -> None:
 def test_a_broken_tf_config_is_not_honoured(value: str) -> None:
     with pytest.raises(EnvironmentConflict, match="no JSON object"):
         check_environment({"TF_CONFIG": value}, honour=True)
+
+
+@pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"])
+def test_what_torch_reads_is_not_replaced_in_silence(name: str) -> None:
+    with pytest.raises(EnvironmentConflict, match=rf"{name} is already set .* honour_environment=True"):
+        check_environment({name: "7"})
+    check_environment({name: "7"}, honour=True)
+    check_environment({name: "7", "HOPSML_GROUP_VARIABLES": f"X,{name}"})  # set by hopsml for the worker that this is

@@ -58,7 +58,7 @@ def test_values_go_both_ways_in_order_and_an_error_in_the_users_function_is_logg
         raise RuntimeError("a mistake of the user's")
 
     wait_until(
-        lambda: all(m["state"] == "running" for m in run.status()["members"]) and run.status()["members"], "both"
+        lambda: all(m["state"] == "RUNNING" for m in run.status()["members"]) and run.status()["members"], "both"
     )
     with caplog.at_level(logging.ERROR, "hopsml.messages"):
         run.on_message(lambda rank, value: came.put((rank, value)))

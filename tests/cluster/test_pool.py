@@ -61,7 +61,7 @@ def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
     pool = Pool()
     pool.demand("r1", 1, 0.0)
     pool.connected("a", (1, 0), "e1", 1.0)
-    pool.disconnected("a", returns=True, now=2.0)
+    pool.lost("a", returns=True)
     assert pool.demand("r2", 1, 3.0) == []
     assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
 
@@ -71,10 +71,11 @@ def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
     pool.demand("r", 2, 0.0)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
-    pool.disconnected("b", returns=True, now=2.0)
+    pool.lost("b", returns=True)
     pool.demand("r", 1, 2.0)
     assert pool.retired((1, 1), 3.0) == [Submit(2, 1)]
-    assert pool.disconnected("b2", returns=True, now=3.5) == []  # the agent that said so, and was never one of the pool
+    pool.lost("b2", returns=True)
+    assert pool.serve(3.5) == []  # the agent that said so, and was never one of the pool
     assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
 
 
@@ -106,7 +107,8 @@ def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(scrip
             case "lose":
                 agent = next(iter(pool.agents), "nobody")
                 held.pop(agent, None)
-                actions = pool.disconnected(agent, count % 2 == 0, now)
+                pool.lost(agent, count % 2 == 0)
+                actions = pool.serve(now)
             case "return":
                 back = tuple(list(held)[:count])
                 for agent in back:
@@ -156,8 +158,10 @@ def test_a_lost_agent_is_asked_for_again_unless_the_cluster_starts_it_itself():
     pool.demand("r", 1, 0.0, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
-    assert pool.disconnected("b", True, 2.0) == []
-    assert pool.disconnected("a", False, 3.0) == [Submit(2, 1)]
+    pool.lost("b", True)
+    assert pool.serve(2.0) == []
+    pool.lost("a", False)
+    assert pool.serve(3.0) == [Submit(2, 1)]
 
 
 def test_asks_that_fail_are_repeated_later_and_later():
@@ -169,6 +173,25 @@ def test_asks_that_fail_are_repeated_later_and_later():
     assert pool.tick(4.0) == [Submit(2, 1)]
     assert pool.ask_ended(2, 5.0, failed=True) == [] == pool.tick(8.9)
     assert pool.tick(9.0) == [Submit(3, 1)]
+
+
+def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first_agent():
+    pool, now, pauses = Pool(), 0.0, list[float]()
+    pool.demand("r", 1, now, most=2)
+    pool.connected("a", (1, 0), "e1", now)
+    for ask in range(1, 9):
+        pool.ask_ended(ask, now, failed=True)
+        assert pool.retry_at is not None
+        pauses.append(pool.retry_at - now)
+        now = pool.retry_at
+        pool.tick(now)
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
+    pool.connected("b", (9, 0), "e2", now)
+    assert pool.retry_at is None
+    pool.lost("b", returns=False)
+    assert pool.serve(now) == [Submit(10, 1)]
+    pool.ask_ended(10, now, failed=True)
+    assert pool.retry_at == now + 2
 
 
 def test_agents_that_are_set_aside_go_to_nobody_and_others_are_asked_for():
@@ -200,7 +223,20 @@ def test_a_successor_is_asked_for_while_an_agent_that_leaves_is_still_there():
     pool = Pool()
     assert pool.demand("run", 1, 0.0, most=1) == [Submit(1, 1)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("run", ("a",))]
-    assert pool.leaves("a", 2.0) == [Submit(2, 1)]
+    pool.leaves("a", "preempted")
+    assert pool.serve(2.0) == [Submit(2, 1)]
     assert pool.connected("b", (2, 0), "e2", 3.0) == [Grant("run", ("b",))]
-    assert pool.returned(("a",), 4.0) == [] and pool.idle() == []
-    assert pool.dismiss(("a",), "preempted") == [DismissAgents(("a",), "preempted")]
+    assert pool.returned(("a",), 4.0) == [DismissAgents(("a",), "preempted")] and pool.idle() == []
+
+
+def test_a_run_that_is_over_holds_nothing_whatever_it_has_forgotten_to_give_back():
+    pool = Pool(keep_warm_s=5)
+    pool.demand("run", 1, 0.0, most=3)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    pool.leaves("b", "preempted")
+    assert pool.serve(2.0) == [Submit(2, 1)]
+    assert pool.withdraw("run", 3.0) == [DismissAgents(("b",), "preempted"), CancelAsk(2)]
+    assert pool.idle() == ["a"] and not pool.most
+    assert pool.tick(7.9) == []
+    assert pool.tick(8.0) == [DismissAgents(("a",), "idle for 5 s")]

@@ -87,6 +87,55 @@ def test_a_worker_of_a_server_that_a_zygote_forked(parent: ZygoteProcess, tmp_pa
     assert ended.exited.status == 0
 
 
+def test_a_server_that_is_killed_leaves_nothing_of_its_worker(parent: ZygoteProcess, tmp_path: Path):
+    """Not even a child with nothing in its environment, in a session of its own."""
+
+    def function(pids: str) -> None:
+        import subprocess
+        import time
+        from pathlib import Path
+
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
+        Path(pids).with_suffix(".part").write_text(str(child.pid))
+        Path(pids).with_suffix(".part").rename(pids)
+        time.sleep(600)
+
+    pids = tmp_path / "child"
+
+    async def use(client: fork_client.ForkClient) -> list[int]:
+        playing = asyncio.create_task(_play(client, tmp_path, function, None, {"pids": str(pids)}))
+        while not pids.exists():
+            await asyncio.sleep(0.01)
+        below = processes.descendants_of(client.pid)
+        assert int(pids.read_text()) in below
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(ConnectionError):
+            await playing
+        return below
+
+    below = with_client(parent, use)
+    assert isinstance(below, list)
+    deadline = clock.awake() + TIMEOUT_S
+    while not all(map(processes.has_ended, below)) and clock.awake() < deadline:
+        time.sleep(0.01)
+    assert all(map(processes.has_ended, below))
+
+
+def test_a_zygote_that_is_stopped_is_woken_and_one_that_stays_so_is_ended(own: ZygoteProcess):
+    assert own.look_after() == ""
+    deadline = clock.awake() + TIMEOUT_S
+    said = []
+    while not processes.has_ended(own.pid):
+        os.kill(own.pid, signal.SIGSTOP)
+        while not processes.is_stopped(own.pid) and not processes.has_ended(own.pid):
+            assert clock.awake() < deadline
+        said.append(own.look_after())
+        if len(said) == 1:
+            while processes.is_stopped(own.pid):
+                assert clock.awake() < deadline
+    assert [text.rpartition(" ")[2] for text in said if text] == ["woken", "ended"]
+
+
 def test_two_agents_have_servers_and_numbers_of_their_own(parent: ZygoteProcess, tmp_path: Path):
     def draw() -> float:
         import numpy

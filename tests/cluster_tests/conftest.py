@@ -14,6 +14,26 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+# Of the contract that tests/cluster/test_backends.py shows on local agents, what Spark itself has a part in.
+ON_SPARK = (
+    "test_values_come_back_and_are_recorded",
+    "test_a_worker_that_ends_badly_is_named_and_the_others_are_gone[exception",
+    "test_an_agent_that_is_killed_ends_the_run_and_the_next_one_works",
+    "test_more_workers_than_slots_is_an_error_at_once",
+    "test_two_runs_at_once",
+    "test_idle_agents_are_given_back",
+    "test_warm_agents_serve_the_next_run",
+    "test_cancel_ends_a_run",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The rest of the contract is for `make test-all`."""
+    for item in items:
+        if item.path.name == "test_backends_spark.py" and not item.name.startswith(ON_SPARK):
+            item.add_marker(pytest.mark.variant)
+
+
 @contextmanager
 def spark_environment() -> Iterator[pytest.MonkeyPatch]:
     """What a context of ours needs, undone at the end: executors import this hopsml, not an installed one."""
@@ -45,7 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         try:
             result = experiment.submit(look, profile="local-cluster", progress=False).result(120)
             assert Path(result.value[0]).is_relative_to(ROOT)
-            assert len(result.workers) == 2  # one for each executor
+            assert len(result.workers) == 4  # one for each slot of two executors
             experiment.shutdown()
             yield SparkContext._active_spark_context
         finally:

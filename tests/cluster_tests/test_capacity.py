@@ -48,8 +48,8 @@ DYNAMIC = {"dynamicAllocation_enabled": "true"}
 @pytest.mark.parametrize(
     ("master", "settings", "limit", "preferred", "words"),
     [
-        ("yarn", {"executor_instances": "3", "executor_cores": "4"}, 12, 3, ["spark.executor.instances=3"]),
-        ("yarn", {"executor_instances": "3", "executor_cores": "4", "task_cpus": "2"}, 6, 3, ["spark.task.cpus=2"]),
+        ("yarn", {"executor_instances": "3", "executor_cores": "4"}, 12, 12, ["spark.executor.instances=3"]),
+        ("yarn", {"executor_instances": "3", "executor_cores": "4", "task_cpus": "2"}, 6, 6, ["spark.task.cpus=2"]),
         ("yarn", {}, 2, 2, ["spark.executor.instances is not set"]),
         (
             "yarn",
@@ -58,10 +58,10 @@ DYNAMIC = {"dynamicAllocation_enabled": "true"}
         ),
         ("yarn", {**DYNAMIC, "dynamicAllocation_maxExecutors": "5"}, 5, 5, ["dynamicAllocation.maxExecutors=5"]),
         ("yarn", DYNAMIC, None, 3, ["spark.dynamicAllocation.maxExecutors is not set"]),
-        ("spark://m:7077", {"cores_max": "6", "executor_cores": "2"}, 6, 3, ["spark.cores.max=6"]),
-        ("spark://m:7077", {"executor_cores": "2"}, 6, 3, ["master spark://m:7077"]),
-        ("local-cluster[2,3,1024]", {}, 6, 2, ["local-cluster[2,3,1024]"]),
-        ("local[*]", {}, 8, 1, ["local[*]"]),
+        ("spark://m:7077", {"cores_max": "6", "executor_cores": "2"}, 6, 6, ["spark.cores.max=6"]),
+        ("spark://m:7077", {"executor_cores": "2"}, 6, 6, ["master spark://m:7077"]),
+        ("local-cluster[2,3,1024]", {}, 6, 6, ["local-cluster[2,3,1024]"]),
+        ("local[*]", {}, 8, 8, ["local[*]"]),
     ],
 )  # fmt: skip
 def test_slots_follow_from_the_settings(

@@ -34,6 +34,38 @@ def test_grid_search_on_executors(store: Path) -> None:
     assert root.name.startswith("app-")  # ML_ID: the application and a number
 
 
+@pytest.mark.variant
+@pytest.mark.timeout(400)
+def test_trials_that_are_distributed_trainings_with_tensorflow(store: Path) -> None:
+    def train(rate: float) -> dict[str, Any]:
+        import tensorflow as tf
+
+        import hopsml
+
+        strategy = hopsml.tensorflow.strategy()
+        with strategy.scope():
+            weight = tf.Variable(0.0)
+
+        def step() -> Any:
+            mean = tf.distribute.get_replica_context().all_reduce("MEAN", tf.constant(1.0))
+            weight.assign_add(rate * mean)
+            return weight.read_value()
+
+        for number in range(5):
+            value = float(strategy.reduce("MEAN", strategy.run(tf.function(step)), axis=None))
+            hopsml.report(step=number, height=value)
+        return {"height": value, "replicas": strategy.num_replicas_in_sync}
+
+    result = experiment.search(
+        train, {"rate": ("DISCRETE", [0.1, 0.2, 0.3])}, searcher="grid", num_trials=None, workers_per_trial=2,
+        metric="height", progress=False, keep_warm=60,
+    )  # fmt: skip
+    assert result.counts["completed"] == 3 and result.value == pytest.approx(1.5)
+    for row in result.rows:
+        left = Path(result.run_dir.removeprefix("file://")) / "trials" / row["trial_id"]
+        assert json.loads((left / ".outputs.json").read_text())["replicas"] == 2
+
+
 def test_an_executor_is_killed_in_the_middle(store: Path, tmp_path: Path) -> None:
     def train(x: int, folder: str) -> float:
         Path(folder, f"began-{x}-{os.getpid()}").touch()

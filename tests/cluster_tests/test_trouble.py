@@ -57,7 +57,7 @@ def test_too_many_workers_names_the_master(spark: Any, store: Path) -> None:
 # ------------------------------------------------------------------------------------------ executors
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.variant)])
 def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
     store: Path, tmp_path: Path, rank: int
 ) -> None:

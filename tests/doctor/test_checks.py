@@ -129,7 +129,7 @@ def test_frameworks(packages: dict[str, str], environment: dict[str, str], statu
         (0, False, {}, OK, ["none"]),
         (0, True, {}, WARN, ["no GPU answers", "nvidia-smi"]),
         (2, True, {"tensorflow": "2.21.0"}, OK, ["2 on this machine"]),
-        (2, True, {"tensorflow-cpu": "2.21.0"}, WARN, ["cannot use them", "hopsml[tensorflow]"]),
+        (2, True, {"tensorflow-cpu": "2.21.0"}, WARN, ["cannot use them", "[tensorflow]"]),
     ],
 )
 def test_gpus(count: int, has_driver: bool, packages: dict[str, str], status: Status, words: list[str]) -> None:
@@ -236,3 +236,8 @@ def test_addresses(announced: str, source: str, problem: str, needs: Needs, stat
 )
 def test_executors_python(facts: PythonFacts, needs: Needs, status: Status, words: list[str]) -> None:
     says(checks.executors_python(facts, (3, 11, 7), needs), status, *words)
+
+
+def test_people_beside_a_training_are_named() -> None:
+    says(checks.shared_host([]), Status.OK, "nobody else")
+    says(checks.shared_host(["mallory"]), Status.WARN, "mallory has processes", "every interface", "docs/security.md")

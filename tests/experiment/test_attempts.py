@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.held_commits import HeldCommits
-from hopsml.cluster.protocol import Formation
-from hopsml.cluster.resuming import fetch, sources
+from hopsml.cluster.protocol import Formation, Persisted
+from hopsml.cluster.resuming import fetch, fetch_further_fits, sources
 from hopsml.errors import RunError, StorageError
 from hopsml.experiment import taking_up
 from hopsml.experiment.attempts import Begin, Call, Earlier, GoOn, Refuse, decide
@@ -89,11 +89,11 @@ def directory(store: Path, name: str, attempt: int, **more: Any) -> RunDir:
     return made
 
 
-def checkpoint(run_dir: RunDir, folder: Path, step: int, content: str = "state") -> None:
-    source = folder / f"source-{run_dir.run_id}-{step}"
+def checkpoint(run_dir: RunDir, folder: Path, step: int, content: str = "state", fit: int = 1) -> None:
+    source = folder / f"source-{run_dir.run_id}-{fit}-{step}"
     source.mkdir()
     (source / "state.hopsml").write_text(content)
-    checkpoints.commit(source, run_dir.checkpoints, step)
+    checkpoints.commit(source, run_dir.checkpoints_of(fit), step)
 
 
 def test_each_earlier_run_is_taken_up_once(tmp_path: Path) -> None:
@@ -133,6 +133,43 @@ def test_where_a_run_stands_is_looked_up_along_what_it_went_on_from(tmp_path: Pa
     assert taking_up.standing("") == ("", -1)
 
 
+def test_further_fits_are_looked_up_along_what_a_run_went_on_from(tmp_path: Path) -> None:
+    first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 1)
+    second.write_run(record(TRAIN, 2, continues=first.url))
+    third = directory(tmp_path, "app_3", 3, continues=second.url)
+    assert taking_up.further_fits(third.url) == taking_up.further_fits("") == ()
+    checkpoint(first, tmp_path, 4)
+    assert taking_up.further_fits(third.url) == ()
+    for fit, step in ((2, 6), (2, 8), (3, 1)):
+        checkpoint(first, tmp_path, step, fit=fit)
+    assert taking_up.further_fits(third.url) == ((first.url, 2, 8), (first.url, 3, 1))
+    # The second run passed over the first two, and went on in the third.
+    checkpoint(second, tmp_path, 2, fit=3)
+    assert taking_up.further_fits(third.url) == ((first.url, 2, 8), (second.url, 3, 2))
+    assert taking_up.standing(third.url) == (first.url, 4)
+    # The third run trained more in the first: what others have left of the second came of something else.
+    checkpoint(third, tmp_path, 9)
+    assert taking_up.further_fits(third.url) == ()
+
+
+def test_workers_get_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
+    first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
+    checkpoint(first, tmp_path, 4, fit=2)
+    checkpoint(first, tmp_path, 6, fit=2)
+    begins = formation(second, resume_fits=((first.url, 2, 4),))
+    found, passed_over = fetch_further_fits(begins, tmp_path / "fits")
+    assert [str(path.relative_to(found)) for path in Path(found).glob("*/*")] == ["fit-2/step-000000004"]
+    assert not passed_over
+    assert fetch_further_fits(formation(second), tmp_path / "none") == ("", [])
+    checkpoint(second, tmp_path, 9, fit=3)
+    later = formation(second, generation=1, resume_fits=((first.url, 2, 4),))
+    found, _ = fetch_further_fits(later, tmp_path / "later")
+    assert sorted(str(path.relative_to(found)) for path in Path(found).glob("*/*")) == [
+        "fit-2/step-000000004",
+        "fit-3/step-000000009",
+    ]
+
+
 def test_the_first_end_of_a_run_stands(tmp_path: Path) -> None:
     """A driver that was taken for dead, and was not, does not undo what its successor has written."""
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
@@ -153,24 +190,22 @@ def formation(run_dir: RunDir, generation: int = 0, **more: Any) -> Formation:
     return Formation(
         run_id=run_dir.run_id, generation=generation, payload=b"", cluster_json="", leader="", world_size=1,
         run_url=run_dir.url, environment={}, hooks=(), merge_scope=1, scoped_allocator=False, grace_s=0.0, flush_s=0.0,
-        storage_timeout_s=5.0, elastic=True, **{"resume_url": "", **more},
+        elastic=True, **{"resume_url": "", "storage_timeout_s": 5.0, **more},
     )  # fmt: skip
 
 
 def test_an_agent_that_was_cut_off_adds_no_checkpoint_to_a_run_that_goes_on_elsewhere(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
-    problems: list[str] = []
+    told: list[Persisted] = []
 
     async def life() -> None:
-        held = HeldCommits(first.run_id, tmp_path / "agent", "token")
+        held = HeldCommits(first.run_id, tmp_path / "agent", "token", told.append)
         try:
             for step in (3, 5):
                 slot = held.slots.free(held.slot)
                 held.slots.write(slot, step, [b"content"])
                 held.committed(step, slot)
-                await held.persist_last(
-                    formation(first), problems.append, patience_s=60.0
-                )  # of no use: not tried again
+                await held.persist_last(formation(first), patience_s=60.0)  # of no use: not tried again
                 taking_up.end(first.url, second)  # while it was away
         finally:
             await held.close()
@@ -178,31 +213,33 @@ def test_an_agent_that_was_cut_off_adds_no_checkpoint_to_a_run_that_goes_on_else
     (tmp_path / "agent").mkdir()
     asyncio.run(life())
     assert checkpoints.steps(first.checkpoints) == [3]
-    assert len(problems) == 1 and "step 5" in problems[0] and "app_2" in problems[0]
+    assert [(one.step, bool(one.problem)) for one in told] == [(3, False), (5, True)] and "app_2" in told[1].problem
 
 
 def test_the_last_checkpoint_is_tried_again_while_the_store_is_away(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     Path(first.checkpoints).write_text("in the way")  # no directory can be made here
-    problems: list[str] = []
+    told: list[Persisted] = []
 
-    def problem(text: str) -> None:
-        problems.append(text)
-        Path(first.checkpoints).unlink(missing_ok=True)
+    def tell(one: Persisted) -> None:
+        told.append(one)
+        if one.problem:
+            Path(first.checkpoints).unlink()
 
     async def life() -> None:
-        held = HeldCommits(first.run_id, tmp_path / "agent", "token")
+        held = HeldCommits(first.run_id, tmp_path / "agent", "token", tell)
         try:
             slot = held.slots.free(held.slot)
             held.slots.write(slot, 7, [b"content"])
             held.committed(7, slot)
-            await held.persist_last(formation(first), problem, patience_s=30.0)
+            await held.persist_last(formation(first), patience_s=30.0)
         finally:
             await held.close()
 
     (tmp_path / "agent").mkdir()
     asyncio.run(life())
-    assert len(problems) == 1 and checkpoints.steps(first.checkpoints) == [7]
+    assert [(one.step, bool(one.problem), one.missed) for one in told] == [(7, True, 0), (7, False, 1)]
+    assert checkpoints.steps(first.checkpoints) == [7]
 
 
 def test_all_members_begin_with_the_checkpoint_that_the_driver_has_named(tmp_path: Path) -> None:

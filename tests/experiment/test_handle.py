@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hopsml
 from hopsml import experiment
 from hopsml.cluster.run_state import RunState
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
@@ -30,7 +31,7 @@ def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.C
     logdir, metrics = experiment.collective_all_reduce(train, args={"lr": 0.5}, name="digits", num_workers=2)
     assert metrics["lr"] == 0.5 and logdir.endswith("/events")
     shown = capfd.readouterr().err
-    for line in ("waiting for executors", "running", "step 7  loss 0.25", "[rank 0] from the chief"):
+    for line in ("waiting for executors", "RUNNING", "step 7  loss 0.25", "[rank 0] from the chief"):
         assert line in shown
 
 
@@ -45,8 +46,9 @@ def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(progress, "teller", lambda: interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         experiment.collective_all_reduce(lambda: time.sleep(600), num_workers=1)
+    assert hasattr(caught.value, "_render_traceback_")  # a notebook shows no frame of ours
     assert started[0].wait(WAIT_S) and isinstance(started[0].error, RunCancelled)
 
 
@@ -99,6 +101,20 @@ def test_a_value_that_the_driver_cannot_read_is_the_runs_error(store: Path) -> N
         run.result(WAIT_S)
     status = run.directory.read_status()
     assert status is not None and status["state"] == "FAILED"
+
+
+def test_a_local_log_directory_comes_to_the_run_directory(store: Path) -> None:
+    def work() -> dict[str, Any]:
+        folder = hopsml.tensorboard.logdir()
+        Path(folder, "model").mkdir()
+        Path(folder, "model", "f").write_text("x")
+        return {"local": hopsml.tensorboard.local_logdir_bool, "folder": folder}
+
+    result = experiment.collective_all_reduce(work, num_workers=1, local_logdir=True, progress=False)
+    assert result.value["local"] is True and "://" not in result.value["folder"]
+    assert (Path(result.logdir.removeprefix("file://")) / "model" / "f").read_text() == "x"
+    plain = experiment.collective_all_reduce(work, num_workers=1, progress=False)
+    assert plain.value["local"] is False
 
 
 def test_a_metric_that_is_not_there_is_the_runs_error(store: Path) -> None:

@@ -105,6 +105,17 @@ def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
         assert found.ended(found.give(other, number=0, attempt=1, trial_id="t0")).how == "finished"
 
 
+def test_a_trial_whose_process_is_stopped_for_ever_ends_and_its_lane_goes_on(store: Path, tmp_path: Path) -> None:
+    with bench(wait_for_go, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        trial = found.give(lane)
+        psutil.Process(found.began(trial)).suspend()
+        end = found.ended(trial)
+        assert end.how == "died" and "its process was stopped (SIGSTOP) for 3 s" in end.error
+        (tmp_path / "go").touch()
+        assert found.ended(found.give(lane, number=0, attempt=1, trial_id="t0")).how == "finished"
+
+
 def test_more_and_fewer_lanes_and_the_idle_ones_go_first(store: Path, tmp_path: Path) -> None:
     with bench(wait_for_go, 2, folder=str(tmp_path)) as found:
         lanes = [found.joined(), found.joined()]

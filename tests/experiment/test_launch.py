@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import WorkerFailed
+from hopsml.errors import ArgumentError, WorkerFailed
+from hopsml.experiment import rerun
 from tests.cluster import workloads
 from tests.cluster.workloads import living, traces, wait_until
 from tests.experiment.conftest import SLOTS
@@ -28,7 +29,7 @@ def launch(*positional: Any, **named: Any) -> experiment.Result:
 
 
 def states(store: Path) -> list[str]:
-    return [json.loads(path.read_text())["state"] for path in sorted(store.glob("Experiments/*/status.json"))]
+    return [json.loads(path.read_text())["state"] for path in sorted(store.glob("Experiments/*/*/status.json"))]
 
 
 def test_without_a_table_the_function_runs_once(store: Path) -> None:
@@ -46,10 +47,45 @@ def test_lists_are_zipped_and_may_be_more_than_the_slots(store: Path) -> None:
     count = 2 * SLOTS + 1
     result = launch(add, args_dict={"a": list(range(count)), "b": [10 * k for k in range(count)]})
     logdir, metrics = result
-    assert metrics is None and logdir == f"file://{store}/Experiments"
+    assert metrics is None and logdir == result.run_dir == f"file://{store}/Experiments/{result.run_id}"
     assert [run.metrics["sum"] for run in result.runs] == [11 * k for k in range(count)]
-    assert len({run.run_dir for run in result.runs}) == count
+    assert [run.run_dir for run in result.runs] == [f"{logdir}/a={k}&b={10 * k}" for k in range(count)]
     assert states(store) == ["FINISHED"] * count
+
+
+def test_several_combinations_are_one_experiment(store: Path) -> None:
+    def work(a: int, b: str) -> dict[str, Any]:
+        print("working", a)
+        return {"sum": a, "id": os.environ["ML_ID"]}
+
+    result = launch(work, {"a": [1, 1, 2], "b": ["x", "x", "y/z"]}, "several", False, "text", "sum")
+    (root,) = store.glob("Experiments/*")
+    assert result.run_dir == f"file://{root}"
+    folders = ["a=1&b=x", "a=1&b=x.2", "a=2&b=y%2Fz"]
+    assert sorted(path.name for path in root.iterdir() if "=" in path.name) == folders
+    summary = json.loads((root / ".summary.json").read_text())["combinations"]
+    assert [one["parameters"] for one in summary] == [{"a": 1, "b": "x"}, {"a": 1, "b": "x"}, {"a": 2, "b": "y/z"}]
+    assert [one["outputs"]["sum"] for one in summary] == [1, 1, 2]
+    record, status = (json.loads((root / name).read_text()) for name in ("run.json", "status.json"))
+    assert record["name"] == "several" and record["description"] == "text" and record["combinations"] == folders
+    assert record["arguments"] == {"a": [1, 1, 2], "b": ["x", "x", "y/z"]}
+    assert status["state"] == "FINISHED" and len(status["workers"]) == 3
+    assert (root / "environment.json").exists()
+    for name, run in zip(folders, result.runs, strict=True):
+        assert json.loads((root / name / ".hparams.json").read_text()) == {"a": run.metrics["sum"], "b": run_b(name)}
+        assert json.loads((root / name / ".outputs.json").read_text())["id"] == root.name  # as published code reads it
+        assert (root / name / "code" / "function.pickle").exists()
+        assert "working" in (root / name / "logs" / "g0-rank0.log").read_text()
+    with pytest.raises(ArgumentError, match="several combinations: take one of them by its folder"):
+        rerun.build(result)
+    assert [run["sum"] for run in json.loads(result.json())["runs"]] == [1, 1, 2]
+    assert result.summary().count("state  ") == 3 and result.summary().endswith(result.run_dir)
+    again = rerun.rerun(result.runs[2], progress=False)
+    assert again.result.metrics["sum"] == 2
+
+
+def run_b(name: str) -> str:
+    return "y/z" if "y" in name else "x"
 
 
 def test_old_spellings_are_accepted(store: Path) -> None:
@@ -76,3 +112,22 @@ def test_a_combination_that_fails_ends_the_others(store: Path, tmp_path: Path) -
     found = traces(tmp_path, 1)[0]
     wait_until(lambda: not living([found.worker, found.child]), "the other's end")
     assert states(store) == ["FAILED", "CANCELLED"]
+    (whole,) = (json.loads(path.read_text()) for path in store.glob("Experiments/*/status.json"))
+    assert whole["state"] == "FAILED" and whole["raised"] and "ValueError: combination 0" in whole["error"]
+
+
+def test_what_has_no_effect_is_said(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    experiment.launch(add, {"a": [1]}, "old", False, ["hdfs:///Resources/x"], "text")
+    assert "versioned_resources=['hdfs:///Resources/x'] has no effect" in capfd.readouterr().err
+    record = json.loads(next(store.glob("Experiments/*/run.json")).read_text())
+    assert record["description"] == "text"
+    experiment.launch(add, {"a": [1]})
+    assert "no effect" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_metric_key_that_is_not_returned_is_refused(store: Path, count: int) -> None:
+    with pytest.raises(
+        ArgumentError, match="metric_key='accuracy' is not among what the training function returned: sum"
+    ):
+        launch(add, {"a": list(range(count))}, "name", False, None, "accuracy")

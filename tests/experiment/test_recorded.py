@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,39 @@ def test_how_many_local_workers_there_are_at_a_time(monkeypatch):
     monkeypatch.setenv("HOPSML_LOCAL_SLOTS", "many")
     with pytest.raises(ArgumentError, match="a whole number from 1"):
         profiles.load("local")
+
+
+def test_begin_and_end_record_what_the_driver_does_between_them(project: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"call experiment\.begin"):
+        experiment.end()
+    run_dir = experiment.begin("pi", description="by hand")
+    with pytest.raises(RuntimeError, match="under way already"):
+        experiment.begin()
+    experiment.end(3.14)
+    assert read(run_dir, "status.json")["state"] == "FINISHED"
+    assert read(run_dir, ".outputs.json") == {"metric": 3.14} and read(run_dir, "run.json")["name"] == "pi"
+    with pytest.raises(ArgumentError, match=r"begin\(local_logdir=True\)"):
+        experiment.begin(local_logdir=True)
+    assert experiment.begin("again") != run_dir
+    experiment.end()
+
+
+def test_begin_without_end_is_cancelled_at_the_programs_end(project: Path) -> None:
+    code = "from hopsml import experiment; print(experiment.begin('left open'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    status = read(done.stdout.strip(), "status.json")
+    assert status["state"] == "CANCELLED" and "without experiment.end()" in str(status["error"])
+
+
+def test_older_names_say_what_there_is_instead() -> None:
+    for name in ("mirrored", "parameter_server", "train_and_evaluate"):
+        with pytest.raises(
+            AttributeError, match=f"experiment.{name} is not there; use experiment.collective_all_reduce"
+        ):
+            getattr(experiment, name)
+    with pytest.raises(TypeError, match=r"a notebook with horovod in it.*collective_all_reduce"):
+        experiment.horovod("/Projects/p/Jupyter/hvd.ipynb")
+    with pytest.raises(TypeError, match="a notebook with horovod in it"):
+        experiment.horovod(notebook="hvd.ipynb")
+    with pytest.raises(TypeError, match="the training function is 3"):
+        experiment.horovod(3)

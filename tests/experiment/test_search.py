@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import pickle
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,13 @@ import pytest
 
 import hopsml
 from hopsml import Searchspace, experiment
-from hopsml.errors import ArgumentError, ArgumentTypeError, RunCancelled, RunError
+from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunCancelled, RunError
 from hopsml.experiment import rerun
+from hopsml.experiment.search import submit_continued
+from hopsml.experiment.searches import call as calls
+from hopsml.experiment.searches import learned, recorded
+from hopsml.experiment.searches.handle import SearchRun
+from hopsml.storage.run_dir import RunDir
 from tests import clock
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
@@ -106,7 +114,11 @@ def test_the_study_and_its_plots(store: Path) -> None:
         2: pytest.approx(2 * study.trials[0].value),
     }  # type: ignore[operator]
     for kind in ("parallel_coordinates", "optimization_history", "slice", "contour", "intermediate_values"):
-        assert result.plot(kind).data, kind
+        figure = result.plot(kind)
+        assert figure.data, kind
+        layout = figure.layout  # the page's own ground, in a light and in a dark theme
+        assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)" and layout.font.color == "#727983", kind
+        assert all(axis.gridcolor == "rgba(128,128,128,0.25)" for axis in figure.select_xaxes()), kind
     with pytest.raises(ArgumentError, match="there is no such plot"):
         result.plot("pie")
 
@@ -119,6 +131,29 @@ def test_grid_is_as_long_as_it_is(store: Path) -> None:
         num_trials=None,
     )
     assert result.value == 60 and result.config == {"a": 2, "b": 30} and result.counts["completed"] == 4
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"searcher": "asha", "num_trials": 8},
+        {"searcher": "asha", "num_trials": None, "searcher_args": {"num_trials": 8}},
+        {"searcher": "hyperband", "num_trials": 8, "searcher_args": {"max_budget": 4, "eta": 2}},
+    ],
+)
+def test_a_number_of_trials_counts_configurations_where_they_are_tried_again(
+    store: Path, given: dict[str, Any]
+) -> None:
+    result = search(lambda x, y, budget: x + budget / 1000, **given)
+    frame = result.trials
+    configurations = frame[["params_x", "params_y"]].drop_duplicates()
+    assert len(configurations) == 8 and len(frame) > 8 and set(frame["state"]) == {"completed"}
+    assert frame["params_budget"].max() == 4
+    record = read(folder(result) / "run.json")["search"]
+    assert record["num_trials"] == given["num_trials"]
+    if given["num_trials"] and given["searcher"] == "asha":
+        more = experiment.continue_search(result, num_trials=2, progress=False).trials
+        assert len(more[["params_x", "params_y"]].drop_duplicates()) == 10
 
 
 def test_arguments_that_all_trials_share(store: Path) -> None:
@@ -234,19 +269,47 @@ def test_cancelled_and_continued(store: Path) -> None:
     assert more.counts["completed"] + more.counts["stopped"] == 4
 
 
+def test_of_several_that_go_on_with_a_search_at_once_one_does(store: Path) -> None:
+    first = search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=1)
+
+    def go_on(_: int) -> SearchRun | str:
+        try:
+            return submit_continued(first, num_trials=1, progress=False)
+        except ArgumentError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(go_on, range(4)))
+    (run,) = [answer for answer in answers if not isinstance(answer, str)]
+    refused = [answer for answer in answers if isinstance(answer, str)]
+    assert len(refused) == 3 and all("goes on in process" in told or "is under way" in told for told in refused)
+    assert len(run.result(30).trials) == 2
+    assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 3
+
+
+def test_a_search_can_be_gone_on_with_after_a_try_that_never_began(store: Path) -> None:
+    first = search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=1)
+    directory, lines = RunDir(first.run_dir), recorded.lines_of(RunDir(first.run_dir))
+    with pytest.raises(NotEnoughSlots), recorded.claimed(directory, lines):
+        raise NotEnoughSlots("no executor came")
+    with recorded.claimed(directory, lines), pytest.raises(ArgumentError, match="goes on in process"):
+        recorded.claimed(directory, lines).__enter__()
+    (claim,) = folder(first).glob("continued-*.json")
+    gone = {**read(claim)["process"], "pid": 1 << 22, "process_started": 1}
+    claim.write_text(json.dumps({"process": gone}))  # killed between its claim and its first line of the journal
+    assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 2
+
+
 def test_a_search_learns_from_another(store: Path) -> None:
-    first = search(bowl, metric="height", direction="min", num_trials=5)
-    second = search(
-        bowl,
-        metric="height",
-        direction="min",
-        searcher="tpe",
-        num_trials=2,
-        warm_start=[first, {"config": {"x": 0.25, "y": 2}, "value": 0.0}],
-    )
-    assert len(second.trials) == 2
+    known = [{"config": {"x": x / 12, "y": y}, "value": bowl(x / 12, y)["height"]} for x in range(13) for y in range(5)]
+    options: dict[str, Any] = {"searcher": "tpe", "num_trials": 4, "max_executors": 1, "seed": 3}
+    options |= {"metric": "height", "direction": "min"}
+    cold = search(bowl, **options)
+    learned = search(bowl, warm_start=[cold, *known], **options)
+    # A height below 1 means the best of the five values of y: at the beginning nobody but who has learned knows it.
+    assert max(row["value"] for row in cold.rows) > 1.0 > max(row["value"] for row in learned.rows)
     with pytest.raises(ArgumentError, match="warm_start"):
-        search(lambda z: z, {"z": ("DOUBLE", [0, 1])}, warm_start=first)
+        search(lambda z: z, {"z": ("DOUBLE", [0, 1])}, warm_start=cold)
 
 
 # -------------------------------------------------------------------------------------------------- what goes wrong
@@ -270,6 +333,16 @@ def test_no_best_of_nothing(store: Path) -> None:
     with pytest.raises(RunError, match=r"(?s)found nothing.*ZeroDivisionError") as caught:
         search(lambda x, y: 1 / 0, retries=0)
     assert read(Path(caught.value.run_dir.removeprefix("file://")) / "status.json")["state"] == "FAILED"  # type: ignore[union-attr]
+
+
+def test_what_every_trial_misses_is_said_with_the_remedy(store: Path) -> None:
+    def train(x: float) -> float:
+        import xgboost_of_mine
+
+        return float(xgboost_of_mine.train(x))
+
+    with pytest.raises(RunError, match=r"(?s)found nothing.*Remedy: 'xgboost_of_mine' is not on .*pip install"):
+        search(train, {"x": ("DOUBLE", [0.0, 1.0])}, num_trials=2, retries=0)
 
 
 @pytest.mark.parametrize(
@@ -354,3 +427,55 @@ def test_a_search_of_a_newer_version_and_a_changed_file(store: Path) -> None:
     pickle.write_bytes(pickle.read_bytes() + b"x")
     with pytest.raises(ArgumentError, match="changed or damaged"):
         experiment.continue_search(result, num_trials=1)
+
+
+# ---------------------------------------------------------------------- secrets, and other people's pickles
+
+
+class Bomb:
+    """What runs code when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.target.touch, ()
+
+
+def test_learning_from_another_search_runs_nothing_of_its_files(store: Path, tmp_path: Path) -> None:
+    space = {"x": ("DOUBLE", [0, 1]), "y": ("DISCRETE", [1, 2])}
+    first = search(lambda x, y: x - y, space, num_trials=4)
+    directory = folder(first)
+    forged = pickle.dumps(Bomb(tmp_path / "was-run"))
+    (directory / "code/search.pickle").write_bytes(forged)
+    (directory / "code/function.pickle").write_bytes(forged)
+    record = json.loads((directory / "run.json").read_text())
+    record["search"]["pickle_sha256"] = record["payload_sha256"] = hashlib.sha256(forged).hexdigest()
+    (directory / "run.json").write_text(json.dumps(record))
+    known = learned.learned_from(first.run_dir, calls.searchspace(space), "max")
+    assert not (tmp_path / "was-run").exists()
+    assert sorted((config["x"], outcome.score) for config, outcome in known) == sorted(
+        (row["config"]["x"], row["value"]) for row in first.rows
+    )
+
+
+def test_a_search_goes_on_with_a_secret_that_its_files_do_not_hold(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(x: float, api_key: str) -> float:
+        assert api_key == "s3cr3t-31415"
+        return x
+
+    first = search(train, {"x": ("DOUBLE", [0, 1])}, num_trials=2, args={"api_key": "s3cr3t-31415"})
+    for path in folder(first).rglob("*"):
+        assert path.is_dir() or b"s3cr3t-31415" not in path.read_bytes(), path
+    with pytest.raises(ArgumentError, match="set HOPSML_SECRET_API_KEY"):
+        experiment.continue_search(first, num_trials=1, progress=False)
+    monkeypatch.setenv("HOPSML_SECRET_API_KEY", "s3cr3t-31415")
+    again = experiment.continue_search(first, num_trials=1, progress=False)
+    assert len(again.rows) == 3 and {row["state"] for row in again.rows} == {"completed"}
+
+
+def test_a_secret_in_a_search_space_is_refused_with_the_remedy(store: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"would write down a secret \(api_key\).*pass it among args="):
+        search(lambda api_key: 1.0, {"api_key": ("CATEGORICAL", ["s3cr3t-1", "s3cr3t-2"])}, num_trials=2)

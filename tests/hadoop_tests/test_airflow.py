@@ -90,6 +90,7 @@ def application_in(output: str) -> str:
     return str(found[-1])
 
 
+@pytest.mark.variant  # of tests/airflow_tests/test_pipeline.py, on YARN
 def test_the_pipeline_goes_on_after_a_kill_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
     before = known(hadoop)
     file = str(ROOT / "airflow_dags" / "digits_pipeline.py")
@@ -116,6 +117,7 @@ def test_the_pipeline_goes_on_after_a_kill_in_the_middle(hadoop: Hadoop, airflow
     assert filesystem.exists(card.replace("model.json", "model/saved_model.pb"))
 
 
+@pytest.mark.variant  # of tests/airflow_tests/test_yarn_jobs.py, with a real YARN behind it
 def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
     hadoop: Hadoop, airflow: Airflow, tmp_path: Path
 ) -> None:
@@ -149,6 +151,7 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
     assert states(hadoop, before) == {application: "KILLED"}
 
 
+@pytest.mark.variant  # of the operator above it, deferred
 def test_a_trigger_follows_an_application_over_restarts_of_triggerer_and_resource_manager(
     hadoop: Hadoop, airflow: Airflow, tmp_path: Path
 ) -> None:

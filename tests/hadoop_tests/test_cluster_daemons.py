@@ -67,7 +67,9 @@ def test_two_nodes_run_and_offer_gpus(hadoop: Hadoop) -> None:
         assert {entry["name"]: entry["value"] for entry in offered}["yarn.io/gpu"] == 2
 
 
-@pytest.mark.parametrize("name", ["dn1", "nn", "nm2", "rm"])
+@pytest.mark.parametrize(
+    "name", ["nn", *(pytest.param(name, marks=pytest.mark.variant) for name in ("dn1", "nm2", "rm"))]
+)
 def test_a_killed_daemon_comes_back_at_the_same_address(hadoop: Hadoop, client: Client, folder: str, name: str) -> None:
     write(client, f"{folder}/data")
     pid, ports = hadoop.state.pids[name], dict(hadoop.state.ports[name])
@@ -80,12 +82,14 @@ def test_a_killed_daemon_comes_back_at_the_same_address(hadoop: Hadoop, client: 
     assert read(Client(hadoop.namenode_url), f"{folder}/data") == CONTENT
 
 
+@pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_a_dead_datanode_leaves_files_readable(hadoop: Hadoop, client: Client, folder: str) -> None:
     write(client, f"{folder}/data")
     hadoop.kill("dn1")
     assert read(client, f"{folder}/data") == CONTENT, "each block lies on both DataNodes"
 
 
+@pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_a_silent_nodemanager_is_lost_and_found(hadoop: Hadoop) -> None:
     hadoop.kill("nm1", signal.SIGSTOP)
     assert hadoop.frozen("nm1")
@@ -95,6 +99,7 @@ def test_a_silent_nodemanager_is_lost_and_found(hadoop: Hadoop) -> None:
     assert hadoop.resource_manager.nodes()[host]["state"] == "RUNNING"
 
 
+@pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_one_more_node_and_one_that_is_decommissioned(hadoop: Hadoop) -> None:
     assert hadoop.add_nodemanager() == "nm3"
     hadoop.decommission("nm3", 5)
@@ -106,6 +111,7 @@ def test_one_more_node_and_one_that_is_decommissioned(hadoop: Hadoop) -> None:
     assert hadoop.names("nm") == ["nm1", "nm2"]
 
 
+@pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_trouble_of_every_kind_is_undone(hadoop: Hadoop, client: Client, folder: str) -> None:
     write(client, f"{folder}/data")
     hadoop.dfsadmin("-safemode", "enter")
@@ -118,6 +124,7 @@ def test_trouble_of_every_kind_is_undone(hadoop: Hadoop, client: Client, folder:
     assert not any(map(hadoop.frozen, hadoop.names()))
 
 
+@pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_a_cluster_that_is_whole_costs_next_to_nothing(hadoop: Hadoop) -> None:
     began = clock.awake()
     hadoop.make_whole()
@@ -177,6 +184,7 @@ def gone(home: Path) -> bool:
     return not daemons.processes_of(home) and not home.exists()
 
 
+@pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_a_cluster_goes_with_a_starter_that_is_killed(starter: tuple[subprocess.Popen[str], Path]) -> None:
     process, home = starter
     process.kill()
@@ -191,6 +199,7 @@ def test_an_orderly_stop_leaves_nothing(starter: tuple[subprocess.Popen[str], Pa
     assert gone(home)
 
 
+@pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_a_daemon_that_cannot_start_is_named_with_its_log(hadoop: Hadoop, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
     with pytest.raises(HadoopError, match=r"NameNode could not be formatted: (.|\n)*ClassNotFoundException"):

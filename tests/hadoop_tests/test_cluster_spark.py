@@ -38,6 +38,7 @@ def test_cluster_mode_tells_the_truth(
     assert "TOTAL 328350" in hadoop.application_logs(done.app_id)
 
 
+@pytest.mark.variant  # of the tool alone
 def test_a_killed_application_is_killed(hadoop: Hadoop) -> None:
     conf = hadoop.spark_conf(executors=1)
     command = spark.submit_command(JOBS / "outcome.py", "sleep", conf=conf)
@@ -70,6 +71,7 @@ def profile(name: str) -> dict[str, str]:
     return {key: str(value) for key, value in yaml.safe_load(text)["spark"].items()}
 
 
+@pytest.mark.variant  # of test_yarn_jobs.py, without hopsml
 def test_four_executors_hold_four_different_gpus_and_a_lost_one_is_replaced(hadoop: Hadoop, tmp_path: Path) -> None:
     """YARN itself gives two executors of a node the same GPU; the script that the profile ships must not.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from hopsml import experiment
+from hopsml.errors import RunCancelled
 from hopsml.storage import filesystem
 from tests import clock
 from tests.cli.conftest import Cli, cli
@@ -51,6 +52,28 @@ def test_runs_are_recorded_listed_repeated_and_deleted_in_hdfs(project: str, cli
     assert cli("runs", "rm", run.run_id, "--yes").status == 0
     assert not filesystem.exists(run.run_dir)
     assert [row["run_id"] for row in json.loads(cli("runs", "ls", "--json").out)] == [rows[0]["run_id"]]
+
+
+def test_a_run_whose_directory_is_in_hdfs_is_watched_and_cancelled(project: str, cli: Cli) -> None:
+    def train() -> None:
+        import time
+
+        import hopsml
+
+        for step in range(600):
+            hopsml.report(step=step, loss=0.5)
+            time.sleep(0.1)
+
+    run = experiment.submit(train, num_workers=1, progress=False)
+    deadline = clock.awake() + 60
+    while "loss=0.5" not in (said := cli("status", run.run_id)).out:
+        assert clock.awake() < deadline, said
+        time.sleep(0.2)
+    assert "RUNNING" in said.out and "loss" in cli("metrics", run.run_id, "--last", "1").out
+    ended = cli("cancel", run.run_id)
+    assert (ended.status, ended.out) == (0, f"{run.run_id}: CANCELLED\n"), ended.err
+    with pytest.raises(RunCancelled, match="hopsml cancel"):
+        run.result(60)
 
 
 def test_the_doctor_finds_the_cluster_well(project: str, cli: Cli) -> None:

@@ -195,6 +195,7 @@ def test_a_frozen_namenode_ends_every_call_in_time(hadoop: Any, either: str, tmp
     assert [entry.name for entry in system.list_dir(either)] == ["f"]
 
 
+@pytest.mark.variant  # of one that is frozen
 def test_killed_and_revived_namenode(hadoop: Any, folder: str) -> None:
     system = for_url(folder, timeout_s=20)
     system.write_bytes(urls.join(folder, "f"), b"kept")
@@ -313,3 +314,17 @@ def test_errors_are_storage_errors(folder: str) -> None:
     for_url(folder).write_bytes(urls.join(folder, "f"), b"x")
     with pytest.raises(PathExists):
         for_url(folder).make_dirs(urls.join(folder, "f"))
+
+
+def test_on_hdfs_too_a_run_is_as_open_as_it_was_asked_for(both: list[str]) -> None:
+    for store in both:
+        for share, folder_mode, file_mode in ((None, 0o700, 0o600), ("group", 0o750, 0o640)):
+            run = run_dir.claim(f"{store}/{share}", "app_1", {"name": "x"}, share=share)
+            system = for_url(run.url)
+            system.write_bytes(f"{run.url}/code/x", b"x")
+            system.append_bytes(f"{run.url}/journal/deep/y", b"y")
+            system.upload(__file__, f"{run.url}/checkpoints/step-1/z")
+            system.make_dirs(f"{run.url}/events/deep")
+            found = [system.status(run.url), *filesystem.walk(run.url)]
+            assert {one.permission for one in found if one.is_dir} == {folder_mode}, found
+            assert {one.permission for one in found if not one.is_dir} == {file_mode}, found

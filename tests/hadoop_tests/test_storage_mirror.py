@@ -75,6 +75,7 @@ def _is_complete(url: str, step: int) -> bool:
     return checkpoints.is_complete(urls.join(url, "checkpoints", f"step-{step:09d}"))
 
 
+@pytest.mark.variant  # of a NameNode that is frozen
 def test_a_namenode_killed_and_revived(hadoop: Any, folder: str, tmp_path: Path) -> None:
     training, messages = Training(tmp_path), queue.SimpleQueue[dict[str, Any]]()
     training.work()
@@ -145,6 +146,7 @@ def test_a_datanode_killed_while_it_mirrors(hadoop: Any, folder: str, tmp_path: 
         assert training.is_mirrored(folder)
 
 
+@pytest.mark.variant  # of a NameNode that is frozen
 def test_a_datanode_frozen_while_it_mirrors(hadoop: Any, folder: str, tmp_path: Path) -> None:
     """Writes that meet it do not end by themselves for minutes: the deadline ends them, and they are done
     again.

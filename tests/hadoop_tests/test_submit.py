@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[2]
 GATE = Path(__file__).parent / "jobs" / "gate.py"
+ELASTIC = Path(__file__).parent / "jobs" / "elastic.py"
 MARK = "HOPSML_TEST_SUBMIT"
 BEFORE, BEHIND = "before the gate: äöü\n", "behind the gate, no newline"
 
@@ -127,6 +130,26 @@ def test_followed_to_a_good_end(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) 
     assert (again.ended(), again.out) == (0, BEFORE + BEHIND)
 
 
+@pytest.mark.variant  # of tests/chaos/test_yarn.py, with the settings of the profile and GPUs
+def test_the_profile_with_dynamic_allocation_runs_an_elastic_training(
+    hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path
+) -> None:
+    """It begins without an executor, as far as the profile goes; only sizes, paths and the patience are the test's."""
+    for path in (ROOT / "conf").iterdir():
+        if path.name != "README.md":
+            shutil.copy(path, tmp_path / "conf")
+    settings = hadoop.spark_conf()
+    del settings["spark.executor.instances"], settings["spark.master"]
+    settings |= {"spark.executorEnv.HOPSML_GPUS_PER_EXECUTOR": "1", "spark.dynamicAllocation.executorIdleTimeout": "4s"}
+    small = yaml.safe_dump({"extends": "yarn-dynamic", "spark": settings})
+    (tmp_path / "conf" / "dynamic-here.yaml").write_text(small)
+    submit = hopsml("submit", str(ELASTIC), "--profile", "dynamic-here", "--num-workers", "3")
+    assert submit.ended(200) == 0, f"{submit.out}\n{submit.err}"
+    value = json.loads(submit.out.splitlines()[-1])
+    assert len(value["worlds"]) == 40 and value["worlds"][-1] == 2, submit.err
+    assert value["gpu"] in ("0", "1")
+
+
 def output(application_id: str, offset: int = 0) -> str:
     part = logs.read(ResourceManager.of_environment().application(application_id), "stdout", offset)
     return part.text if part is not None else ""
@@ -149,6 +172,7 @@ def test_a_script_that_fails(hopsml: Hopsml, tmp_path: Path) -> None:
     assert "stderr" not in submit.err  # the script has said why
 
 
+@pytest.mark.variant  # of tests/submission, on YARN
 def test_a_full_queue_and_an_end_from_outside(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) -> None:
     """One application has the better part of both nodes: the next one waits, says why, and gives up when it is told to."""
     large = [f"--conf=spark.{role}.memory=5g" for role in ("driver", "executor")]
@@ -181,7 +205,12 @@ def used_mb(hadoop: Hadoop) -> int:
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"), [(signal.SIGINT, "running"), (signal.SIGTERM, "listed"), (signal.SIGTERM, "early")]
+    ("number", "moment"),
+    [
+        (signal.SIGINT, "running"),
+        pytest.param(signal.SIGTERM, "listed", marks=pytest.mark.variant),
+        pytest.param(signal.SIGTERM, "early", marks=pytest.mark.variant),
+    ],
 )
 def test_a_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: signal.Signals, moment: str) -> None:
     """While the driver runs, as soon as YARN lists the application, and before spark-submit has got that far."""
@@ -198,6 +227,7 @@ def test_a_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: s
     assert said[moment] in submit.err
 
 
+@pytest.mark.variant  # of cluster mode, above
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_client_mode_leaves_nothing_behind(hopsml: Hopsml, tmp_path: Path, number: signal.Signals) -> None:
     submit = hopsml("submit", str(GATE), str(tmp_path / "never"), "ok", "--profile", "here", "--tag", f"c{int(number)}")
@@ -211,6 +241,7 @@ def test_client_mode_leaves_nothing_behind(hopsml: Hopsml, tmp_path: Path, numbe
     wait_until(lambda: yarn.application(found.id).over, 30)
 
 
+@pytest.mark.variant  # of tests/yarn, on YARN
 def test_a_resource_manager_that_is_frozen_or_knows_nothing(hadoop: Hadoop, hopsml: Hopsml) -> None:
     yarn = ResourceManager.of_environment(timeout_s=1.0)
     with pytest.raises(ApplicationNotFound, match="knows no application_1_0001"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hopsml.storage import filesystem
+from hopsml.storage import filesystem, urls
 from tests.hadoop_tests.conftest import Hadoop
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(240)]
@@ -45,6 +45,7 @@ def python(tmp_path: Path) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.variant  # two minutes; its parts are in tests/submission
 def test_packed_once_and_used_by_driver_and_executors(hadoop: Hadoop, python: Path, tmp_path: Path) -> None:
     store = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
     settings = hadoop.spark_conf(executors=1)
@@ -95,4 +96,4 @@ def test_packed_once_and_used_by_driver_and_executors(hadoop: Hadoop, python: Pa
     assert again.returncode == 0, again.stderr
     assert "packing" not in again.stderr
     assert filesystem.for_url(archive).status(archive) == status
-    assert len(filesystem.for_url(archive).list_dir(f"{store}/environments")) == 2
+    assert len(filesystem.for_url(archive).list_dir(urls.parent(archive))) == 2

@@ -69,7 +69,7 @@ FAILURES = [
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("deploy_mode", ["cluster", "client"])
+@pytest.mark.parametrize("deploy_mode", ["cluster", pytest.param("client", marks=pytest.mark.variant)])
 def test_a_job_succeeds_with_one_gpu_for_each_worker(hadoop, settings, deploy_mode, monkeypatch):
     monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
     done = hadoop.submit(JOBS / "train.py", "succeed", conf=settings, deploy_mode=deploy_mode)
@@ -96,6 +96,7 @@ def test_a_worker_that_fails_fails_the_application(hadoop, settings, how, deploy
     wait_until(lambda: not left(settings), 10)
 
 
+@pytest.mark.variant  # of test_submit.py, with GPUs
 @pytest.mark.timeout(300)
 def test_an_application_that_yarn_kills_leaves_no_process(hadoop, settings):
     command = spark.submit_command(JOBS / "train.py", "hang", conf=settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from tests import clock
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Cell:
     text: str = ""
     error: str = ""
     message: str = ""
+    traceback: str = ""  # as it is shown, without its colours
     is_over: bool = False
 
     def take(self, message: dict[str, Any]) -> None:
@@ -44,6 +47,7 @@ class Cell:
                 self.text += content["text"]
             case "error":
                 self.error, self.message = content["ename"], content["evalue"]
+                self.traceback = _COLOUR.sub("", "\n".join(content["traceback"]))
             case "status" if content["execution_state"] == "idle":
                 self.is_over = True
 

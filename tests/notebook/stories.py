@@ -57,8 +57,21 @@ def closed(phase: Phase, error: BaseException | None = None, **outputs: Any) -> 
     return story
 
 
-def look(story: Story, found: dict[int, MemberView] | None = None, at: float = BEGAN + 30, size: int = 2) -> RunView:
+def look(
+    story: Story,
+    found: dict[int, MemberView] | None = None,
+    at: float = BEGAN + 30,
+    size: int = 2,
+    is_told: bool = False,
+) -> RunView:
     """What is shown at that time."""
     return view_of(
-        story, found or {}, size=size, title="digits", run_id="app_1", run_dir="hdfs://nn/Experiments/app_1", now=at
+        story,
+        found or {},
+        size=size,
+        title="digits",
+        run_id="app_1",
+        run_dir="hdfs://nn/Experiments/app_1",
+        now=at,
+        is_told=is_told,
     )

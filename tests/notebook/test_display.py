@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
+from hopsml import tracebacks
 from hopsml.cluster.gang import Phase
 from hopsml.cluster.run_state import Change, RunState
+from hopsml.errors import WorkerFailed
 from hopsml.experiment import progress
-from hopsml.notebook import display
+from hopsml.notebook import display, frontend
 from hopsml.notebook.display import Bundle, RunDisplay
 from tests import clock
 
@@ -72,7 +76,7 @@ def test_a_flood_of_reports_makes_four_updates_a_second_and_the_last_state_is_sh
     took = time.monotonic() - began
     assert len(front_end.sent) <= 3 + took / display.INTERVAL_S
     last = front_end.sent[-1][1]["text/plain"]  # shown when ``publish`` returned
-    for part in ("finished", "step 19 999", "result: accuracy 0.75", "the last word"):
+    for part in ("FINISHED", "step 19 999", "result: accuracy 0.75", "the last word"):
         assert part in last
 
 
@@ -80,7 +84,7 @@ def test_the_clock_goes_on_without_news(state: RunState, front_end: FrontEnd, mo
     monkeypatch.setattr(display, "CLOCK_S", 0.02)
     monkeypatch.setattr(display, "INTERVAL_S", 0.01)
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
-    front_end.wait_for("starting, 0.1 s")
+    front_end.wait_for("WAITING, 0.1 s")
 
 
 def test_a_run_that_is_closed_already_is_shown_so(state: RunState, front_end: FrontEnd) -> None:
@@ -138,3 +142,47 @@ def test_without_a_display_there_are_lines(monkeypatch: pytest.MonkeyPatch, stat
     monkeypatch.setattr(display, "RunDisplay", Refusing)
     monkeypatch.setattr(progress.frontend, "is_live", lambda: True)
     assert isinstance(progress.teller()(state, "digits", DIRECTORY), progress.LineProgress)
+
+
+# -- an error that is shown beside the display
+
+
+def failed() -> WorkerFailed:
+    return WorkerFailed("m", rank=1, host="node-1", cause="ValueError: bad", log_tail="the end of its log\n")
+
+
+def test_what_the_error_says_below_its_cell_is_taken_out_of_the_display_there_and_nowhere_else(
+    state: RunState, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frontend, "cell", lambda: 3)
+    state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
+    error = failed()
+    state.publish(Change("closed", error=error))
+    assert "ValueError: bad" in front_end.sent[-1][1]["text/plain"]
+    before = len(front_end.sent)
+    monkeypatch.setattr(frontend, "cell", lambda: 4)  # ``run.result()`` in another cell
+    for tell in tracebacks.on_render:
+        tell(error)
+    assert len(front_end.sent) == before
+    monkeypatch.setattr(frontend, "cell", lambda: 3)
+    for tell in tracebacks.on_render:
+        tell(ValueError("another one"))
+        tell(error)
+    _, bundle, update = front_end.sent[-1]
+    assert update and "FAILED" in bundle["text/plain"] and not any("bad" in text for text in bundle.values())
+
+
+def test_neither_a_display_nor_its_error_is_kept_when_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, error = RunState("app_1", 1), failed()
+    state.observe(RunDisplay(state, "digits", DIRECTORY, FrontEnd()).show())
+    state.publish(Change("closed", error=error))
+    gone = weakref.ref(error)
+    del state, error
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_error_that_is_none_of_ours_is_shown_too(state: RunState, front_end: FrontEnd) -> None:
+    state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
+    state.publish(Change("closed", error=MemoryError("no room")))
+    assert "FAILED" in front_end.sent[-1][1]["text/plain"] and "no room" in front_end.sent[-1][1]["text/plain"]

@@ -59,11 +59,11 @@ def test_a_run_is_one_display_updated_in_place_and_its_cell_can_be_run_again(not
     call = "result = experiment.collective_all_reduce(train, args={'lr': 0.5}, name='digits', num_workers=2)"
     first = notebook.run(call)
     assert not first.error and first.text == ""  # the display instead of lines
-    assert first.display[0].startswith("digits (local-") and "starting" in first.display[0]
+    assert first.display[0].startswith("digits (local-") and "WAITING" in first.display[0]
     last = first.display[-1]
-    for part in ("): finished, ", "step 5", "loss 0.1", "result: accuracy 0.5", "line 5", "run directory: file://"):
+    for part in ("): FINISHED, ", "step 5", "loss 0.1", "result: accuracy 0.5", "line 5", "run directory: file://"):
         assert part in last, last
-    assert [line.split()[-2] for line in last.splitlines() if line[:2] in ("0 ", "1 ")] == ["finished", "finished"]
+    assert [line.split()[1] for line in last.splitlines() if line[:2] in ("0 ", "1 ")] == ["FINISHED", "FINISHED"]
     notebook.run("factor = 2")  # another cell: the name is captured as it is now
     again = notebook.run(call)
     assert "result: accuracy 1" in again.display[-1] and "line 10" in again.display[-1]
@@ -80,15 +80,63 @@ def test_a_run_that_is_submitted_is_shown_on_in_its_own_cell_while_others_run(no
     assert "result: metric 5" in begun.display[-1] and other.text == "another cell\n" and not other.displays
 
 
-def test_a_failure_shows_the_log_of_the_rank_that_failed(notebook: Kernel) -> None:
-    notebook.run("def fail():\n    print('before', workloads.my_rank())\n    if workloads.my_rank(): {}['no such layer']\n"
-                 "    workloads.time.sleep(600)")  # fmt: skip
+FAIL = """
+def fail():
+    print('before', workloads.my_rank())
+    if workloads.my_rank(): {}['no such layer']
+    workloads.time.sleep(600)
+"""
+OWN_FRAMES = ("hopsml/experiment", "hopsml/cluster", "concurrent/futures", "threading.py")
+
+
+def test_a_failed_cell_says_its_error_once_and_no_frame_of_ours(notebook: Kernel) -> None:
+    notebook.run(FAIL)
     cell = notebook.run("experiment.collective_all_reduce(fail, num_workers=2)")
-    assert cell.error == "WorkerFailed" and "rank 1" in cell.message
+    assert cell.error == "WorkerFailed" and "rank 1" in cell.message and cell.text == ""
+    for part in (
+        "rank 1 of 2 on host 127.0.0.1",
+        "KeyError: 'no such layer'",
+        "in fail",
+        "    if workloads.my_rank(): {}['no such layer']",  # the line, which the worker does not know
+        "Log of rank 1: file://",
+        "----> 1 ",
+    ):
+        assert part in cell.traceback, cell.traceback
+    assert not [frame for frame in OWN_FRAMES if frame in cell.traceback], cell.traceback
+    assert len(cell.traceback.splitlines()) <= 16
     last = cell.display[-1]
-    for part in ("failed, ", "rank 1 on 127.0.0.1 failed first: KeyError: 'no such layer'", "end of the log of rank 1",
-                 "  before 1", "  KeyError: 'no such layer'"):  # fmt: skip
-        assert part in last, last
+    assert ": FAILED, " in last and "end of the log of rank 1:\n  before 1\n" in last
+    assert "KeyError" not in last and "Traceback" not in last, last
+
+
+def test_a_failure_that_nobody_sees_as_an_error_stands_in_the_display(notebook: Kernel) -> None:
+    notebook.run(FAIL)
+    cell = notebook.run("run = experiment.submit(fail, num_workers=2)\nrun.exception(60)\nNone")
+    for part in ("FAILED, ", "rank 1 on 127.0.0.1: KeyError: 'no such layer'", "end of the log of rank 1", "  before 1",
+                 "  KeyError: 'no such layer'"):  # fmt: skip
+        assert part in cell.display[-1], cell.display[-1]
+    assert not cell.error
+    later = notebook.run("run.result()")  # another cell: it says all, and the first one keeps what it has
+    assert "KeyError: 'no such layer'" in later.traceback and not [own for own in OWN_FRAMES if own in later.traceback]
+    assert "KeyError" in cell.display[-1]
+
+
+def test_a_wrong_call_is_the_cell_and_a_sentence_and_all_frames_are_there_for_who_asks(notebook: Kernel) -> None:
+    wrong = "experiment.collective_all_reduce(lambda: 1, num_worker=2)"
+    cell = notebook.run(wrong)
+    assert cell.error == "ArgumentTypeError" and len(cell.traceback.splitlines()) <= 6, cell.traceback
+    assert not [frame for frame in OWN_FRAMES if frame in cell.traceback]
+    notebook.run("%xmode Verbose")
+    assert "hopsml/experiment" in notebook.run(wrong).traceback
+    notebook.run("%xmode Context")
+
+
+def test_a_search_in_which_nothing_succeeds_says_so_once(notebook: Kernel) -> None:
+    notebook.run("def bad(x): raise ValueError(f'no {x}')\nspace = experiment.Searchspace(x=('INTEGER', [1, 3]))")
+    cell = notebook.run("experiment.search(bad, space, searcher='random', num_trials=2, direction='max', retries=0)")
+    assert cell.error == "RunError" and "ValueError: no " in cell.traceback, cell
+    assert not [frame for frame in OWN_FRAMES if frame in cell.traceback], cell.traceback
+    assert ": FAILED, " in cell.display[-1] and "ValueError" not in cell.display[-1], cell.display[-1]
 
 
 def test_much_that_is_captured_is_said(notebook: Kernel) -> None:
@@ -102,10 +150,10 @@ def test_lines_instead_where_they_are_asked_for_and_within_capture(notebook: Ker
     notebook.run("def one(): return 1\nimport os\nos.environ['HOPSML_PROGRESS'] = 'lines'")
     cell = notebook.run("experiment.collective_all_reduce(one, num_workers=1).value")
     notebook.run("del os.environ['HOPSML_PROGRESS']")
-    assert not cell.displays and ": running\n" in cell.text and cell.results[-1]["text/plain"] == "1"
+    assert not cell.displays and ": RUNNING\n" in cell.text and cell.results[-1]["text/plain"] == "1"
     quiet = notebook.run("%%capture kept\nexperiment.collective_all_reduce(one, num_workers=1)")
     assert not quiet.displays and not quiet.text
-    assert ": running\n" in notebook.run("print(kept.stderr)").text
+    assert ": RUNNING\n" in notebook.run("print(kept.stderr)").text
 
 
 # -- trouble
@@ -115,12 +163,14 @@ def test_an_interrupt_cancels_the_run_and_the_kernel_goes_on(notebook: Kernel, t
     args = f"{{'folder': {str(tmp_path)!r}}}"
     cell = notebook.begin(f"experiment.collective_all_reduce(workloads.sleep_with_trace, args={args}, num_workers=2)")
     found = traces(tmp_path)
-    notebook.until(cell, lambda: cell.displays and ": running, " in cell.display[-1])
+    notebook.until(cell, lambda: cell.displays and ": RUNNING, " in cell.display[-1])
     began = clock.awake()
     notebook.interrupt()
     notebook.until(cell, lambda: cell.is_over)
     assert clock.awake() - began < GONE_S and cell.error == "KeyboardInterrupt"
-    assert "cancelled, " in cell.display[-1] and "interrupted by the user" in cell.display[-1]
+    assert "CANCELLED, " in cell.display[-1] and "interrupted by the user" in cell.display[-1]
+    assert not [frame for frame in OWN_FRAMES if frame in cell.traceback], cell.traceback
+    assert len(cell.traceback.splitlines()) <= 6
     assert not living([pid for trace in found for pid in (trace.worker, trace.child)])
     after = notebook.run("experiment.collective_all_reduce(lambda: 7, num_workers=2).value")
     assert after.results[-1]["text/plain"] == "7"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -57,7 +60,7 @@ def ids(notebook: Kernel) -> list[str]:
 def test_runs_are_listed_youngest_first(notebook: Kernel, ids: list[str]) -> None:
     (table,) = notebook.run("%runs").results
     lines = table["text/plain"].splitlines()
-    assert lines[0].split() == ["run", "name", "state", "workers", "started", "took", "metric"]
+    assert lines[0].split() == ["run", "name", "state", "workers", "started", "took", "result"]
     assert [line.split()[0] for line in lines[1:]] == ids[::-1] and "accuracy=0.75" in lines[1]
     assert "<table" in table["text/html"] and "with 0.75" in table["text/html"]
     assert len(notebook.run("%runs --last 1").results[0]["text/plain"].splitlines()) == 2
@@ -146,11 +149,47 @@ def test_the_path_is_relative_to_the_notebooks_server(
 
 
 @pytest.mark.fast
-def test_the_servers_root_is_read_from_its_runtime_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_server_has_noted_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "jpserver-7.json").write_text(json.dumps({"base_url": "/lab/", "port": 8888}))
-    assert tensorboard.server_base_url({"JPY_PARENT_PID": "7"}) == "/lab/"
-    assert tensorboard.server_base_url({"JPY_PARENT_PID": "8"}) == tensorboard.server_base_url({}) == ""
+    assert tensorboard.server_note({"JPY_PARENT_PID": "7"})["base_url"] == "/lab/"
+    assert tensorboard.server_note({"JPY_PARENT_PID": "8"}) == tensorboard.server_note({}) == {}
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A notebook's server whose proxy knows one port, and which wants a token."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        known = {"/lab/proxy/6006/": 200, "/lab/proxy/6007/": 404}.get(self.path, 500)
+        self.send_response(known if self.headers.get("Authorization") == "token abc" else 403)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""
+
+
+@pytest.mark.fast
+def test_the_server_itself_says_whether_it_has_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # nobody: the token must not go there
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        note = {"url": f"http://127.0.0.1:{server.server_port}/lab/", "token": "abc"}
+        try:
+            assert tensorboard.server_shows("/lab/proxy/6006/", note) is True
+            assert tensorboard.server_shows("/lab/proxy/6007/", note) is False
+            assert tensorboard.server_shows("/lab/proxy/6008/", note) is None
+            assert tensorboard.server_shows("/lab/proxy/6006/", {**note, "token": "wrong"}) is None
+            asked = len(Answering.asked)
+            assert tensorboard.server_shows("/lab/proxy/6006/", {**note, "token": ""}) is None
+            assert tensorboard.server_shows("/lab/proxy/6006/", {}) is None and len(Answering.asked) == asked
+        finally:
+            server.shutdown()
+            thread.join()
+    assert tensorboard.server_shows("/lab/proxy/6006/", note) is None  # it is gone
 
 
 @pytest.mark.fast
@@ -160,4 +199,5 @@ def test_what_is_shown_with_and_without_a_proxy() -> None:
     assert 'src="/proxy/6006/"' in shown["text/html"] and "app_&lt;1&gt;" in shown["text/html"]
     assert "http" not in shown["text/html"]  # a browser on another machine could not follow it
     shown = tensorboard.bundle(page, "")
-    assert "http://127.0.0.1:6006/" in shown["text/html"] and "iframe" not in shown["text/html"]
+    assert '<a href="http://127.0.0.1:6006/"' in shown["text/html"] and "iframe" not in shown["text/html"]
+    assert "app_&lt;1&gt;" in shown["text/html"] and "[notebook]" in shown["text/plain"]

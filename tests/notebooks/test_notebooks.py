@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,15 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The outputs of all cells."""
+    """The outputs of all cells of a notebook of ours."""
     import nbformat
+
+    content = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    return [output for cell in outputs_of(content, folder, monkeypatch) for output in cell]
+
+
+def outputs_of(content: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[list[Any]]:
+    """What stands below each cell after it was run from top to bottom."""
     from nbclient import NotebookClient
 
     (folder / "conf").mkdir()
@@ -27,9 +35,9 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[A
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for variable in ("HOPSML_PROFILE", "HOPSML_PROGRESS"):
         monkeypatch.delenv(variable, raising=False)
-    content = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-    NotebookClient(content, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
-    return [output for cell in content.cells for output in cell.get("outputs", [])]
+    place = {"metadata": {"path": str(ROOT)}}
+    NotebookClient(content, timeout=200, kernel_name="python3", resources=place, **options).execute()
+    return [cell.get("outputs", []) for cell in content.cells]
 
 
 def printed(outputs: list[Any]) -> str:
@@ -58,9 +66,10 @@ def test_notebooks_are_kept_without_outputs(notebook: Path) -> None:
 def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("digits.ipynb", tmp_path, monkeypatch)
     assert '"state": "FINISHED"' in printed(outputs)
-    assert len(list((tmp_path / "Experiments").glob("*/status.json"))) == 3
+    assert len(list((tmp_path / "Experiments").glob("*/status.json"))) == 2
+    assert len(list((tmp_path / "Experiments").glob("*_2/epochs=2&lr=*/status.json"))) == 2
     assert list((tmp_path / "Experiments").glob("*_1/events/**/*tfevents*"))
-    assert len(displays(outputs)) == 3 and all(": finished, " in display for display in displays(outputs))
+    assert len(displays(outputs)) == 3 and all(": FINISHED, " in display for display in displays(outputs))
 
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
@@ -69,7 +78,7 @@ def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("search.ipynb", tmp_path, monkeypatch)
     searches = displays(outputs)
     assert len(searches) == 3 and all(": FINISHED, " in display for display in searches), searches
-    assert "trials 20/20" in searches[0] and "trials 28/28" in searches[1] and "trials 4" in searches[2]
+    assert "trials 20 of 20" in searches[0] and "trials 28 of 28" in searches[1] and "trials 4" in searches[2]
     assert [line.rpartition(" ")[2] for line in printed(outputs).splitlines()][1:] == ["True", "True"]
     plots = [output for output in outputs if "application/vnd.plotly.v1+json" in output.get("data", {})]
     assert len(plots) == 3 and all(plot["data"]["application/vnd.plotly.v1+json"]["data"] for plot in plots)
@@ -82,7 +91,7 @@ def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("strategies.ipynb", tmp_path, monkeypatch)
     titles = [display.partition(" (")[0] for display in displays(outputs)]
     assert titles == ["hopsml.tensorflow.strategy", "MultiWorkerMirroredStrategy", "custom loop", "alone", "alone"]
-    assert all(": finished, " in display and "step" in display for display in displays(outputs))
+    assert all(": FINISHED, " in display and "step" in display for display in displays(outputs))
     lines = [line.rsplit(maxsplit=1) for line in printed(outputs).splitlines() if line[-5:-3] == "0."]
     accuracy = {name: float(value) for name, value in lines}
     assert len(accuracy) == 5 and min(accuracy.values()) > 0.8, accuracy
@@ -99,3 +108,29 @@ def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first == second
     assert any("accuracy=" in table and "FINISHED" in table for table in shown(outputs, "text/html"))
     assert len(displays(outputs)) == 3
+
+
+@pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
+@pytest.mark.timeout(200)
+def test_a_failed_cell_of_a_notebook_is_a_display_and_one_short_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nbformat
+
+    code = (
+        "from hopsml import experiment\ndef fail(lr):\n    for k in range(50): print('row', k)\n    raise ValueError(f'bad lr {lr}')",
+        "experiment.launch(fail, {'lr': [0.5]})",
+        "experiment.collective_all_reduce(fail, args={'rate': 1})",
+        "experiment.launch(lambda: 7).value",
+    )
+    content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in code])
+    _, failed, refused, after = outputs_of(content, tmp_path, monkeypatch, allow_errors=True)
+    shown_, error = failed
+    text, traceback = shown_["data"]["text/plain"], re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error["traceback"]))
+    assert (shown_["output_type"], error["output_type"], error["ename"]) == ("display_data", "error", "WorkerFailed")
+    assert "FAILED" in text and "row 49" in text and "ValueError" not in text  # the log in the one, the error in the other
+    assert "row 49" not in traceback and "ValueError: bad lr 0.5" in traceback and "rank 0 of 1 on host" in traceback
+    assert "Log of rank 0: file://" in traceback and "hopsml/" not in traceback, traceback
+    assert len(traceback.splitlines()) <= 17 and len(text.splitlines()) <= 27, (traceback, text)
+    assert [output["output_type"] for output in refused] == ["error"] and len(refused[0]["traceback"]) <= 6
+    assert after[-1]["data"]["text/plain"] == "7"

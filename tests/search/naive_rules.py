@@ -16,9 +16,10 @@ class NaiveAsha:
     """Li et al. 2020, algorithm 2; a running trial that is promotable on its rung goes on without leaving its place."""
 
     def __init__(self, min_step: int, max_step: int, eta: int, mode: str) -> None:
-        self.steps = []
-        while min_step * eta ** len(self.steps) < max_step:
-            self.steps.append(min_step * eta ** len(self.steps))
+        """Below the last one: max_step over powers of eta, as far as min_step allows; the first is min_step."""
+        powers = [eta**power for power in range(1, 60) if min_step * eta**power <= max_step]
+        self.steps = sorted(max_step // power for power in powers)
+        self.steps[:1] = [min_step] * bool(powers)
         self.max_step, self.eta, self.mode = max_step, eta, mode
         self.results: list[list[tuple[int, float]]] = [[] for _ in self.steps]  # rung -> (trial, score) as they came
         self.promoted: list[set[int]] = [set() for _ in self.steps]
@@ -30,6 +31,9 @@ class NaiveAsha:
         if self.mode == "stop" and self.results[rung]:
             count = max(count, 1)
         order = sorted(range(len(self.results[rung])), key=lambda i: (-self.results[rung][i][1], i))
+        if self.mode == "stop" and count:  # whoever equals the last of them as well
+            least = self.results[rung][order[count - 1]][1]
+            count = sum(score >= least for _, score in self.results[rung])
         return [self.results[rung][i][0] for i in order[:count]]
 
     def began(self, number: int, config: Config) -> None:

@@ -108,6 +108,33 @@ def test_asha_tries_each_of_its_configurations_with_the_smallest_budget():
     assert len(promoted) >= 10 and sorted(config["x"] for _, config, _, _ in ended)[-1] in promoted
 
 
+def test_configurations_are_counted_and_not_what_is_tried_again():
+    for make in (
+        lambda: AshaSearcher(SPACE, seed=1, num_trials=8),
+        lambda: HyperbandSearcher(SPACE, seed=1, max_budget=4, eta=2, num_trials=8),
+    ):
+        assert make().counts and make().total is None
+        tried = Counter((config["x"], config["act"]) for _, config, _, _ in search(make))
+        assert len(tried) == 8 and tried.total() > 8
+    assert not AshaSearcher(SPACE).counts
+    whole = HyperbandSearcher(SPACE, max_budget=9, n_iterations=1, num_trials=64)
+    assert whole.counts and whole.total == 9 + 3 + 1
+
+
+def test_more_configurations_can_be_asked_for():
+    searcher = AshaSearcher(SPACE, seed=1, num_trials=4)
+    for number in range(20):
+        if searcher.ask(number) is Wait.DONE:
+            break
+        searcher.tell(number, Outcome(End.COMPLETED, -float(number)))
+    assert number > 4 and searcher.extend(2)
+    assert isinstance(searcher.ask(number), Suggestion) and isinstance(searcher.ask(number + 1), Suggestion)
+    restored = AshaSearcher(SPACE, seed=1, num_trials=4)
+    restored.restore(json.loads(json.dumps(searcher.state())))
+    assert restored.configurations == 6
+    assert not AshaSearcher(SPACE).extend(2) and not GridSearch(LISTED).extend(2)
+
+
 def test_the_checkpoint_of_the_trial_before_is_handed_over_where_asked_for():
     ended = search(SEARCHERS["asha over a grid"])
     configs = {number: config for number, config, _, _ in ended}

@@ -173,7 +173,7 @@ def test_no_configuration_twice_and_an_end(name: str) -> None:
     assert driven.done
     assert len(set(keys)) == len(keys) <= 36
     if name != "differential_evolution":  # whose population may become one before
-        assert len(keys) == 36
+        assert len(keys) == (27 if name == "grid" else 36)  # three points of the four that ``a`` has
 
 
 @pytest.mark.parametrize("name", WITH_MODEL)

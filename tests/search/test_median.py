@@ -70,7 +70,25 @@ def test_failed_trials_are_no_measure():
     assert stopper.report(2, 1, 4.0) is Verdict.STOP
 
 
-def test_only_every_interval_th_report_from_min_step_on_is_compared():
+def test_an_interval_counts_steps_not_reports():
+    stopper = MedianStop(min_trials=1, interval=10)
+    stopper.begin(0, {})
+    for step in range(1, 41):
+        stopper.report(0, step, float(step))  # the mean until 10 is 5.5, until 13 it is 7
+    stopper.end(0, Outcome(End.COMPLETED, 40.0, 40))
+    for number, steps in ((1, (3, 6, 9, 10)), (2, (3, 6, 9, 13)), (3, (10,)), (4, (0,))):
+        stopper.begin(number, {})
+        answers = [stopper.report(number, step, 0.0) for step in steps]
+        expected = Verdict.STOP if number < 4 else Verdict.CONTINUE  # the other one had not reported at step 0
+        assert answers == [Verdict.CONTINUE] * (len(steps) - 1) + [expected], number
+    stopper.begin(5, {})
+    assert stopper.report(5, 10, 6.0) is Verdict.CONTINUE
+    after = MedianStop(min_trials=1, interval=10)
+    after.restore(stopper.state())
+    assert [after.report(5, step, 6.0) for step in (13, 19, 20)] == [Verdict.CONTINUE] * 2 + [Verdict.STOP]
+
+
+def test_nothing_is_compared_before_min_step():
     stopper = MedianStop(min_trials=1, interval=2, min_step=3)
     stopper.begin(0, {})
     for step in range(1, 8):

@@ -110,3 +110,34 @@ def test_time_makes_observations_matter_less():
     still = np.sin(5 * rows[:, 1])
     turning = np.sin(5 * rows[:, 1] + 2.0 * rows[:, 0])
     assert fitted(rows, still - still.mean()).forgetting < fitted(rows, turning - turning.mean()).forgetting
+
+
+def test_in_the_synchronous_mode_equal_amounts_of_training_are_compared():
+    """Everybody waits for the slowest; the worst take over from the best, whoever came first."""
+    for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
+        stopper = PopulationBased(WEIGHTS, 4, interval=2, seed=1, synchronous=True)
+        for number in range(4):
+            stopper.begin(number, {"h0": number / 4, "h1": 0.5})
+        answers = {}
+        for number in order:
+            assert stopper.report(number, 1, 100.0 - number) is Verdict.CONTINUE  # of the middle: it does not count
+            answers[number] = stopper.report(number, 2, float(number))
+            assert number == order[-1] or stopper.resume() is None
+        late = answers.pop(order[-1])
+        assert set(answers.values()) == {Verdict.PAUSE}
+        assert [stopper.resume() for _ in range(4)] == [*sorted(answers), None]
+        heard = {number: stopper.report(number, 3, 0.0) for number in range(4) if number != order[-1]}
+        told = {**heard, order[-1]: late}
+        exploits = {number: answer for number, answer in told.items() if isinstance(answer, Exploit)}
+        assert {number: answer.source for number, answer in exploits.items()} == {0: 3}
+        assert all(told[number] is Verdict.CONTINUE for number in (1, 2, 3))
+
+
+def test_the_slowest_may_end_instead_of_coming():
+    stopper = PopulationBased(WEIGHTS, 3, interval=1, seed=1, synchronous=True)
+    for number in range(3):
+        stopper.begin(number, {"h0": 0.5, "h1": 0.5})
+    assert [stopper.report(number, 1, float(number)) for number in (0, 1)] == [Verdict.PAUSE] * 2
+    assert stopper.resume() is None
+    stopper.end(2, Outcome(End.FAILED))
+    assert [stopper.resume() for _ in range(3)] == [0, 1, None]

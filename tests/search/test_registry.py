@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from hopsml import extras
 from hopsml.errors import ArgumentError, UnknownName
 from hopsml.search import registry
 from hopsml.search.contract import Suggestion
@@ -121,7 +122,8 @@ def test_a_library_that_is_missing_is_named_at_the_call() -> None:
         "    except ValueError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    how = "pip install hopsml[search]"
+    how = extras.install("search")
+    assert how.startswith("pip install ") and "/" in how and how.endswith("[search]'")
     assert done.stdout.splitlines() == [
         f"TPE needs optuna, scipy: {how}",
         f"the Gaussian process needs scipy: {how}",

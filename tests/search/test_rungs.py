@@ -14,12 +14,16 @@ pytestmark = pytest.mark.fast
     ("ladder", "steps"),
     [
         ((1, 64, 4), (1, 4, 16, 64)),
-        ((1, 100, 4), (1, 4, 16, 64, 100)),
+        ((1, 100, 4), (1, 6, 25, 100)),
+        ((1, 10, 2), (1, 2, 5, 10)),  # not 8 and 10: nothing is learned between them
+        ((3, 10, 2), (3, 10)),
+        ((2, 27, 3), (2, 9, 27)),
+        ((3, 4, 2), (4,)),
         ((3, 3, 2), (3,)),
         ((1, 9, 3), (1, 3, 9)),
     ],
 )
-def test_rungs_rise_by_the_factor_and_end_at_max_step(ladder, steps):
+def test_rungs_end_at_max_step_each_a_factor_below_the_next(ladder, steps):
     assert rung_steps(*ladder) == steps
 
 

@@ -340,6 +340,25 @@ def test_a_grid_over_what_has_no_list() -> None:
             GridSearch(space, points=points)  # type: ignore[arg-type]
 
 
+def test_a_grid_takes_a_count_for_integers() -> None:
+    space = Searchspace(n=("INTEGER", [1, 100]), lr=("DOUBLE", [0.0, 1.0]), few=("INTEGER", [1, 3]))
+    grid = GridSearch(space, points=4)
+    assert grid.total == 4 * 4 * 3
+    assert {config["n"] for config in grid.space.combinations()} == {1, 34, 67, 100}
+    assert all(type(config["n"]) is int for config in grid.space.combinations())
+    logarithmic = GridSearch(Searchspace(n=("LOGINTEGER", [1, 1000])), points=4)
+    assert [config["n"] for config in logarithmic.space.combinations()] == [1, 10, 100, 1000]
+    by_name = GridSearch(space, points={"n": 2, "lr": 3})
+    assert by_name.total == 2 * 3 * 3
+    assert {config["n"] for config in by_name.space.combinations()} == {1, 100}
+    with pytest.raises(ValueError, match="lr is DOUBLE"):
+        GridSearch(space, points={"n": 2})
+    with pytest.raises(ValueError, match=r"points of m: .* are n, lr, few"):
+        GridSearch(space, points={"m": 2})
+    with pytest.raises(ValueError, match="points="):
+        GridSearch(space, points={"n": 1})
+
+
 def test_boundaries_of_random_search() -> None:
     space = Searchspace.from_boundaries({"a": [1, 5], "b": (0.1, 1), "c": [1, 2.5]})
     assert space.to_dict() == {"a": ("INTEGER", [1, 5]), "b": ("DOUBLE", [0.1, 1]), "c": ("DOUBLE", [1, 2.5])}

@@ -94,7 +94,7 @@ def test_remote_causes(kind: str, text: str, error: type[StorageError]) -> None:
         (errno.ENOENT, PathNotFound),
         (errno.ENOSPC, QuotaExceeded),
         (errno.EACCES, PermissionRefused),
-        (errno.EROFS, PermissionRefused),
+        (errno.EROFS, StorageError),
         (errno.ENOTEMPTY, PathExists),
         (errno.EIO, StorageError),
     ],

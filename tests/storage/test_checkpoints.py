@@ -91,7 +91,8 @@ def test_changed_content_of_the_same_length_is_found_when_fetched(store: str, lo
         checkpoints.fetch(store, 2, tmp_path / "two")
     assert not (tmp_path / "two").exists()
     assert checkpoints.fetch_latest(store, tmp_path / "latest") == 1
-    assert sorted(os.listdir(tmp_path)) >= ["latest", "local"]
+    assert sorted(os.listdir(tmp_path / "latest")) == ["manifest.json", "variables", "weights"]
+    assert (tmp_path / "latest" / "variables" / "0").read_bytes() == (local / "variables" / "0").read_bytes()
     assert not [name for name in os.listdir(tmp_path) if urls.is_temporary(name)]
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import base64
+import logging
+import socket
+import threading
+import traceback
 from pathlib import Path
 
 import pytest
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, StorageError
 from hopsml.storage import hadoop_tokens
+from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.fast
 
@@ -54,3 +59,41 @@ def test_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hadoop_tokens.from_environment()
     monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION")
     assert hadoop_tokens.from_environment() == []
+
+
+@pytest.mark.parametrize("behaviour", ["refuses", "hangs up", "answers nonsense"])
+def test_an_error_of_webhdfs_does_not_tell_the_token_that_is_part_of_the_address(
+    behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        service = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # closed: the test is over
+                    return
+                asked = connection.recv(4096).decode()
+                seen.append(asked)
+                if behaviour == "answers nonsense":
+                    connection.sendall(f"HTTP/1.1 500 No\r\nContent-Length: {len(asked)}\r\n\r\n{asked}".encode())
+                connection.close()
+
+        seen: list[str] = []
+        answering = threading.Thread(target=serve)
+        if behaviour == "refuses":
+            server.close()
+        else:
+            answering.start()
+        (tmp_path / "tokens").write_bytes(b"HDTS\0\x01" + token(service.encode()) + b"\0")
+        monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "tokens"))
+        secret = hadoop_tokens.from_environment()[0].as_text()
+        with caplog.at_level(logging.DEBUG), pytest.raises(StorageError) as raised:
+            for_url(f"webhdfs://{service}/x", 5.0).read_bytes(f"webhdfs://{service}/x")
+        if behaviour != "refuses":
+            server.shutdown(socket.SHUT_RDWR)
+            answering.join()
+            assert any(f"delegation={secret}" in asked for asked in seen), "the token was sent"
+    told = "".join(traceback.format_exception(raised.value))
+    assert service in told and secret not in told and secret not in caplog.text

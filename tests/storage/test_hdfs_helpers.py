@@ -9,11 +9,14 @@ import secrets
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from hopsml import hdfs
+from hopsml import hdfs, numpy_helper, pandas_helper
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound
 from hopsml.hdfs import others
+from hopsml.hdfs.facts import permission
 from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.fast
@@ -129,14 +132,22 @@ def test_copies_down(project: str) -> None:
     hdfs.copy_to_local("Resources/f", overwrite=True)
     assert Path("f").read_text() == "12345"
     Path("f").write_text("longer than it")
-    with pytest.raises(PathExists, match="overwrite"):
-        hdfs.copy_to_local("Resources/f")
+    assert hdfs.copy_to_local("Resources/f") == os.path.abspath("f")  # it differs: made anew
+    assert Path("f").read_text() == "12345"
+    os.utime("f", (1, 1))
+    hdfs.dump("54321", "Resources/f")  # as long, but written later than the copy
+    hdfs.copy_to_local("Resources/f")
+    assert Path("f").read_text() == "54321"
     Path("into").mkdir()
     assert hdfs.copy_to_local(project + "Resources/d", "into") == os.path.abspath("into/d")
     assert Path("into/d/x").read_text() == "x"
-    Path("into/d/x").write_text("same names: kept")
+    Path("into/d/x").write_text("y")
     hdfs.copy_to_local("Resources/d", "into")
-    assert Path("into/d/x").read_text() == "same names: kept"
+    assert Path("into/d/x").read_text() == "y"  # the same names, as long: kept
+    for change in (lambda: Path("into/d/x").write_text("longer"), lambda: Path("into/d/more").write_text("")):
+        change()
+        hdfs.copy_to_local("Resources/d", "into")
+        assert Path("into/d/x").read_text() == "x" and os.listdir("into/d") == ["x"]
     hdfs.copy_to_local("Resources/d", "into", overwrite=True)
     assert Path("into/d/x").read_text() == "x"
     with pytest.raises(PathNotFound, match="missing-folder"):
@@ -206,6 +217,11 @@ def test_modes_are_written_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.Mon
     hdfs.chmod("f", "640")
     found = hdfs.stat("f")
     assert (found.st_mode & 0o777, found.st_size, found.kind) == (0o640, 1, "file")
+    hdfs.chmod("f", 775)
+    assert hdfs.stat("f").st_mode & 0o777 == 0o775
+    hdfs.chmod("f", 0o644)  # 420
+    assert hdfs.stat("f").st_mode & 0o777 == 0o644
+    hdfs.chmod("f", 640)
     with pytest.raises(ArgumentError, match="mode=789"):
         hdfs.chmod("f", 789)
     monkeypatch.setenv("HADOOP_USER_NAME", found.st_uid if found.st_uid != "root" else "stranger")
@@ -223,6 +239,7 @@ def test_a_local_path_that_mirrors_a_remote_one_stands_for_it(tmp_path: Path) ->
     remote = f"memory://bucket/{secrets.token_hex(8)}/events"
     logdir = f"{tmp_path}/{remote}"
     Path(logdir).mkdir(parents=True)
+    assert hdfs.isdir(logdir) and hdfs.ls(logdir) == [] and hdfs.exists(remote)  # before anything is in it
     hdfs.mkdir(logdir + "/model")
     hdfs.dump("x", os.path.join(logdir, "model", "f"))
     assert hdfs.load(f"{remote}/model/f") == b"x"
@@ -235,7 +252,10 @@ def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stem = f"mod_{secrets.token_hex(4)}"
     hdfs.dump("VALUE = 41\n", f"Resources/{stem}.py")
     local = hdfs.add_module(f"Resources/{stem}.py")
+    assert local in sys.path and os.path.dirname(local) in sys.path
     assert importlib.import_module(stem).VALUE == 41
+    hdfs.dump("VALUE = 412\n", f"Resources/{stem}.py")
+    assert hdfs.add_module(f"Resources/{stem}.py") == local and importlib.import_module(stem).VALUE == 412
     cells = [
         {"cell_type": "markdown", "source": ["# text"]},
         {"cell_type": "code", "source": ["%matplotlib inline\n", "def double(x):\n", "    return 2 * x"]},
@@ -272,3 +292,54 @@ def test_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatc
 def test_the_public_names() -> None:
     assert sorted(hdfs.__all__) == hdfs.__all__
     assert all(hasattr(hdfs, name) for name in hdfs.__all__)
+
+
+@pytest.mark.parametrize(
+    "bits", [0o777, 0o775, 0o770, 0o755, 0o750, 0o700, 0o664, 0o660, 0o644, 0o640, 0o600, 0o555, 0o444]
+)
+def test_a_mode_means_the_same_in_a_shell_s_digits_and_as_a_literal(bits: int) -> None:
+    digits = f"{bits:o}"
+    assert permission(int(digits)) == permission(digits) == permission(bits) == bits
+
+
+def test_modes_that_mean_nothing() -> None:
+    assert permission(1777) == 0o1777 and permission("0700") == permission("0o700") == 0o700
+    for wrong in (789, -1, "u+x", 77777):
+        with pytest.raises(ArgumentError, match="mode="):
+            permission(wrong)
+
+
+def test_numpys_files(project: str) -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    numpy_helper.save("Resources/a.npy", array)
+    numpy_helper.save("Resources/b", array)  # numpy adds the ending
+    assert (numpy_helper.load("Resources/a.npy") == array).all() and hdfs.exists("Resources/b.npy")
+    for write in (numpy_helper.savez, numpy_helper.savez_compressed):
+        write("Resources/c.npz", array, other=array + 1)
+        found = numpy_helper.load("Resources/c.npz")
+        assert (found["arr_0"] == array).all() and (found["other"] == array + 1).all()
+    hdfs.dump("1,2\n3,4\n", "Resources/t.csv")
+    assert numpy_helper.loadtxt("Resources/t.csv", delimiter=",").tolist() == [[1, 2], [3, 4]]
+    assert numpy_helper.genfromtxt("Resources/t.csv", delimiter=",").tolist() == [[1, 2], [3, 4]]
+    assert numpy_helper.fromregex("Resources/t.csv", regexp=rb"(\d),(\d)", dtype=[("a", int), ("b", int)])[
+        "b"
+    ].tolist() == [2, 4]
+    hdfs.dump(array.tobytes(), "Resources/raw")
+    assert numpy_helper.fromfile("Resources/raw", dtype=float).tolist() == array.ravel().tolist()
+    mapped = numpy_helper.memmap("Resources/raw", dtype=float, shape=(2, 3))
+    assert (mapped == array).all() and isinstance(mapped, np.memmap)
+    with pytest.raises(IOError):
+        numpy_helper.load("Resources/none.npy")
+
+
+def test_pandas_tables(project: str) -> None:
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    pandas_helper.write_csv("Resources/t.csv", frame, index=False)
+    assert hdfs.load("Resources/t.csv") == b"a,b\n1,x\n2,y\n"
+    pandas_helper.write_parquet("Resources/t.parquet", frame)
+    pandas_helper.write_json("Resources/t.json", frame, orient="records")
+    for found in (
+        pandas_helper.read_csv("Resources/t.csv"), pandas_helper.read_parquet("Resources/t.parquet"),
+        pandas_helper.read_json("Resources/t.json", orient="records"),
+    ):  # fmt: skip
+        assert found.equals(frame)

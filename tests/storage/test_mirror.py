@@ -61,8 +61,8 @@ def test_what_counts_on_disk(root: Path) -> None:
     assert listing.checkpoints == ("checkpoints/step-000000001",)
 
 
-@pytest.mark.parametrize("place", ["trials/t0", "a=1&b=5", "generation.0/a=1&b=5"])
-def test_the_checkpoints_of_trials_are_whole_as_well(root: Path, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("place", ["trials/t0", "a=1&b=5", "generation.0/a=1&b=5", "fit-2", "trials/t0/fit-2"])
+def test_the_checkpoints_of_trials_and_further_fits_are_whole_as_well(root: Path, tmp_path: Path, place: str) -> None:
     trial = root / place
     trial.mkdir(parents=True)
     (trial / "checkpoints").mkdir()

@@ -33,6 +33,17 @@ def test_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
             settings.storage_timeout_s()
 
 
+def test_the_time_that_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOPSML_DRAIN_S", raising=False)
+    assert settings.drain_s() == 30
+    monkeypatch.setenv("HOPSML_DRAIN_S", "0")
+    assert settings.drain_s() == 0
+    for wrong in ("soon", "-1", "inf", "nan"):
+        monkeypatch.setenv("HOPSML_DRAIN_S", wrong)
+        with pytest.raises(ArgumentError, match=f"'{wrong}'.*leave at once"):
+            settings.drain_s()
+
+
 def test_the_configuration_is_found_in_a_yarn_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))

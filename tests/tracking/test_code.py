@@ -129,3 +129,33 @@ def test_a_notebook_has_cells(repository: Path) -> None:
     assert "# In [1]\nx = 41" in found["files"]["cells.py"]
     assert "# In [2]\ndef train():\n    return x + 1" in found["files"]["cells.py"]
     assert "kernel.py" in found["facts"]["git"]["untracked"]
+
+
+def test_the_code_is_recorded_without_its_secrets() -> None:
+    diff = (
+        "diff --git a/train.py b/train.py\n+PASSWORD = 's3cr3t-1'\n+login(password=password)\n"
+        "diff --git a/.env b/.env\n+DB_PASSWORD=s3cr3t-2\n+export API_KEY='s3cr3t-3'\n"
+        "diff --git a/conf.yaml b/conf.yaml\n+  password: s3cr3t-4\n+  url: https://anna:s3cr3t-5@host/x\n"
+    )
+    cleaned = code.cleaned("git.diff", diff.encode() + b"\xff").decode(errors="surrogateescape")
+    assert "s3cr3t" not in cleaned
+    assert "login(password=password)" in cleaned and cleaned.count("diff --git") == 3 and cleaned.endswith("\udcff")
+    assert b"s3cr3t" not in code.cleaned("script.py", b"token = 's3cr3t'\n")
+
+
+def test_files_that_hold_nothing_but_secrets_are_not_in_the_difference(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *name, *arguments], check=True, capture_output=True)
+
+    git("init", "-q")
+    (tmp_path / "sub").mkdir()
+    for name in ("server.pem", "sub/id_rsa", "train.py", "sub/data.bin"):
+        (tmp_path / name).write_bytes(b"one\n" if name == "train.py" else b"one\0\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "one")
+    for name in ("server.pem", "sub/id_rsa", "train.py", "sub/data.bin"):
+        (tmp_path / name).write_bytes(b"s3cr3t\0\n" if name != "train.py" else b"two\n")
+    facts, diff = code.git(tmp_path / "sub")
+    assert facts["dirty"] and b"two" in diff and b"data.bin" in diff
+    assert b"s3cr3t" not in diff and b"pem" not in diff and b"id_rsa" not in diff and b"literal" not in diff

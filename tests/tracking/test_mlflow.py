@@ -277,7 +277,8 @@ def test_a_sender_that_is_killed_is_told_and_the_next_run_sends_both(
     run.result(WAIT_S)
     second = submit()
     second.result(WAIT_S)
-    wait_until(lambda: is_sent(run, second), "both in MLflow")
+    # Once in six runs, on a busy machine, 30 s were not enough; why is not known yet.
+    wait_until(lambda: is_sent(run, second), "both in MLflow", 3 * WAIT_S)
     assert len(started) == 2
     for found in runs_of(server, name_of(request)):
         assert found.info.status == "FINISHED" and history(server, found.info.run_id) == LOSS
@@ -300,3 +301,36 @@ def test_a_run_whose_driver_was_killed_is_sent_as_failed(
     (found,) = runs_of(server, name_of(request))
     assert found.info.status == "FAILED" and found.data.tags["hopsml.state"] == "LOST"
     assert history(server, found.info.run_id) == LOSS[:1]
+
+
+def log_by_hand() -> None:
+    """What published programs do in their training function, on every worker."""
+    import mlflow
+
+    mlflow.log_param("optimizer", "adam")
+    mlflow.log_metric("by_hand", 0.25, step=1)
+    mlflow.end_run()
+    with mlflow.start_run() as active:
+        mlflow.log_metric("in_a_block", 0.5)
+        mlflow.set_tag("logged_in", active.info.run_id)
+
+
+def test_what_a_worker_logs_itself_lands_in_the_run(
+    server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
+) -> None:
+    run = submit(log_by_hand)
+    run.result(WAIT_S)
+    (found,) = wait_until(lambda: [one for one in runs_of(server, name_of(request)) if one.info.end_time], "the run")
+    assert found.data.metrics["by_hand"] == 0.25 and found.data.metrics["in_a_block"] == 0.5
+    assert found.data.params["optimizer"] == "adam"
+    assert found.data.tags["logged_in"] == found.info.run_id and found.data.tags["hopsml.run_id"] == run.run_id
+
+
+def test_a_run_that_the_user_has_chosen_is_logged_to(
+    server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
+) -> None:
+    import mlflow
+
+    mine = mlflow.MlflowClient(server.uri).create_run("0").info.run_id
+    submit(log_by_hand, num_workers=1, environment={"MLFLOW_RUN_ID": mine}).result(WAIT_S)
+    assert mlflow.MlflowClient(server.uri).get_run(mine).data.metrics["by_hand"] == 0.25

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsml import experiment, settings, tracking
+from hopsml import experiment, extras, settings, tracking
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment.arguments import model_name
 from hopsml.storage.run_dir import RunDir
@@ -119,11 +119,13 @@ class Scripted:
 
     def __init__(self) -> None:
         self.problem: Exception | None = None
+        self.asked = 0
         self.rows: list[Row] = []
         self.statuses: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         def call(*positional: Any, **named: Any) -> Any:
+            self.asked += 1
             if self.problem is not None:
                 raise self.problem
             self.rows += named.get("rows", ())
@@ -194,6 +196,27 @@ def test_what_a_server_missed_is_read_from_the_run_directory(tmp_path: Path) -> 
     assert set(scene.steps) == {1, 2} and scene.server.statuses == ["FINISHED"]
 
 
+def test_a_long_outage_is_told_when_it_begins_and_when_it_ends(tmp_path: Path) -> None:
+    """Rows come now and then: steps with nothing to send in between tell nothing about the server."""
+    scene = Scene(tmp_path)
+    scene.sender.step()
+    scene.server.problem, asked = MlflowAway("no answer"), scene.server.asked
+    for minute in range(60):
+        scene.report(minute)
+        for _ in range(60):
+            scene.now += 1.0
+            scene.sender.step()
+    (note,) = scene.notes
+    assert "does not answer" in note and scene.server.asked - asked <= 60
+    scene.server.problem = None
+    scene.end()
+    scene.now += sender.LONGEST_PAUSE_S
+    scene.sender.step()
+    assert len(scene.notes) == 2 and scene.notes[1].startswith("MLflow answers again")
+    assert set(scene.steps) == set(range(60)) and scene.server.statuses == ["FINISHED"]
+    assert [event["event"] for event in scene.told] == ["note", "note", "ended"]
+
+
 def test_pauses_grow_and_have_a_bound(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.server.problem = MlflowAway("no answer")
@@ -250,7 +273,7 @@ def test_a_missing_package_is_named_and_the_run_goes_on(
     run = experiment.submit(lambda: 1, progress=False, num_workers=1)
     assert run.result(60).metrics["metric"] == 1
     wait_until(lambda: run.state.notes, "the note")
-    assert "pip install 'hopsml[mlflow]'" in run.state.notes[0]
+    assert extras.install("mlflow") in run.state.notes[0]
     assert json.loads((store / "Experiments" / run.run_id / "mlflow.json").read_text())["state"] == "refused"
 
 
@@ -263,3 +286,13 @@ def test_registering_says_what_is_missing(store: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
     with pytest.raises(ArgumentError, match="exported nothing"):
         tracking.register_model(run, "digits")
+
+
+@pytest.mark.parametrize("run", ["app_1", "app_1/a=1&b=x%2Fy", "app_2/trials/0123456789abcdef"])
+def test_a_run_that_is_part_of_another_is_found_on_the_list(tmp_path: Path, run: str) -> None:
+    directory = RunDir(f"file://{tmp_path}/Experiments/{run}")
+    assert order.project_of(directory.url) == f"file://{tmp_path}"
+    order.write(directory, Order(URI, "digits"))
+    assert order.pending(f"file://{tmp_path}") == [directory.url]
+    order.forget(directory)
+    assert order.pending(f"file://{tmp_path}") == []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopsml import experiment
@@ -191,3 +192,39 @@ def test_the_command_ends_with_status_3_where_the_result_differs(store: Path) ->
     again = hopsml("rerun", run.run_id, store=store)
     assert again.returncode == 3, again.stdout + again.stderr
     assert "the result differs" in again.stdout and "result: metric" in again.stdout
+
+
+def test_a_secret_is_asked_for_again_and_reaches_the_workers(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(api_key: str, url: str) -> dict[str, Any]:
+        import os
+
+        return {"length": len(api_key), "url": len(url), "of_a_variable": len(os.environ["UPLOAD_TOKEN"])}
+
+    arguments = {"api_key": "s3cr3t-31415", "url": "https://anna:s3cr3t-url@host/x"}
+    variables = {"UPLOAD_TOKEN": "s3cr3t-upload"}
+    first = run_once(train, num_workers=1, args=arguments, environment=variables)
+    with pytest.raises(ArgumentError, match="UPLOAD_TOKEN"):
+        rerun.submit(first, progress=False)
+    monkeypatch.setenv("UPLOAD_TOKEN", "s3cr3t-upload")
+    with pytest.raises(
+        ArgumentError, match=r"given secrets.*: API_KEY, SECRET; set HOPSML_SECRET_API_KEY, HOPSML_SECRET_S"
+    ):
+        rerun.submit(first, progress=False)
+    monkeypatch.setenv("HOPSML_SECRET_SECRET", "s3cr3t-url")
+    again = rerun.rerun(first, progress=False, secrets={"API_KEY": "s3cr3t-31415"})
+    assert again.verdict.same and again.result.metrics["url"] == len(arguments["url"])
+    for run in (first.run_dir, again.result.run_dir):
+        for path in Path(run.removeprefix("file://")).rglob("*"):
+            assert path.is_dir() or b"s3cr3t" not in path.read_bytes(), path
+
+
+def test_what_cannot_be_recorded_without_its_secret_is_not_and_is_told(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
+    first = run_once(lambda table: len(table), num_workers=1, args={"table": np.array([b"tr0ub4dor"])})
+    assert any("cannot be repeated" in note and "WAREHOUSE_PASSWORD" in note for note in first.state.notes)
+    for path in folder_of(first).rglob("*"):
+        assert path.is_dir() or b"tr0ub4dor" not in path.read_bytes(), path
+    with pytest.raises(ArgumentError, match=r"cannot be repeated.*WAREHOUSE_PASSWORD"):
+        rerun.submit(first, progress=False)

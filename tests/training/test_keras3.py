@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tensorflow
 Results = list[dict[str, Any]]
 
 
-ALL = ["fit", "uneven", "several_steps", "custom_loop", "collectives", "arrays"]
+ALL = ["fit", "uneven", "several_steps", "custom_loop", "collectives", "arrays", "orders"]
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,23 @@ def test_shuffled_arrays_are_divided_without_overlap(results: Results) -> None:
     assert sorted(shares[0] + shares[1]) == list(range(40))
     assert shares[0] + shares[1] != sorted(shares[0] + shares[1])
     assert [result["arrays"]["seed"] for result in results] == [None, None]
+
+
+@pytest.mark.parametrize("fit", [0, 1, 2], ids=["no seed", "no seed once more", "the user's seed"])
+def test_each_epoch_of_a_shuffled_array_has_an_order_of_its_own(results: Results, fit: int) -> None:
+    first, second = (result["orders"]["orders"][fit] for result in results)
+    assert len(first) == 3
+    for mine, others in zip(first, second, strict=True):
+        assert sorted(mine + others) == list(range(40))
+    assert len({tuple(epoch) for epoch in first}) == 3
+    other = results[0]["orders"]["orders"][1 - fit if fit < 2 else 0]
+    assert first[0] != other[0]
+
+
+def test_shuffled_arrays_are_no_part_of_a_graph(tmp_path: Path) -> None:
+    """Which must not be larger than 2 GB."""
+    (found,) = run_group("keras3:size_of_shuffled", tmp_path, workers=1)
+    assert found["functions"] == 2 and found["largest"] < 100_000
 
 
 def test_a_worker_without_a_share_of_the_last_batch(results: Results) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -93,6 +94,57 @@ def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoi
     assert third["iterations"] == 4 + 2 * 3
     assert third["weights"] == fourth["weights"] != first["weights"] == second["weights"]
     assert complete_checkpoints(tmp_path / "b" / "checkpoints")[-1].notes["epoch"] == 3
+
+
+def test_each_fit_of_a_function_has_checkpoints_of_its_own(tmp_path: Path) -> None:
+    """Three models one after another, undisturbed; then broken off in the second fit, and gone on with in another run."""
+    whole, other = run_group("results:several_fits", tmp_path / "whole", reuse=True)
+    assert whole["begun"] == other["begun"] == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    assert whole["histories"] == [2, 3, 3]
+    places = [tmp_path / "whole" / name for name in ("checkpoints", "fit-2/checkpoints", "fit-3/checkpoints")]
+    assert [complete_checkpoints(place)[-1].notes["epoch"] for place in places] == [2, 3, 3]
+
+    first, _ = run_group("results:several_fits", tmp_path / "first", broken_off=True)
+    assert first["begun"] == [[0, 1], [0, 1]]
+    last = complete_checkpoints(tmp_path / "first" / "checkpoints")[-1].folder
+    shutil.copytree(
+        complete_checkpoints(tmp_path / "first" / "fit-2" / "checkpoints")[-1].folder,
+        tmp_path / "fits" / "fit-2" / "step-000000002",
+    )
+    resume = {"resume_checkpoint": str(last), "resume_fits": str(tmp_path / "fits")}
+    second, peer = run_group("results:several_fits", tmp_path / "second", context=resume)
+    assert second["begun"] == peer["begun"] == [[], [1, 2], [0, 1, 2]], (
+        "the first was over, though it had stopped early"
+    )
+    assert second["histories"] == [2, 3, 3]
+    assert second["weights"] == peer["weights"]
+    assert (
+        second["weights"][::2] == whole["weights"][::2]
+    )  # the order of the data within a fit is not part of a checkpoint
+
+
+@pytest.mark.variant
+def test_a_group_that_may_change_goes_on_with_each_fit_of_a_run_of_fixed_size(tmp_path: Path) -> None:
+    run_group("results:several_fits", tmp_path / "first", workers=1, broken_off=True)
+    resume = {"resume_checkpoint": str(complete_checkpoints(tmp_path / "first" / "checkpoints")[-1].folder)}
+    last = complete_checkpoints(tmp_path / "first" / "fit-2" / "checkpoints")[-1].folder
+    shutil.copytree(last, tmp_path / "fits" / "fit-2" / last.name)
+    resume["resume_fits"] = str(tmp_path / "fits")
+    slots = str(tmp_path / "slots")
+    (again,) = run_group("results:several_fits", tmp_path / "second", workers=1, context=resume, slots=slots)
+    assert again["begun"] == [[], [1, 2], [0, 1, 2]] and again["histories"] == [2, 3, 3]
+
+
+@pytest.mark.variant
+def test_more_epochs_make_a_fit_go_on_and_later_ones_begin_anew(tmp_path: Path) -> None:
+    run_group("results:several_fits", tmp_path / "first", workers=1)
+    resume = {"resume_checkpoint": str(complete_checkpoints(tmp_path / "first" / "checkpoints")[-1].folder)}
+    for number in (2, 3):
+        last = complete_checkpoints(tmp_path / "first" / f"fit-{number}" / "checkpoints")[-1].folder
+        shutil.copytree(last, tmp_path / "fits" / f"fit-{number}" / last.name)
+    resume["resume_fits"] = str(tmp_path / "fits")
+    (again,) = run_group("results:several_fits", tmp_path / "second", workers=1, context=resume, epochs=4)
+    assert again["begun"] == [[3], [0, 1, 2, 3], [0, 1, 2, 3]]
 
 
 def test_killed_while_saving(tmp_path: Path) -> None:

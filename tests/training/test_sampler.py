@@ -126,3 +126,26 @@ def test_a_state_of_other_data_is_refused() -> None:
 def test_numbers_without_meaning_are_refused(named: dict[str, Any], kind: type[Exception], word: str) -> None:
     with pytest.raises(kind, match=word):
         Sampler(**{"n_samples": 10, "global_batch_size": 4, **named})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    batch=st.integers(1, 70),
+    epochs=st.integers(1, 3),
+    taken=st.integers(0, 20),
+    drop_last=st.booleans(),
+    scaling=st.sampled_from(["constant", "linear"]),
+)
+def test_the_batches_that_are_left_are_counted(
+    n: int, batch: int, epochs: int, taken: int, drop_last: bool, scaling: Any
+) -> None:
+    sampler = Sampler(n, min(batch, n), epochs=epochs, drop_last=drop_last, scaling=scaling)
+    for _ in range(taken):
+        if not sampler.is_exhausted:
+            sampler.next_batch()
+    expected, left = sampler.batches_left, 0
+    while not sampler.is_exhausted:
+        sampler.next_batch()
+        left += 1
+    assert expected == left and sampler.batches_left == 0

@@ -38,8 +38,7 @@ def make_context(spec: dict[str, Any]) -> tuple[WorkerContext, list[dict[str, An
     folder, rank = Path(spec["folder"]), spec["rank"]
     sent: list[dict[str, Any]] = []
     overrides = dict(spec["arguments"].pop("context", {}))
-    if "resume_checkpoint" in overrides:
-        overrides["resume_checkpoint"] = Path(overrides["resume_checkpoint"])
+    overrides |= {name: Path(overrides[name]) for name in ("resume_checkpoint", "resume_fits") if name in overrides}
     folders = {name: folder / name for name in ("events", "checkpoints", "export")}
     # Each rank has a work folder of its own; the others are shared, as on one host.
     for path in (*folders.values(), folder / f"work-{rank}"):

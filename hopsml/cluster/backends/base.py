@@ -15,7 +15,15 @@ class Capacity:
 
     limit: int | None
     setting: str
-    preferred: int  # workers when the user names no number: one an executor
+    preferred: int  # workers when the user names no number: one for each GPU or slot
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Why an executor is about to go away, and in how many seconds; None where nobody knows."""
+
+    text: str
+    time_s: float | None = None
 
 
 AskEnded = Callable[[int, str], None]  # ask, what went wrong ("" when its agents were simply dismissed)
@@ -50,8 +58,11 @@ class Backend(Protocol):
     def others_wait(self) -> bool:
         """Whether other work of the application finds no free slot."""
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
-        """Those of these agents' tasks whose executors are about to go away, and why."""
+    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
+        """Those of these agents' tasks whose executors are about to go away, and why.
+
+        With each call that names some, successors for them have been asked of the cluster.
+        """
 
     def gone(self) -> str:
         """Why it can never give an agent any more; empty as long as it may."""

@@ -15,11 +15,27 @@ from pathlib import Path
 import msgspec
 
 from hopsml.cluster import gpus
-from hopsml.cluster.agent import Bootstrap, folder_prefix
-from hopsml.cluster.backends.base import AskEnded, Capacity
+from hopsml.cluster.agent import LAST_WORD_BYTES, NEVER_JOINED, Bootstrap, folder_prefix
+from hopsml.cluster.backends.base import AskEnded, Capacity, Warned
 from hopsml.cluster.fork_environment import own_sys_path
 
 GRACE_S = 5.0
+
+
+class _AgentProcess(subprocess.Popen[bytes]):
+    """An agent, with the pipe for its last word."""
+
+    said = -1
+
+    def last_word(self) -> str:
+        """Why it ended, empty where it could not say; once it has ended."""
+        os.set_blocking(self.said, False)
+        try:
+            return os.read(self.said, LAST_WORD_BYTES).decode(errors="replace")
+        except BlockingIOError:  # something that it has left behind holds the other end
+            return ""
+        finally:
+            os.close(self.said)
 
 
 class LocalBackend:
@@ -33,7 +49,7 @@ class LocalBackend:
         devices = len(gpus.host_gpus())
         self.gpus_per_agent = 1 if devices else 0
         self.slots = slots or devices or len(os.sched_getaffinity(0))
-        self._processes: dict[int, list[subprocess.Popen[bytes]]] = {}
+        self._processes: dict[int, list[_AgentProcess]] = {}
         self._watchers: list[threading.Thread] = []
         self._lock = threading.Lock()
 
@@ -64,22 +80,42 @@ class LocalBackend:
             return
         with self._lock:
             self._processes[bootstrap.ask] = started
-        statuses = [process.wait() for process in started]
+        for process in started:
+            process.wait()
+        words = [process.last_word() for process in started]
         for process in started:
             for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):
                 shutil.rmtree(folder, ignore_errors=True)  # there only where the agent was killed
-        failed = [status for status in statuses if status not in (0, -signal.SIGKILL, -signal.SIGTERM)]
-        ended(bootstrap.ask, f"local agents ended with status {failed}" if failed else "")
+        # One that said why it went had been of use, or says that it never joined; one that crashed said nothing.
+        never = [word for word in words if word.startswith(NEVER_JOINED)]
+        silent = [process.returncode for process, word in zip(started, words, strict=True) if not word]
+        crashed = [status for status in silent if status not in (0, 143, -signal.SIGKILL, -signal.SIGTERM)]
+        problem = (
+            f"a local agent {never[0]}" if never else f"local agents ended with status {crashed}" if crashed else ""
+        )
+        with self._lock:
+            del self._processes[bootstrap.ask]
+            self._watchers.remove(threading.current_thread())
+        ended(bootstrap.ask, problem)
 
     @staticmethod
-    def _start(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hopsml.cluster.agent", str(index)],
-            # As Spark does for its executors: sets are iterated in one order, in this run and in its repetition.
-            env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+    def _start(bootstrap: Bootstrap, index: int) -> _AgentProcess:
+        said, says = os.pipe()
+        try:
+            process = _AgentProcess(
+                [sys.executable, "-m", "hopsml.cluster.agent", str(index), str(says)],
+                # As Spark does for its executors: sets are iterated in one order, in this run and in its repetition.
+                env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=[says],
+            )
+        except OSError:
+            os.close(said)
+            raise
+        finally:
+            os.close(says)
+        process.said = said
         data = msgspec.msgpack.encode(bootstrap)
         assert process.stdin is not None
         with process.stdin as pipe:
@@ -113,7 +149,7 @@ class LocalBackend:
         """Nobody shares these slots."""
         return False
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
         """Agents of this machine are told by SIGTERM alone."""
         return {}
 
@@ -137,5 +173,7 @@ class LocalBackend:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for watcher in self._watchers:
+        with self._lock:
+            watchers = list(self._watchers)
+        for watcher in watchers:
             watcher.join(5)

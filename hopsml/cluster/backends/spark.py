@@ -6,7 +6,7 @@ tasks that are pending make Spark ask YARN for executors; a task whose executor 
 
 from __future__ import annotations
 
-import logging
+import math
 import re
 import socket
 import threading
@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hopsml.cluster.agent import NEVER_JOINED, Bootstrap
-from hopsml.cluster.backends.base import AskEnded, Capacity
+from hopsml.cluster.backends.base import AskEnded, Capacity, Warned
+from hopsml.delivery import logger_aside
 
-log = logging.getLogger("hopsml.spark")
+log = logger_aside("hopsml.spark")
 
 REGISTRATION_WAIT_S = 15.0
+NEWS_S = 3.5  # that a node's warning may be old when it is seen here: YARN tells Spark at its heartbeat, each 3 s
 
 
 class SparkBackend:
@@ -34,6 +36,7 @@ class SparkBackend:
         self._conf = context.getConf()
         self.grows = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
         self._jobs: dict[int, threading.Thread] = {}
+        self._successors = 0  # executors that were asked for beyond spark.executor.instances
         self._group = f"hopsml-agents-{context.applicationId}"
 
     # ------------------------------------------------------------------------------------------ what there is
@@ -47,11 +50,14 @@ class SparkBackend:
         if self._conf.get("spark.dynamicAllocation.enabled", "false") == "true":
             most = self._int("spark.dynamicAllocation.maxExecutors", 0)
             if not most:
-                return Capacity(None, "spark.dynamicAllocation.maxExecutors is not set", max(1, self._executors()))
+                return Capacity(
+                    None, "spark.dynamicAllocation.maxExecutors is not set", max(1, self._executors()) * per_executor
+                )
             setting = f"spark.dynamicAllocation.maxExecutors={most}, {slot_setting}"
-            return Capacity(most * per_executor, setting, most)
+            return Capacity(most * per_executor, setting, most * per_executor)
         executors, setting = self._fixed_executors()
-        return Capacity(executors * per_executor, f"{setting}, {slot_setting}", executors)
+        slots = executors * per_executor
+        return Capacity(slots, f"{setting}, {slot_setting}", slots)
 
     def _slots_per_executor(self) -> tuple[int, str]:
         task_cpus = self._int("spark.task.cpus", 1)
@@ -222,18 +228,22 @@ class SparkBackend:
             return False
         return False
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, str]:
+    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
         """Those whose executors Spark decommissions: it was told to, or their node is."""
         try:
             scheduler = self.context._jsc.sc().taskScheduler()
             going = scheduler.executorsPendingDecommission()
-            if going.isEmpty():
+            self._ask_for_successors(int(going.size()))
+            if going.isEmpty() or not tasks:
                 return {}
+            time_s = self._node_time_s()
             # py4j makes ints of small longs, so that nothing can be looked up by a task's number.
             all_managers = _each(scheduler.taskIdToTaskSetManager().elements(), "hasMoreElements", "nextElement")
             managers = {manager.name(): manager for manager in all_managers}
             return {
-                int(info.taskId()): f"Spark decommissions executor {info.executorId()} on {info.host()}"
+                int(info.taskId()): Warned(
+                    f"Spark decommissions executor {info.executorId()} on {info.host()}", time_s.get(str(info.host()))
+                )
                 for manager in managers.values()
                 for info in _each(manager.taskInfos().values().iterator())
                 if int(info.taskId()) in tasks and going.contains(info.executorId())
@@ -241,6 +251,38 @@ class SparkBackend:
         except Exception as error:  # noqa: BLE001 Spark is stopping, or is one that keeps this in another place
             log.debug("which executors are decommissioned is not known: %s", error)
             return {}
+
+    def _ask_for_successors(self, going: int) -> None:
+        """Of a fixed number of executors YARN counts those that go away as well: others would come when they have gone."""
+        if self.grows or self.context.master != "yarn" or going == self._successors:
+            return
+        hosts = self.context._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})
+        self.context._jsc.sc().requestTotalExecutors(self._fixed_executors()[0] + going, 0, hosts)
+        self._successors = going
+
+    def _node_time_s(self) -> dict[str, float]:
+        """Seconds that YARN gives the nodes that it takes out of service, by host; of the others nothing is known."""
+        if self.context.master != "yarn":
+            return {}
+        jvm, spark = self.context._jvm, self.context._jsc.sc()
+        hadoop = jvm.org.apache.hadoop
+        conf = hadoop.yarn.conf.YarnConfiguration(spark.hadoopConfiguration())
+        conf.setLong("yarn.resourcemanager.connect.max-wait.ms", 2000)  # by default it asks for 15 minutes
+        states = self.context._gateway.new_array(hadoop.yarn.api.records.NodeState, 1)
+        states[0] = hadoop.yarn.api.records.NodeState.DECOMMISSIONING
+        client = hadoop.yarn.client.api.YarnClient.createYarnClient()
+        try:
+            client.init(conf)
+            client.start()
+            reports = list(client.getNodeReports(states))
+            limits = {str(one.getNodeId().getHost()): one.getDecommissioningTimeout() for one in reports}
+        except Exception as error:  # noqa: BLE001 a ResourceManager that is away, or one that does not let us ask
+            log.debug("how long nodes have is not known: %s", error)
+            return {}
+        finally:
+            client.stop()
+        known = {host: float(limit) for host, limit in limits.items() if limit is not None}
+        return {host: max(0.0, limit - NEWS_S) if limit >= 0 else math.inf for host, limit in known.items()}
 
     def gone(self) -> str:
         """Its SparkContext was stopped, by Python or by Spark itself, or its JVM has ended."""

@@ -84,7 +84,7 @@ class _Group:
     waiting: list[str] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)
-    told: set[tuple[str, str]] = field(default_factory=set)  # agent and rule that were noted
+    told: set[tuple[str, str]] = field(default_factory=set)  # agent (or host) and rule that were noted
     deadline: float = 0.0
 
 
@@ -125,11 +125,15 @@ class Gate:
         return self._about((agent_id,), now)
 
     def probed(self, agent_id: str, result: PeerProbed, now: float) -> list[Action]:
-        """What came of an exchange."""
+        """What came of an exchange. One that went well is news only for a run that waits for it.
+
+        Else a thousand members, each with its own good news, would be compared with all others a thousand times.
+        """
         if (agent_id, result.agent_id) not in self.probes:
             return []
         self.probes[agent_id, result.agent_id] = result
-        return self._about((agent_id, result.agent_id), now)
+        waited_for = not rules.exchange_failed(result, self.limits)
+        return self._about((agent_id, result.agent_id), now, waited_for)
 
     def left(self, agent_id: str, now: float) -> list[Action]:
         """An agent is gone."""
@@ -148,10 +152,10 @@ class Gate:
             actions += self._advance(run_id, now)
         return actions
 
-    def ended(self, run_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The run is over; returns the agents that it was granted and has not got, and those that were set aside."""
+    def ended(self, run_id: str) -> tuple[str, ...]:
+        """The run is over; returns the agents that were set aside for it."""
         group = self.groups.pop(run_id, None)
-        return (tuple(group.waiting), tuple(group.aside)) if group is not None else ((), ())
+        return tuple(group.aside) if group is not None else ()
 
     def returned(self, agent_ids: Iterable[str]) -> None:
         """Runs have given these back while they go on."""
@@ -165,8 +169,13 @@ class Gate:
 
     # -------------------------------------------------------------------------------- rules
 
-    def _about(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        concerned = [r for r, g in self.groups.items() if {*g.waiting, *g.passed} & set(agent_ids)]
+    def _about(self, agent_ids: tuple[str, ...], now: float, waited_for: bool = False) -> list[Action]:
+        """``waited_for``: it matters to runs alone that still wait."""
+        concerned = [
+            run_id
+            for run_id, group in self.groups.items()
+            if (group.waiting or not waited_for) and {*group.waiting, *group.passed} & set(agent_ids)
+        ]
         return [action for run_id in concerned for action in self._advance(run_id, now)]
 
     def _advance(self, run_id: str, now: float) -> list[Action]:
@@ -213,6 +222,12 @@ class Gate:
 
     def _conclude(self, run_id: str, group: _Group, faults: dict[str, list[Fault]]) -> list[Action]:
         actions: list[Action] = []
+        if group.size > 1:  # a single worker starts no server
+            members = [self.facts[one] for one in (*group.passed, *group.waiting) if one in self.facts]
+            for host, text in rules.shared_hosts(members).items():
+                if (host, "shared") not in group.told:
+                    group.told.add((host, "shared"))
+                    actions.append(Warn(run_id, f"preflight: {text}"))
         for one, found in faults.items():
             for fault in found:
                 if (one, fault.rule) not in group.told:

@@ -47,11 +47,8 @@ class Inspection:
         self._gate.returned(agent_ids)
 
     def ended(self, run_id: str) -> None:
-        """The run is over: what was kept for it, or from it, is the pool's again."""
-        waiting, aside = self._gate.ended(run_id)
-        if waiting:
-            self._owner._pool(self._owner.pool.returned(waiting, time.monotonic()))
-        if aside:
+        """The run is over: slots that were kept from it are given up. The pool takes back what was granted to it."""
+        if aside := self._gate.ended(run_id):
             self._owner._pool(self._owner.pool.dismiss(aside, "its slot failed the preflight"))
 
     def tick(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import pwd
 import resource
 import shutil
 import sys
@@ -19,6 +20,7 @@ from hopsml.cluster.protocol import GpuFacts, PreflightFacts
 MB = 1 << 20
 WRITE_BYTES = 4 * MB
 WRITE_CHUNK = MB // 2
+FIRST_PERSON, NOBODY = 1000, 65534  # uids; those below are the system's services
 WRITE_MOST_S = 0.5  # a slow disk is known by then
 CORE_TURNS = 12  # the best of them counts: others' work on the machine makes some slow, a throttled core makes all slow
 # Members of one group exchange data by these; numpy's and keras' formats are part of a State.
@@ -42,6 +44,7 @@ def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> P
         versions=versions(),
         gpus=gpu_facts(gpu_indices),
         core_mb_s=core_speed(),
+        others=other_people(),
         took_s=time.monotonic() - began,
         clock=time.time(),  # last: it is compared when the message comes
     )
@@ -83,6 +86,29 @@ def write_speed(folder: Path) -> tuple[float, str]:
     finally:
         path.unlink(missing_ok=True)
     return written / MB / max(time.monotonic() - began, 1e-6), ""
+
+
+def other_people(proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Names of those who have processes here, besides this process's user; neither root nor the system's services count.
+
+    A container shows its own processes alone, and /proc mounted with hidepid those of this user.
+    """
+    owners = set()
+    for entry in os.scandir(proc):
+        if entry.name.isdecimal():
+            try:
+                owners.add(entry.stat().st_uid)
+            except OSError:  # it has ended
+                continue
+    owners -= {os.geteuid(), os.getuid()}
+    return tuple(sorted(_name_of(uid) for uid in owners if FIRST_PERSON <= uid != NOBODY))
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def core_speed() -> float:

@@ -16,6 +16,7 @@ import hmac
 import os
 import time
 
+from hopsml.cluster.front import Front, Stranger, with_streams
 from hopsml.cluster.protocol import PeerProbed
 
 EXCHANGED = 1 << 20  # bytes each way
@@ -30,13 +31,13 @@ class ProbeDoor:
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
-        self._server: asyncio.Server | None = None
+        self._server: Front | None = None
         self.port = 0
 
     async def open(self, host: str) -> None:
         """Listen on a free port of ``host``."""
-        self._server = await asyncio.start_server(self._serve, host, 0, limit=MOST)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = Front(with_streams(self._serve, limit=MOST))
+        self.port = await self._server.open(host)
 
     def close(self) -> None:
         """Nobody may come any more."""
@@ -44,7 +45,7 @@ class ProbeDoor:
             self._server.close()
             self._server = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._answer(reader, writer)
@@ -52,6 +53,7 @@ class ProbeDoor:
             pass  # whoever asked sees it too
         finally:
             writer.close()
+            stranger.left()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonce = os.urandom(_SIZE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hopsml.cluster.protocol import GpuFacts, PeerProbed, PreflightFacts
@@ -85,6 +85,17 @@ def own_faults(facts: PreflightFacts, received: float, limits: Limits = DEFAULT_
     return found + [fault for gpu in facts.gpus for fault in _gpu_faults(gpu, limits)]
 
 
+def shared_hosts(members: Iterable[PreflightFacts]) -> dict[str, str]:
+    """By host that other people use as well: what that means. It is no fault of a slot: no other one would be better."""
+    return {
+        facts.host: f"{facts.host} is shared with {', '.join(facts.others[:3])}"
+        f"{f' and {len(facts.others) - 3} more' if len(facts.others) > 3 else ''}: TensorFlow's server there obeys whoever "
+        "connects to it, as this user (docs/security.md)"
+        for facts in members
+        if facts.others
+    }
+
+
 def _below(value: float, least: float) -> bool:
     return value != _UNLIMITED and value < least
 
@@ -134,6 +145,11 @@ def core_faults(members: Mapping[str, PreflightFacts], limits: Limits = DEFAULT_
     return faults
 
 
+def exchange_failed(probe: PeerProbed, limits: Limits = DEFAULT_LIMITS) -> bool:
+    """Whether two neighbours could not exchange bytes, or not fast enough."""
+    return bool(probe.problem) or probe.mb_s < limits.pair_mb_s
+
+
 def pair_faults(
     probes: Sequence[tuple[str, PeerProbed]], name: Callable[[str], str], limits: Limits = DEFAULT_LIMITS
 ) -> dict[str, list[Fault]]:
@@ -141,7 +157,7 @@ def pair_faults(
 
     ``probes``: (who asked, what came of it). Of two that failed equally often it is the one that did not answer.
     """
-    failed = [(asker, probe) for asker, probe in probes if probe.problem or probe.mb_s < limits.pair_mb_s]
+    failed = [(asker, probe) for asker, probe in probes if exchange_failed(probe, limits)]
     count = Counter(agent_id for asker, probe in failed for agent_id in (asker, probe.agent_id))
     faults: dict[str, list[Fault]] = {}
     for asker, probe in failed:

@@ -61,6 +61,7 @@ class Options:
     environment: Mapping[str, str] | None = None
     local_logdir: bool = False
     echo: bool = False
+    share: str | None = None
 
 
 @dataclass
@@ -110,6 +111,7 @@ class SearchCall:
     facts: dict[str, Any] = field(default_factory=dict)
     captured: Captured | None = None
     finish: Callable[[RunDir, list[dict[str, Any]]], None] | None = None
+    notes: tuple[str, ...] = ()  # what people are told when it begins
 
 
 def checked(
@@ -123,8 +125,8 @@ def checked(
     seed = seed if options.seed is None else arguments.whole_number("seed", options.seed, at_least=0)
     direction = direction_of(options.direction)
     searcher = searcher_of(options, space, seed)
-    trials = options.num_trials
-    endless = isinstance(options.searcher, str) and searcher.total is None  # one that the user made may have an end
+    trials = None if searcher.counts else options.num_trials  # it counts configurations, and not those tried again
+    endless = isinstance(options.searcher, str) and searcher.total is None and not searcher.counts
     if trials is None and endless and options.deadline is None and options.budget is None:
         raise ArgumentError("num_trials=None: the search has no end; give num_trials, deadline or budget")
     return SearchCall(
@@ -157,9 +159,10 @@ def checked(
         honour_environment=bool(options.honour_environment),
         profile=options.profile,
         progress=bool(options.progress),
-        environment=arguments.variables("environment", options.environment or {}),
+        environment=arguments.environment(options.environment, options.share),
         local_logdir=bool(options.local_logdir),
         echo=bool(options.echo),
+        facts={"num_trials": options.num_trials} if searcher.counts else {},
         searcher_name=options.searcher if isinstance(options.searcher, str) else type(searcher).__name__,
         stopper_name=options.stopper if isinstance(options.stopper, str) else type(options.stopper).__name__,
     )
@@ -199,7 +202,7 @@ def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tupl
         named[name] = value
     if len(rest) > len(known):
         arguments.refuse_surplus(verb, len(rest), len(known))
-    arguments.refuse_unknown(verb, {name: named[name] for name in named if name not in known}, known)
+    arguments.refuse_unknown(verb, {name: named[name] for name in named if name not in known}, known, function)
     if "space" not in named:
         raise ArgumentTypeError(
             f"{verb}() needs the search space behind the function: a Searchspace, or a dict of them"
@@ -241,14 +244,18 @@ def isolated(isolation: Any) -> bool:
 
 
 def searcher_of(options: Options, space: Searchspace, seed: int) -> Searcher:
-    """The searcher by name or as it is; arguments go with a name."""
+    """The searcher by name or as it is; arguments go with a name. One that counts configurations gets their number."""
     given = dict(options.searcher_args or {})
     if isinstance(options.searcher, Searcher):
         if given:
             raise ArgumentError("searcher_args goes with a searcher's name; give them to the searcher that you made")
         return options.searcher
-    if isinstance(options.searcher, type) and issubclass(options.searcher, Searcher):
-        made: Searcher = options.searcher(space, seed=seed, **given)
+    own = isinstance(options.searcher, type) and issubclass(options.searcher, Searcher)
+    kind = options.searcher if own else registry.searcher_class(options.searcher)
+    if options.num_trials is not None and "num_trials" in inspect.signature(kind).parameters:
+        given.setdefault("num_trials", arguments.whole_number("num_trials", options.num_trials))
+    if own:
+        made: Searcher = kind(space, seed=seed, **given)
         return made
     return registry.searcher(options.searcher, space, seed=seed, **given)
 

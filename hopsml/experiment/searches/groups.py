@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 import queue
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hopsml import redact
 from hopsml.cluster.gang import Phase
 from hopsml.cluster.plain import as_json
 from hopsml.cluster.run_state import Change
+from hopsml.delivery import immediate, logger_aside
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
 from hopsml.experiment import plan as plans
 from hopsml.experiment.lanes import News, RunOver
@@ -23,7 +24,7 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.training import group_trial
 from hopsml.training.trial_result import METRIC, as_number, score_of
 
-log = logging.getLogger("hopsml.search")
+log = logger_aside("hopsml.search")
 
 
 @dataclass
@@ -63,6 +64,7 @@ class GroupHands:
         run.observe(self._on_change)
         self.want(slots if slots is not None else 1)
 
+    @immediate
     def _on_change(self, change: Change) -> None:
         if change.kind == "end":
             self._came.put(News(RunOver(self.run.state.error)))
@@ -118,7 +120,9 @@ class GroupHands:
             self._begin(action)
         except (HopsmlError, OSError) as error:
             log.warning("trial %d cannot be started", action.number, exc_info=True)
-            self.post(Ended(action.number, action.attempt, "failed", error=f"{type(error).__name__}: {error}"))
+            self.post(
+                Ended(action.number, action.attempt, "failed", error=redact.text(f"{type(error).__name__}: {error}"))
+            )
         return f"{action.size} workers"
 
     def _begin(self, form: Form) -> None:
@@ -127,7 +131,7 @@ class GroupHands:
         write(urls.join(folder, ".hparams.json"), form.config)
         run, _ = plans.start_on(self._plan_of(form, name, folder))
         group = self._groups[form.number] = _Group(form, run, time.time(), history=[])
-        run.observe(lambda change: self._on_trial(group, change))
+        run.observe(immediate(lambda change: self._on_trial(group, change)))
         run.on_message(lambda rank, value: self._on_word(group, value))
         run.add_done_callback(lambda future: self._over(group))
 
@@ -144,7 +148,7 @@ class GroupHands:
             self._plan,
             function=group_trial.carry_out,
             arguments={
-                "payload": self._plan.captured.payload,
+                "payload": self._plan.captured.shipped,
                 "config": form.config,
                 "number": form.number,
                 "trial_id": name,
@@ -214,7 +218,7 @@ class GroupHands:
         how, text, value, outputs = "finished", "", None, None
         if error is None:
             result = group.run.result()
-            outputs = as_json(result.value)
+            outputs = redact.record(as_json(result.value))
             try:
                 value = score_of(result.value, self._metric)
             except ArgumentError as problem:
@@ -224,6 +228,7 @@ class GroupHands:
         else:
             how = "failed" if isinstance(error, WorkerFailed) and error.remote_traceback else "died"
             text = getattr(error, "cause", "") or str(error).partition("\n")[0]
+        text = redact.text(text)
         self._record(group, how, value, text)
         seconds = time.time() - group.began
         self._came.put(News(Ended(form.number, form.attempt, how, value, outputs, text, seconds)))
@@ -256,6 +261,6 @@ class GroupHands:
 
 
 def write(url: str, record: dict[str, Any]) -> None:
-    """A JSON file, in one step; NaN stays NaN."""
-    text = json.dumps(as_json(record), ensure_ascii=False) + "\n"
+    """A JSON file without secrets, in one step; NaN stays NaN."""
+    text = json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n"
     filesystem.for_url(url).write_bytes(url, text.encode(errors="replace"))

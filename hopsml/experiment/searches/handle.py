@@ -8,15 +8,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from hopsml import states, tracebacks
 from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
 from hopsml.experiment import arguments
 from hopsml.experiment.searches import table
 from hopsml.experiment.searches.board import Board, Observer
 from hopsml.experiment.searches.call import duration
-from hopsml.experiment.searches.result import BestTrial, SearchResult, best_trial, first_errors
+from hopsml.experiment.searches.result import BestTrial, SearchResult, best_trial, first_errors, remedy_of
 from hopsml.experiment.searches.session import Session
 from hopsml.search.events import Conclude, Extend
 from hopsml.search.space import Searchspace
+from hopsml.states import State
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 
@@ -50,6 +52,7 @@ class SearchRun:
 
     def begin(self) -> SearchRun:
         """Let the search begin."""
+        self._session.hands.run.on_request = self.cancel
         self._thread.start()
         return self
 
@@ -66,11 +69,16 @@ class SearchRun:
         Ctrl-C, or the interrupt of a notebook's cell, cancels the search before it goes on as KeyboardInterrupt.
         """
         try:
-            return self._future.result(timeout)
+            error = self._future.exception(timeout)
         except KeyboardInterrupt:
             self.cancel("interrupted by the user")
             self._thread.join(30)
-            raise
+            raise tracebacks.shortened(
+                KeyboardInterrupt(f"search {self.run_id} was cancelled: {self.run_dir}")
+            ) from None
+        if error is not None:
+            raise error.with_traceback(None)  # which would begin with the frames of an earlier raise
+        return self._future.result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error that ended the search, None after success."""
@@ -162,7 +170,7 @@ class SearchRun:
             return ""
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer(what, facts)`` for what happens; see ``Board``."""
+        """Call ``observer(what, facts)`` for what happens, on a thread of its own; see ``Board.observe``."""
         self.board.observe(observer)
 
     # ------------------------------------------------------------------------------------------ the thread
@@ -180,8 +188,8 @@ class SearchRun:
         except BaseException as problem:  # noqa: BLE001 whoever waits for the result must get it
             error = problem
         error = self._close(error, result) or error
-        state = "FINISHED" if error is None else "CANCELLED" if isinstance(error, RunCancelled) else "FAILED"
-        self.board.close(state, reason, error)
+        self.board.close(states.end(error), reason, error)
+        self.board.settle()  # not for ever: nobody may be reading
         if error is not None:
             self._future.set_exception(error)
         elif result is not None:
@@ -219,10 +227,12 @@ class SearchRun:
             so_far = "" if best is None else f"; the best of its trials gave {best['value']!r} with {best['config']!r}"
             return RunCancelled(f"search {self.run_id} was cancelled: {conclusion.text}{so_far}", self.run_dir)
         if best is None or conclusion.reason == "failed":
-            errors = first_errors(self._session.rows())
+            rows = self._session.rows()
+            errors, remedy = first_errors(rows), remedy_of(rows)
             text = f"search {self.run_id} found nothing ({conclusion.reason}): {conclusion.text}"
             return RunError(
-                "\n".join(part for part in (text, errors, f"run directory: {self.run_dir}") if part), self.run_dir
+                "\n".join(part for part in (text, errors, f"run directory: {self.run_dir}", remedy) if part),
+                self.run_dir,
             )
         return None
 
@@ -239,7 +249,7 @@ class SearchRun:
             run_dir=self.run_dir,
             name=self.board.name,
             reason=conclusion.reason,
-            state="FINISHED",
+            state=State.FINISHED,
             counts=self._session.dispatch.ledger.counts(),
             seconds=round(view.now - view.began, 3),
             direction=self.board.direction,

@@ -27,7 +27,7 @@ def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned
     sign = 1.0 if direction == "max" else -1.0
     found: list[Learned] = []
     for item in items:
-        for row in _rows(item):
+        for row in _rows(item, space):
             value = number_of(row.get("value"))
             config = dict(row["config"])
             if space.contains(config) and value is not None:
@@ -41,7 +41,7 @@ def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned
     return found
 
 
-def _rows(item: Any) -> Iterable[Mapping[str, Any]]:
+def _rows(item: Any, space: Searchspace) -> Iterable[Mapping[str, Any]]:
     if isinstance(item, Mapping):
         if not isinstance(item.get("config"), Mapping) or "value" not in item:
             raise ArgumentTypeError(f"warm_start: {item!r:.100} has no 'config' and 'value'")
@@ -51,7 +51,7 @@ def _rows(item: Any) -> Iterable[Mapping[str, Any]]:
     from hopsml.experiment.searches.recorded import rows_of
     from hopsml.storage.runs import find
 
-    return rows_of(find(item, settings.project_url()))
+    return rows_of(find(item, settings.project_url()), space)
 
 
 def tell(searcher: Searcher, learned: Sequence[Learned]) -> None:
@@ -66,6 +66,11 @@ def lines_of(learned: Sequence[Learned], space: Searchspace) -> list[str]:
         json.dumps([_KEY, space.encode(config), outcome.end.value, outcome.score, outcome.step])
         for config, outcome in learned
     ]
+
+
+def others_of(lines: Iterable[str]) -> list[str]:
+    """A journal's lines without those."""
+    return [line for line in lines if not line.startswith(f'["{_KEY}",')]
 
 
 def take_over(lines: Iterable[str], space: Searchspace) -> tuple[list[Learned], list[str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hopsml import settings
+from hopsml.delivery import logger_aside
 from hopsml.experiment import mlflow
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
@@ -17,7 +17,7 @@ from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.link import LINK
 from hopsml.tracking.mlflow.order import Group, key_of
 
-log = logging.getLogger("hopsml.search")
+log = logger_aside("hopsml.search")
 _STATES = {"completed": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
 
 

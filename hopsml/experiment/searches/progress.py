@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from hopsml.experiment.searches.board import Board, Snapshot
+from hopsml.experiment.terminal import write_line
 from hopsml.notebook import frontend
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class SearchLines:
 
     def __call__(self, what: str, facts: dict[str, Any]) -> None:
         with self._lock:
-            if what in ("note", "phase"):
+            if what in ("note", "phase", "skipped"):
                 self._say(facts["text"])
             elif what == "settled":
                 best = self._board.best["value"] if self._board.best else None
@@ -64,7 +65,7 @@ class SearchLines:
     def _say(self, text: str) -> None:
         if text and text != self._last:
             self._last = text
-            print(f"hopsml {self._board.run_id}: {text}", file=self._stream, flush=True)
+            write_line(self._stream, f"hopsml {self._board.run_id}: {text}")
 
 
 def line(view: Snapshot) -> str:
@@ -78,9 +79,9 @@ def line(view: Snapshot) -> str:
         parts.append(f"best {view.metric or 'metric'} {view.best['value']:.6g}  {_short(view.best['config'])}")
     if view.ended is None:
         parts.append(f"executors busy {view.busy}/{view.executors}")
-        left = view.seconds_left()
+        left, outlook = view.seconds_left(), view.outlook()
         if left is not None:
-            parts.append(f"about {_time(left)} left")
+            parts.append(f"{'at most' if outlook is None or outlook.seconds > left else 'about'} {_time(left)} left")
     else:
         parts.append(f"took {_time(view.now - view.began)}")
     return "  ".join(parts)

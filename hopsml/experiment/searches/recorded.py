@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import cloudpickle
 
+from hopsml.cluster import kept_secrets
 from hopsml.cluster.capture import Captured
-from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.errors import ArgumentError, PathExists, PathNotFound
 from hopsml.experiment.searches import learned
 from hopsml.experiment.searches.call import VERSION, SearchCall
 from hopsml.experiment.searches.names import Names, by_id
 from hopsml.search import journal
-from hopsml.search.contract import End
+from hopsml.search.contract import End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.dispatch import Dispatch
 from hopsml.search.ledger import Phase, Trial, number_of, row
+from hopsml.search.space import Searchspace
 from hopsml.search.spec import SearchSpec
 from hopsml.storage import filesystem, segments, urls
-from hopsml.storage.run_dir import RunDir
+from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import catalog, machine, record
 
 JOURNAL, PICKLE = "journal", "search.pickle"
@@ -32,9 +37,14 @@ def call_of(directory: RunDir) -> SearchCall:
     Raises ArgumentError for no search, for one of a newer hopsml, and where a file is not the one that was recorded.
     """
     recorded = directory.read_run()
-    call: SearchCall = cloudpickle.loads(_checked_pickle(directory, recorded.get("search")))
+    content = _checked_pickle(directory, recorded.get("search"))
     shipped = record.shipped(directory, recorded)
     options = recorded["options"]
+    environment = record.given_environment(options["environment"], os.environ)
+    what = f"search {directory.run_id}"
+    secrets = kept_secrets.given_again(recorded.get("secrets", ()), {}, os.environ, what)
+    call: SearchCall = cloudpickle.loads(content)
+    call.args, call.environment = recorded["arguments"], environment
     call.captured = Captured(
         name=recorded["function"],
         payload=shipped.payload,
@@ -43,6 +53,7 @@ def call_of(directory: RunDir) -> SearchCall:
         source=recorded["source"],
         sha256=shipped.sha256,
         code_sha256=recorded["code_sha256"],
+        secrets=secrets,
     )
     return call
 
@@ -75,9 +86,39 @@ def opening() -> list[str]:
     return [journal.opening(), json.dumps([_SESSION, machine.who()])]
 
 
+@contextlib.contextmanager
+def claimed(directory: RunDir, lines: list[str]) -> Iterator[None]:
+    """The right to go on with a search after the sessions of which these lines tell: one caller gets it.
+
+    It is given back where the block fails, and taken from a process of this machine that has died before it began. Raises
+    ArgumentError for whoever comes second, StorageError.
+    """
+    url = urls.join(directory.url, f"continued-{len(_sessions(lines))}.json")
+    system, claim = filesystem.for_url(url), to_json({"process": machine.who()})
+    try:
+        system.write_bytes(url, claim, overwrite=False)
+    except PathExists:
+        holder = directory.read_json(url).get("process") or {}
+        if catalog.driver_lives(holder) is not False:
+            raise ArgumentError(
+                f"search {directory.run_id} goes on in process {holder.get('pid')} on {holder.get('host')} already: wait "
+                f"for its end; if that process has died, remove {url}"
+            ) from None
+        system.write_bytes(url, claim)
+    try:
+        yield
+    except BaseException:
+        system.delete(url)
+        raise
+
+
+def _sessions(lines: list[str]) -> list[dict[str, Any]]:
+    return [json.loads(line)[1] for line in lines if line.startswith(f'["{_SESSION}",')]
+
+
 def check_is_over(directory: RunDir, lines: list[str]) -> None:
     """Raise ArgumentError where the driver of the last session is known to live."""
-    sessions = [json.loads(line)[1] for line in lines if line.startswith(f'["{_SESSION}",')]
+    sessions = _sessions(lines)
     if sessions and catalog.driver_lives(sessions[-1]):
         raise ArgumentError(
             f"search {directory.run_id} is under way in process {sessions[-1]['pid']} of this machine; cancel it first, or "
@@ -130,9 +171,38 @@ def _read(url: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def rows_of(directory: RunDir) -> list[dict[str, Any]]:
-    """The table of a recorded search's trials, however it ended."""
-    call = call_of(directory)
-    spec = SearchSpec(call.num_trials, call.direction, call.metric, size_of=call.size_of, retries=call.retries)
-    dispatch, names = replayed(call, spec, lines_of(directory))
+def rows_of(directory: RunDir, space: Searchspace) -> list[dict[str, Any]]:
+    """The table of a recorded search's trials, however it ended, by its journal alone: nothing of it is unpickled.
+
+    Values that JSON does not know are found by their names in ``space``, which is the reader's own.
+    """
+    recorded = directory.read_run().get("search")
+    if not isinstance(recorded, dict):
+        raise ArgumentError(f"run {directory.run_id} is no search: it has no trials to learn from")
+    direction = "min" if recorded.get("direction") == "min" else "max"
+    lines = [line for line in lines_of(directory) if not line.startswith(f'["{_SESSION}",')]
+    names = Names(lambda number: {}, by_id)
+    facts = names.take_over(learned.others_of(lines))
+    dispatch = journal.replay(facts, SearchSpec(None, direction), Retold(space))
     return [{**row(t), "trial_id": names.given(t.number), "outputs": t.outputs} for t in dispatch.ledger.trials]
+
+
+class Retold(Searcher):
+    """In the place of the searcher of a search whose trials alone are wanted: it says and learns nothing."""
+
+    def __init__(self, space: Searchspace) -> None:
+        self.space = space
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        """What the journal tells counts."""
+        return Wait.DONE
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        """Nothing is learnt."""
+
+    def state(self) -> dict[str, Any]:
+        """There is none."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Whatever the searcher of then has written."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from hopsml.cluster import remedies
 from hopsml.cluster.plain import as_json
 from hopsml.experiment.searches import study, table
 from hopsml.search.space import Searchspace
@@ -152,3 +153,9 @@ def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3) -> str:
     lines = [f"  trial {row['number']} ({row['config']}): {row['error']}" for row in failed[:count]]
     more = f"\n  and {len(failed) - count} more" if len(failed) > count else ""
     return "\n".join(lines) + more
+
+
+def remedy_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What to do about the first error that has a remedy of its own; "" where none has."""
+    said = (remedies.remedy(str(row["error"]), "", "the workers' machines") for row in rows if row["error"])
+    return next((f"Remedy: {remedy}" for remedy in said if remedy), "")

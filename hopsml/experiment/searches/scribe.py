@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from hopsml.delivery import logger_aside
 from hopsml.errors import StorageError
+from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import for_url
 
-log = logging.getLogger("hopsml.search")
+log = logger_aside("hopsml.search")
 
-RETRY_S = 1.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 10.0  # of the journal, for which the search waits
+LOOK_S = 0.2  # how soon it is seen, while it is waited for, that the search need not go on
 EVERY_S = 0.5  # between two versions of a file, at least
 SHARE = 0.05  # of the time at most is spent on such files
 
@@ -35,6 +37,7 @@ class Scribe:
         self._tasks: deque[Callable[[], None]] = deque()
         self._files: dict[str, Callable[[], bytes]] = {}
         self._next_at: dict[str, float] = {}
+        self._outage = Outage()  # of the store, as far as these files tell
         self._news = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._write_files, name="hopsml-search-files", daemon=True)
@@ -42,18 +45,20 @@ class Scribe:
 
     def journal(self, lines: Sequence[str], go_on: Callable[[], bool]) -> None:
         """Return when the lines are kept. A store that is away is tried again while ``go_on``; then raises StorageError."""
-        said = False
+        outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
         while lines:
             try:
                 self._writer.add(lines)
             except StorageError as error:
-                if not said:
+                if outage.failed(time.monotonic()):
                     self._note(f"the search waits: its journal cannot be written, and is tried again: {error}")
-                said = True
+                while go_on() and not outage.may_try(time.monotonic()):
+                    time.sleep(LOOK_S)
                 if not go_on():
                     raise
-                time.sleep(RETRY_S)
             else:
+                if outage.succeeded():
+                    self._note("the search goes on: its journal is written again")
                 return
 
     def keep(self, url: str, content: Callable[[], bytes]) -> None:
@@ -93,10 +98,14 @@ class Scribe:
 
     def _due(self) -> str | None:
         now = time.monotonic()
-        return next((url for url in self._files if self._closing or self._next_at.get(url, 0.0) <= now), None)
+        return next((url for url in self._files if self._closing or self._at(url) <= now), None)
+
+    def _at(self, url: str) -> float:
+        """When the next version of a file may be written."""
+        return max(self._next_at.get(url, 0.0), self._outage.retry_at or 0.0)
 
     def _patience_s(self) -> float | None:
-        times = [self._next_at.get(url, 0.0) for url in self._files]
+        times = [self._at(url) for url in self._files]
         return max(0.001, min(times) - time.monotonic()) if times else None
 
     def _write(self, url: str, content: Callable[[], bytes]) -> None:
@@ -104,6 +113,10 @@ class Scribe:
         try:
             for_url(url).write_bytes(url, content())
         except Exception:  # the journal has it all
-            log.warning("%s could not be written", url, exc_info=True)
+            if self._outage.failed(time.monotonic()):
+                log.warning("%s could not be written, which is tried again with newer ones", url, exc_info=True)
+        else:
+            if self._outage.succeeded():
+                log.warning("the files that show how far the search is are written again: %s", url)
         now = time.monotonic()
         self._next_at[url] = now + max(EVERY_S, (now - began) / SHARE)

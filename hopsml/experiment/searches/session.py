@@ -6,11 +6,11 @@ the journal holds them. Everything that can go wrong ends in the handle's future
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hopsml.delivery import logger_aside
 from hopsml.errors import RunCancelled, RunError
 from hopsml.experiment.lanes import News, RunOver
 from hopsml.experiment.searches.board import Board, Running
@@ -38,7 +38,7 @@ from hopsml.search.events import (
 from hopsml.search.groups import Groups
 from hopsml.search.ledger import Trial, row
 
-log = logging.getLogger("hopsml.search")
+log = logger_aside("hopsml.search")
 
 BATCH = 512  # events at a time
 CANCEL_S = 5.0  # for the trials of a search that was cancelled to end in order

@@ -11,11 +11,14 @@ from typing import Any, cast
 
 import cloudpickle
 
-from hopsml.cluster import capture
+from hopsml import redact
+from hopsml.cluster import capture, kept_secrets
 from hopsml.cluster.backends.base import Capacity
 from hopsml.cluster.layout import Roles
 from hopsml.cluster.plain import as_json
 from hopsml.cluster.run_state import Change
+from hopsml.delivery import immediate
+from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans
 from hopsml.experiment.applications import Application
 from hopsml.experiment.lanes import Lanes
@@ -32,6 +35,7 @@ from hopsml.experiment.searches.names import Names, by_id
 from hopsml.experiment.searches.scribe import Scribe
 from hopsml.experiment.searches.session import Session
 from hopsml.search.dispatch import Dispatch
+from hopsml.search.parameter import Parameter
 from hopsml.search.spec import SearchSpec
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.run_dir import RunDir, to_json
@@ -55,7 +59,7 @@ def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: Earlier | No
 
     ``known``: trials of other searches, of which the searcher is told first.
     """
-    shipped = bytes(cloudpickle.dumps(replace(call, function=None, warm_start=None, captured=None)))
+    shipped = _recordable(call)
     tell = progress.teller() if call.progress else None
     plan = _plan(call, shipped, earlier)
     run, application = plans.start_on(plan)
@@ -65,6 +69,32 @@ def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: Earlier | No
         run.fail(error)
         run.cancel(f"the search could not be started: {error}")
         raise
+
+
+def _recordable(call: SearchCall) -> bytes:
+    """The call as it is written down: its function and arguments are recorded by themselves, its variables cleaned.
+
+    ArgumentError where a secret would be written all the same, in the space or in an object that searches.
+    """
+    told = redact.text(call.description)
+    bare = replace(call, function=None, args={}, environment={}, warm_start=None, captured=None, description=told)
+    shipped = bytes(cloudpickle.dumps(bare))
+    held = [one.name for one in capture.capture(_nothing, {"call": bare}).secrets]
+    held += [name for name, one in call.space.parameters.items() if redact.names_a_secret(name) and _has_text(one)]
+    if held or (held := kept_secrets.left_in(shipped, redact.known())):
+        raise ArgumentError(
+            f"the search would write down a secret ({', '.join(held)}), in its space, its searcher or its stopper, which "
+            "are recorded with it; pass it among args=, which are recorded without secrets"
+        )
+    return shipped
+
+
+def _nothing(call: SearchCall) -> None:
+    """The function in whose arguments secrets are looked for."""
+
+
+def _has_text(parameter: Parameter) -> bool:
+    return any(isinstance(value, str) for value in getattr(parameter, "values", ()))
 
 
 def _begin_on(
@@ -84,7 +114,7 @@ def _begin_on(
     else:
         filesystem.for_url(directory.status_json).delete(directory.status_json)
     board = Board(run.run_id, call.name, run.run_dir, call.direction, call.metric)
-    run.observe(lambda change: _on_change(board, change, call.size_of is None))
+    run.observe(immediate(lambda change: _on_change(board, change, call.size_of is None)))
     spec = _spec(call, application.backend.capacity(), earlier)
     dispatch, names = _dispatch(call, spec, known, earlier)
     first = [*recorded.opening(), *learned.lines_of(known, call.space)]
@@ -108,6 +138,8 @@ def _begin_on(
         board.deadline_at = board.began + spec.deadline_s
     if tell is not None:
         tell(board)
+    for text in [*call.notes, *run.state.notes]:
+        board.note(text)
     return search.begin()
 
 
@@ -147,6 +179,7 @@ def _tell_mlflow(call: SearchCall, session: Session, directory: RunDir, uri: str
         directory, uri, lambda row: urls.join(directory.url, call.folder, row["trial_id"]), call.name
     )
 
+    @immediate
     def settled(what: str, facts: dict[str, Any]) -> None:
         if what == "settled":
             curve = list(session.board.curves.get(facts["number"], ()))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hopsml import extras
 from hopsml.errors import ArgumentError
 from hopsml.search.parameter import Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.space import Searchspace
@@ -59,18 +60,32 @@ def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
         optuna.visualization.is_available()
         draw = getattr(optuna.visualization, PLOTS[kind])
         takes_name = kind not in ("intermediate_values", "timeline")
-        return draw(
+        figure = draw(
             study, **({"target_name": metric or "metric"} if takes_name and "target" in options else {}), **options
         )
+        return in_any_theme(figure)
     except ImportError as error:
-        raise ArgumentError(f"plots need plotly ({error}): pip install hopsml[search]") from error
+        raise ArgumentError(f"plots need plotly ({error}): {extras.install('search')}") from error
+
+
+_INK, _GRID = "#727983", "rgba(128,128,128,0.25)"  # read on white as on black
+
+
+def in_any_theme(figure: Any) -> Any:
+    """A plotly figure on the page's own ground, whose text and lines are seen in a light and in a dark theme."""
+    clear = "rgba(0,0,0,0)"
+    axis = {"gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": _GRID}
+    figure.update_layout(template="none", paper_bgcolor=clear, plot_bgcolor=clear, font={"color": _INK})
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis)
+    return figure
 
 
 def _optuna() -> Any:
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise ArgumentError("studies and plots need optuna: pip install hopsml[search]") from error
+        raise ArgumentError(f"studies and plots need optuna: {extras.install('search')}") from error
     return optuna
 
 

@@ -17,14 +17,61 @@ from hopsml.search.space import Searchspace
 
 
 class Named:
-    """An optimizer that this project has, by its ``name``; ``arguments`` are its own."""
+    """An optimizer that this project has, by its ``name``; ``arguments`` are its own.
+
+    ``pruner`` "hyperband" gives the parameter ``budget`` to trials; ``pruner_kwargs`` are its own arguments. Code that asks
+    it for trials by itself sets ``num_trials`` and ``searchspace``, then calls as for an ``AbstractOptimizer``.
+    """
 
     name = "none"
-    pruner: str | None = None
-    pruner_arguments: Mapping[str, Any]
+    num_trials: int | None = None
+    searchspace: Searchspace | None = None
+    direction: str = "max"
 
-    def __init__(self, **arguments: Any) -> None:
-        self.arguments, self.pruner_arguments = arguments, {}
+    def __init__(
+        self, pruner: str | None = None, pruner_kwargs: Mapping[str, Any] | None = None, **arguments: Any
+    ) -> None:
+        self.arguments, self.pruner, self.pruner_arguments = arguments, pruner, dict(pruner_kwargs or {})
+        self.trial_store: dict[str, Trial] = {}
+        self.final_store: list[Trial] = []
+        self._searcher: Searcher | None = None
+        self._running: dict[int, Trial] = {}  # by number
+        self._asked = 0
+
+    def initialize(self) -> None:
+        """Begin from nothing."""
+        if self.num_trials is None or self.searchspace is None:
+            raise ArgumentError(f"{type(self).__name__}: set num_trials and searchspace before initialize()")
+        self._searcher = searcher_of(self, self.searchspace, self.num_trials, self.direction, None)
+        self.trial_store, self.final_store, self._running, self._asked = {}, [], {}, 0
+
+    def get_suggestion(self, trial: Trial | None = None) -> Trial | str | None:
+        """The next trial, "IDLE" (ask again when one has ended), or None: there are no more. ``trial``: what has ended."""
+        if self._searcher is None:
+            raise ArgumentError(f"{type(self).__name__}: call initialize() before get_suggestion()")
+        if trial is not None:
+            self._tell(self._searcher, trial)
+        own_count = self._searcher.total is not None or self._searcher.counts
+        answer = self._searcher.ask(self._asked) if own_count or self._asked < (self.num_trials or 0) else Wait.DONE
+        if isinstance(answer, Wait):
+            return "IDLE" if answer is Wait.LATER else None
+        found = Trial(dict(answer.config))
+        self._running[self._asked] = self.trial_store[found.trial_id] = found
+        self._asked += 1
+        return found
+
+    def _tell(self, searcher: Searcher, trial: Trial) -> None:
+        metric = trial.final_metric
+        score = None if metric is None else metric if self.direction == "max" else -metric
+        end = End.FAILED if score is None else End.STOPPED if trial.early_stop else End.COMPLETED
+        for number in [number for number, one in self._running.items() if one is trial]:
+            del self._running[number]
+            searcher.tell(number, Outcome(end, score))
+            self.trial_store.pop(trial.trial_id, None)
+            self.final_store.append(trial)
+
+    def finalize_experiment(self, trials: list[Trial]) -> None:
+        """Nothing is left to do."""
 
 
 class RandomSearch(Named):
@@ -154,7 +201,7 @@ class Adapted(Searcher):
                 self.tell(number, Outcome(End(rest[0]), *rest[1:]))
 
 
-def searcher_of(optimizer: Any, space: Searchspace, num_trials: int, direction: str, seed: int) -> Searcher:
+def searcher_of(optimizer: Any, space: Searchspace, num_trials: int, direction: str, seed: int | None) -> Searcher:
     """The searcher of Maggy's ``optimizer=``: None, a name, an instance or class of this module, an own one, a Searcher."""
     if isinstance(optimizer, Searcher):
         return optimizer

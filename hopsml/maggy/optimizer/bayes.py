@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hopsml.errors import ArgumentError
 from hopsml.maggy.optimizer.base import Named
 
 
 class _Bayesian(Named):
-    """``pruner`` "hyperband" gives the parameter ``budget`` to trials; ``interim_results`` is accepted and not used."""
+    """As ``Named``. ``interim_results``, which lets Maggy's models learn from running trials, is refused where asked for."""
 
     def __init__(
         self,
@@ -19,8 +20,12 @@ class _Bayesian(Named):
         pruner: str | None = None,
         pruner_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(num_warmup_trials=num_warmup_trials, random_fraction=random_fraction)
-        self.pruner, self.pruner_arguments = pruner, dict(pruner_kwargs or {})
+        if interim_results:
+            raise ArgumentError(
+                "interim_results=True: models learn from trials that have ended; leave it out, or use pruner='hyperband', "
+                "whose short trials end early"
+            )
+        super().__init__(pruner, pruner_kwargs, num_warmup_trials=num_warmup_trials, random_fraction=random_fraction)
 
 
 class GP(_Bayesian):

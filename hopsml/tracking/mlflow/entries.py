@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from hopsml import redact
+from hopsml.states import State
+
 # MLflow's own limits (mlflow/utils/validation.py): what is longer is refused, and with it its whole batch.
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000  # 8000 in MLflow 3; older servers take less
@@ -21,7 +24,11 @@ METRICS_A_BATCH = 1000
 SYSTEM = "system/"  # MLflow shows what is named so on a page of its own
 KEY_TAG = "hopsml.key"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
-_STATUS = {"FINISHED": "FINISHED", "CANCELLED": "KILLED", "RUNNING": "RUNNING"}
+_STATUS: dict[str, str] = {
+    State.FINISHED: "FINISHED",
+    State.CANCELLED: "KILLED",
+    State.RUNNING: "RUNNING",
+}  # MLflow's words
 Item = TypeVar("Item")
 
 
@@ -51,13 +58,13 @@ def name(text: str) -> str:
 def params(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """The function's arguments; those inside of dicts as ``outer.inner``."""
     found: dict[str, str] = {}
-    for key, value in arguments.items():
+    for key, value in redact.arguments(arguments).items():
         full = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             found.update(params(value, f"{full}."))
         else:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            found[name(full)] = text[:LONGEST_PARAM]
+            found[name(full)] = redact.text(text)[:LONGEST_PARAM]
     return found
 
 
@@ -76,14 +83,14 @@ def tags(run_url: str, record: Mapping[str, Any], folders: Mapping[str, str]) ->
         "hopsml.seed": record.get("seed"),
         "hopsml.rerun_of": record.get("rerun_of"),
         "hopsml.project": record.get("user"),
-        "hopsml.state": "RUNNING",
+        "hopsml.state": State.RUNNING,
         "mlflow.user": (record.get("driver_process") or {}).get("login"),
         "mlflow.source.name": record.get("script") or record.get("function"),
         "mlflow.source.type": "JOB",
         "mlflow.note.content": record.get("description"),
         **{f"hopsml.{folder}": url for folder, url in folders.items()},
     }
-    return {key: str(value)[:LONGEST_TAG] for key, value in known.items() if value not in (None, "")}
+    return {key: redact.text(str(value))[:LONGEST_TAG] for key, value in known.items() if value not in (None, "")}
 
 
 def tags_at_end(state: str, status: Mapping[str, Any], around: Mapping[str, Any]) -> dict[str, str]:
@@ -96,7 +103,7 @@ def tags_at_end(state: str, status: Mapping[str, Any], around: Mapping[str, Any]
         "mlflow.source.git.commit": git.get("commit"),
         "mlflow.source.git.branch": git.get("branch"),
     }
-    return {key: str(value)[:LONGEST_TAG] for key, value in known.items() if value}
+    return {key: redact.text(str(value))[:LONGEST_TAG] for key, value in known.items() if value}
 
 
 def status(state: str) -> str:

@@ -7,12 +7,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
+from urllib.parse import quote, unquote
 
+from hopsml import redact
 from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.redact import REDACTED
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir, to_json
-from hopsml.tracking import redact
-from hopsml.tracking.redact import REDACTED
 
 PENDING, SENT, REFUSED = "pending", "sent", "refused"
 _PENDING_FOLDER = ".mlflow-pending"
@@ -103,7 +104,7 @@ def pending(project_url: str) -> list[str]:
     except PathNotFound:
         return []
     names = [entry.name for entry in entries if not urls.is_temporary(entry.url)]
-    return [urls.join(project_url, EXPERIMENTS, name) for name in sorted(names)]
+    return [urls.join(project_url, EXPERIMENTS, unquote(name)) for name in sorted(names)]
 
 
 def forget(directory: RunDir) -> None:
@@ -113,9 +114,12 @@ def forget(directory: RunDir) -> None:
 
 
 def project_of(run_url: str) -> str:
-    """URL of the project that a run belongs to."""
-    return run_url.rstrip("/").rsplit("/", 2)[0]
+    """URL of the project that a run belongs to, also one that is a part of another."""
+    return run_url.rpartition(f"/{EXPERIMENTS}/")[0] or run_url.rstrip("/").rsplit("/", 2)[0]
 
 
 def _mark(directory: RunDir) -> str:
-    return urls.join(project_of(directory.url), _PENDING_FOLDER, directory.run_id)
+    """A file whose name tells the place of the run: a part of another one has a place below it."""
+    project = project_of(directory.url)
+    below = directory.url.removeprefix(f"{project}/{EXPERIMENTS}/") if directory.url.startswith(project) else ""
+    return urls.join(project, _PENDING_FOLDER, quote(below or directory.run_id, safe="=&@+,"))

@@ -28,6 +28,7 @@ from typing import Any
 
 from hopsml.errors import HopsmlError
 from hopsml.storage import filesystem
+from hopsml.storage.backoff import pause_s
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
 from hopsml.tracking.mlflow import order, publish, store
@@ -67,7 +68,7 @@ class Sender:
         self.close_at: float | None = None
         self.changed = threading.Condition()
         self._stores: dict[str, Store] = {}
-        self._pause_s = 0.0
+        self._failures = 0  # in a row
         self._not_before = 0.0
         self._looked: set[str] = set()  # projects whose older runs were looked after
 
@@ -109,7 +110,7 @@ class Sender:
         if self.close_at is None:
             return False
         waiting = any(run.ended for run in self.runs.values())
-        return not waiting or self._pause_s > 0 or self._clock() >= self.close_at
+        return not waiting or self._failures > 0 or self._clock() >= self.close_at
 
     def run(self) -> None:
         """Until asked to close."""
@@ -138,8 +139,6 @@ class Sender:
             except HopsmlError as error:  # the run directory's store
                 self._pause(run, f"what MLflow should get cannot be read or noted in the run directory ({error})")
                 return
-            else:
-                self._pause_s, run.noted = 0.0, False
         if self.close_at is None and runs:
             self._look_after_older(runs[0])
 
@@ -152,6 +151,7 @@ class Sender:
             opened = publish.begin(server, run.order, run.directory, run.record)
             run.order = opened
             order.write(run.directory, opened)
+            self._answers(run)
         rows = self._take(run)
         if rows:
             try:
@@ -159,9 +159,11 @@ class Sender:
             except HopsmlError:
                 run.lost = True
                 raise
+            self._answers(run)
         if run.ended:
             done, notes = publish.complete(server, run.order, run.directory, history=run.lost)
             order.write(run.directory, done)
+            self._answers(run)
             for note in notes:
                 self._note(run, note)
             self._forget(run, order.SENT)
@@ -180,11 +182,18 @@ class Sender:
     # ------------------------------------------------------------------------------------------ what goes wrong
 
     def _pause(self, run: Followed, why: str) -> None:
-        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
-        self._not_before = self._clock() + self._pause_s
+        self._failures += 1
+        self._not_before = self._clock() + pause_s(self._failures, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         if not run.noted:
             run.noted = True
             self._note(run, why)
+
+    def _answers(self, run: Followed) -> None:
+        """Something of the run has arrived: the outage is over, if there was one."""
+        self._failures = 0
+        if run.noted:
+            run.noted = False
+            self._note(run, "MLflow answers again; what it has missed of this run is sent at the run's end")
 
     def _give_up(self, run: Followed, error: HopsmlError) -> None:
         remedy = f"once that is repaired: hopsml runs sync {run.directory.run_id}"

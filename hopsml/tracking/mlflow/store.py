@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from hopsml import extras, redact
 from hopsml.errors import HopsmlError
-from hopsml.tracking import redact
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.entries import KEY_TAG, Row
 
-MISSING = "MLflow is not installed here; install it with: pip install 'hopsml[mlflow]'"
 _FINAL = ("FINISHED", "FAILED", "KILLED")
 # Codes of answers that the server would give again; whatever else goes wrong may pass.
 _REFUSALS = {
@@ -73,7 +72,7 @@ class Store:
             logging.getLogger("mlflow").setLevel(logging.ERROR)
             from mlflow import MlflowClient
         except ImportError as error:
-            raise MlflowMissing(f"{MISSING} ({error})") from error
+            raise MlflowMissing(f"MLflow is not installed here: {extras.install('mlflow')} ({error})") from error
         self.uri = uri
         self._client: Any = None
         self._make: Callable[[], Any] = lambda: MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from hopsml.cluster.context import current
 from hopsml.errors import ArgumentError
+from hopsml.training.progress import Progress
+from hopsml.training.tensorflow import fits, optimizers
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 
 Logs = dict[str, Any] | None
@@ -61,6 +64,10 @@ class CheckpointCallback(FitHooks):
 
     A checkpoint within an epoch holds the weights at that step; ``fit`` then repeats that epoch from its
     beginning, because a dataset's position is not part of it.
+
+    A function may call ``fit`` several times, always in the same order: each has checkpoints of its own, and after a restart
+    those that were complete get their weights and history back and train no more. A ``directory`` that is given belongs to
+    every ``fit`` that it is given to.
     """
 
     def __init__(
@@ -69,15 +76,22 @@ class CheckpointCallback(FitHooks):
         keep: int = 3,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        """``every``: "epoch", or the number of steps from one checkpoint to the next."""
+        """``every``: "epoch", or the number of steps from one checkpoint to the next.
+
+        ``directory``: default the run's, where each ``fit`` of the function has a place of its own.
+        """
         if every != "epoch" and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise ArgumentError(f"every={every!r}: it must be 'epoch', or a number of steps of 1 or more")
         self._every = every
         self._keep = keep
         self._directory = directory
         self._checkpointer: Checkpointer | None = None
+        self._number = 0  # of the fit among those of the function, where the directory is the run's
+        self._begun = False  # the fit that the checkpointer was made for
         self._saved_step = 0
         self._epoch = 0
+        self._history: dict[str, list[Any]] = {}
+        self._gives_back = False
 
     @property
     def initial_epoch(self) -> int:
@@ -86,20 +100,36 @@ class CheckpointCallback(FitHooks):
 
     def restore(self, model: Any) -> int:
         """Restore ``model``; the epoch to go on with. On all ranks; ``fit`` does it by itself otherwise."""
-        if self._checkpointer is None:
-            self._checkpointer = Checkpointer(self._directory, self._keep, model=model)
-            self._saved_step = self._checkpointer.restore_latest()
-            self._epoch = int(self._checkpointer.notes.get("epoch", 0))
+        if self._checkpointer is not None and not self._begun:
+            return self._epoch
+        self._begun = False
+        if self._directory is None:
+            self._number = fits.next_number()
+            self._checkpointer = of_run = fits.FitCheckpointer(self._number, model, self._keep)
+        else:
+            self._checkpointer, of_run = Checkpointer(self._directory, self._keep, model=model), None
+        self._saved_step = self._checkpointer.restore_latest()
+        notes = self._checkpointer.notes
+        self._epoch = int(notes.get("epoch", 0)) if of_run is None else of_run.next_epoch()
+        self._history = notes.get("history", {})
+        self._gives_back = bool(self._history)
         return self._epoch
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Restore, and tell Keras 3 where to go on."""
         if self.restore(self.model):
             self.model._initial_epoch = self._epoch
+        self._begun = True
+        if self._number > 1 and self._checkpointer is not None and not self._checkpointer.notes:
+            optimizers.build_compiled([self.model])  # as it is when this is restored
+            self._save()  # by which the fits before this one are known to be over
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Note the epoch that a checkpoint within it has to repeat."""
         self._epoch = epoch
+        self._give_history_back()
+        if self._directory is None:
+            fits.trains()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Save when ``every`` steps have been made since the last checkpoint."""
@@ -109,11 +139,14 @@ class CheckpointCallback(FitHooks):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save, where an epoch is the measure."""
         self._epoch = epoch + 1
+        self._remember(logs)
         if self._every == "epoch":
             self._save()
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Save the last step, unless it is saved already."""
+        self.model._initial_epoch = None  # else the model's next fit would begin there, too
+        self._give_history_back()
         if self._step() > self._saved_step:
             self._save()
 
@@ -123,7 +156,27 @@ class CheckpointCallback(FitHooks):
     def _save(self) -> Path:
         assert self._checkpointer is not None  # made when training began
         self._saved_step = self._step()
-        return self._checkpointer.save(self._saved_step, epoch=self._epoch)
+        epochs = int((self.params or {}).get("epochs") or 0)
+        return self._checkpointer.save(self._saved_step, epoch=self._epoch, epochs=epochs, history=self._history)
+
+    def _remember(self, logs: Logs) -> None:
+        import numpy as np  # the metrics of an epoch are its numbers, or arrays of them
+
+        for name, value in (logs or {}).items():
+            self._history.setdefault(name, []).append(np.asarray(value).tolist())
+
+    def _give_history_back(self) -> None:
+        """Once, when Keras has made its own anew."""
+        if self._gives_back:
+            self._gives_back = False
+            give_history_back(self.model, self._history)
+
+
+def give_history_back(model: Any, history: Mapping[str, Sequence[Any]]) -> None:
+    """Let the history that ``fit`` will return begin with these values of earlier epochs."""
+    kept = {name: list(values) for name, values in history.items()}
+    model.history.history = kept
+    model.history.epoch = list(range(max(map(len, kept.values()), default=0)))
 
 
 class ReportCallback(FitHooks):
@@ -135,15 +188,40 @@ class ReportCallback(FitHooks):
             raise ArgumentError(f"interval_s={interval_s!r}: it must be 0 or more seconds")
         self._interval_s = interval_s
         self._next = 0.0
+        self._progress = Progress()
+        self._epoch, self._batches = 0, 0  # batches of an epoch, where Keras does not know before
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Forget the epochs of another call of ``fit``."""
+        self._batches = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Note the epoch, which is all that can be told as long as nobody knows how many batches it has."""
+        self._epoch = epoch
+        if not self._steps():
+            self._progress.tell(epoch, (self.params or {}).get("epochs") or 0, "epoch")
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Send the running values if the interval is over."""
+        self._tell_progress(batch + 1)
+        self._batches = max(self._batches, batch + 1)
         if time.monotonic() >= self._next:
             self._send(logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Send the epoch's values, those of the validation among them."""
+        self._epoch = epoch + 1
+        self._tell_progress(0, at_once=True)
         self._send(logs)
+
+    def _steps(self) -> int:
+        """Batches of an epoch: as Keras knows, or as an earlier one had; 0 for unknown."""
+        return (self.params or {}).get("steps") or (self._batches if self._epoch else 0)
+
+    def _tell_progress(self, batch: int, at_once: bool = False) -> None:
+        steps, epochs = self._steps(), (self.params or {}).get("epochs") or 0
+        if batch <= steps:
+            self._progress.tell(self._epoch * steps + batch, epochs * steps, at_once=at_once)
 
     def _send(self, logs: Logs) -> None:
         self._next = time.monotonic() + self._interval_s

@@ -23,8 +23,9 @@ from typing import Any
 
 from hopsml.cluster.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.storage.checkpoints import write_keep
-from hopsml.training.tensorflow import file_exchange
+from hopsml.storage import urls
+from hopsml.storage.checkpoints import write_keep, write_manifest
+from hopsml.training.tensorflow import file_exchange, optimizers
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder
 
@@ -124,7 +125,8 @@ class Checkpointer:
         source = self._agree_on_source()
         if source is None:
             return 0
-        build_optimizers(self._trackables)
+        # Keras makes an optimizer's variables at the first step; they must be there to be restored.
+        optimizers.build_compiled(self._trackables.values())
         status = self._checkpoint.read(str(source.folder / _VARIABLES))
         try:
             status.assert_existing_objects_matched()
@@ -156,6 +158,8 @@ class Checkpointer:
         aside.mkdir(parents=True)
         self._checkpoint.write(str(aside / _VARIABLES))
         (aside / _DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
+        if self._is_in_run_dir():
+            write_manifest(aside, description["step"])
         for file in aside.iterdir():
             _flush(file)
         replaced = target.with_name(f".{target.name}-replaced.tmp")
@@ -164,6 +168,13 @@ class Checkpointer:
         aside.rename(target)
         _flush(self._directory)
         shutil.rmtree(replaced, ignore_errors=True)
+
+    def _is_in_run_dir(self) -> bool:
+        """Whether it is on its store already, where no mirror adds what a run that goes on looks for."""
+        if self._context is None:
+            return False
+        scheme, _, path = urls.split(self._context.run_url)
+        return scheme in ("", "file") and self._directory.is_relative_to(path)
 
     def _agree_on_source(self) -> SavedStep | None:
         """The checkpoint that all ranks restore, in a folder that this rank can read."""
@@ -186,7 +197,7 @@ class Checkpointer:
         complete = complete_checkpoints(self._directory)
         if complete:
             return complete[-1]
-        resume = self._context.resume_checkpoint if self._context is not None else None
+        resume = self._resume()
         if resume is None:
             return None
         saved = read_saved_step(resume)
@@ -194,15 +205,9 @@ class Checkpointer:
             raise ArgumentError(f"{resume} is not a complete checkpoint: it has no readable {_DESCRIPTION}")
         return saved
 
-
-def build_optimizers(trackables: dict[str, Any]) -> None:
-    """Keras makes an optimizer's variables at the first step; they must be there to be restored."""
-    for model in trackables.values():
-        optimizer = getattr(model, "optimizer", None)
-        if optimizer is None or not getattr(model, "built", False) or getattr(optimizer, "built", True):
-            continue
-        with model.distribute_strategy.scope():
-            optimizer.build(model.trainable_variables)
+    def _resume(self) -> Path | None:
+        """The checkpoint that the run goes on from."""
+        return self._context.resume_checkpoint if self._context is not None else None
 
 
 def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | None) -> Path:

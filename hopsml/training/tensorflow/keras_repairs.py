@@ -8,7 +8,8 @@ Keras 3 does not support the strategy (its own trainer fails on the first batch)
   collective;
 * arrays given to ``fit`` are shuffled by each worker for itself, and the worker's share is cut from its own
   order: samples would be met twice or never. All workers take one order, drawn by the chief, unless the user
-  has set a seed;
+  has set a seed; and as Keras's way to shuffle gives every epoch the same order once there is a seed, each epoch's is
+  drawn anew;
 * ``LossScaleOptimizer`` (mixed float16) decides on each worker alone whether gradients are finite, before
   they are reduced; workers that decide differently wait for each other for ever: decide together;
 * gradients may lack a static shape, which depends on the batch that was traced: give them their variable's.
@@ -24,9 +25,11 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from hopsml.training.tensorflow import batch_statistics, keras_callbacks
+from hopsml.training.tensorflow import batch_statistics, fit_feed, keras_callbacks, shuffled_arrays
 from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 from hopsml.training.tensorflow.groups import in_group
+
+_orders_are_drawn = False  # whether arrays that are made a dataset of now are shuffled for a group
 
 
 def install(trainer: ModuleType) -> None:
@@ -34,6 +37,7 @@ def install(trainer: ModuleType) -> None:
     _repair_first_batch(trainer)
     _repair_log_reduction(trainer)
     _repair_shuffling(trainer)
+    fit_feed.install(trainer)
     from keras.src.backend.tensorflow import optimizer
     from keras.src.optimizers import loss_scale_optimizer
 
@@ -81,29 +85,42 @@ def _repair_log_reduction(trainer: ModuleType) -> None:
 
 
 def _repair_shuffling(trainer: ModuleType) -> None:
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
     original = trainer.TFEpochIterator.__init__
+    dataset_of = ArrayDataAdapter.get_tf_dataset
 
     def init(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
-        with _one_order(distribute_strategy if kwargs.get("shuffle") else None):
+        if not kwargs.get("shuffle") or not in_group(distribute_strategy):
+            original(self, distribute_strategy, *args, **kwargs)
+            return
+        with _one_order(distribute_strategy):
             original(self, distribute_strategy, *args, **kwargs)
 
+    def get_tf_dataset(self: Any) -> Any:
+        return shuffled_arrays.dataset(self) if _orders_are_drawn and self._shuffle else dataset_of(self)
+
     trainer.TFEpochIterator.__init__ = init
+    ArrayDataAdapter.get_tf_dataset = get_tf_dataset
 
 
 @contextmanager
 def _one_order(strategy: Any) -> Iterator[None]:
     """Within the block all workers draw alike; a seed that the user has set does that already and stays."""
+    global _orders_are_drawn
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    if not in_group(strategy) or context.global_seed() is not None:
-        yield
-        return
-    tf.random.set_seed(int.from_bytes(broadcast_bytes(strategy, os.urandom(4)), "big"))
+    own_seed = context.global_seed() is None
+    if own_seed:
+        tf.random.set_seed(int.from_bytes(broadcast_bytes(strategy, os.urandom(4)), "big"))
+    _orders_are_drawn = True
     try:
         yield
     finally:
-        tf.random.set_seed(None)
+        _orders_are_drawn = False
+        if own_seed:
+            tf.random.set_seed(None)
 
 
 def _repair_gradient_shapes(optimizer: Any) -> None:

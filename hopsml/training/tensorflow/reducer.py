@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hopsml.cluster import in_force
 from hopsml.cluster.context import WorkerContext
 from hopsml.training.tensorflow.merge import (
     DEFAULT_MERGE_SCOPE,
@@ -109,7 +110,9 @@ class GradientReducer:
         launcher = self._ops._launchers[replica_id]
         options = launcher._options.merge(options)
         groups = plan_groups([tensor.dtype.name for tensor in tensors], self._scope)
-        reduce_groups = _reduce_static if self._uses_static(tensors) else _reduce_packs
+        static = self._uses_static(tensors)
+        in_force.reduced(len(tensors), len(groups), self._scope or 0, "scoped_allocator" if static else "packs")
+        reduce_groups = _reduce_static if static else _reduce_packs
         results: list[Any] = [None] * len(tensors)
         for group, reduced in zip(groups, reduce_groups(launcher, tensors, groups, options), strict=True):
             for position, tensor in zip(group.positions, reduced, strict=True):

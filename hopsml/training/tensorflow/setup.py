@@ -6,12 +6,14 @@ is changed that the user can set: seeds, threads, visible devices and logging st
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 from types import ModuleType
 from typing import Any
 
+from hopsml.cluster import in_force
 from hopsml.cluster.context import WorkerContext, current
 from hopsml.training.tensorflow import groups
 from hopsml.training.tensorflow.import_hook import after_import
@@ -54,6 +56,7 @@ def prepare(context: WorkerContext | None = None) -> None:
         check_version(TENSORFLOW, tf.__version__)
         _prepared = True
     _prepare_strategies()
+    _note_training()
     # TensorFlow imports Keras 3 also where the user has chosen tf_keras; its version does not matter then.
     if os.environ.get("TF_USE_LEGACY_KERAS") not in ("1", "true", "True"):
         after_import("keras.src", _check_keras)
@@ -95,12 +98,37 @@ def _prepare_strategies() -> None:
     def build_then_merge(self: Any, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
         groups.remember(self)
+        if groups.in_group(self):
+            in_force.formed("tensorflow", self.extended._num_workers)
         # A plain strategy has the run's merge settings as well.
         context = current()
         set_merging(self, scope_of_run(context), allocator_of_run(context))
 
     module.CollectiveAllReduceExtended._initialize_multi_worker = connect_after_leader
     module.CollectiveAllReduceStrategy.__init__ = build_then_merge
+
+
+def _note_training() -> None:
+    """Every optimizer says when it is given gradients: once where a step is traced, with each step elsewhere."""
+    from tensorflow.python.training import optimizer
+
+    _note_calls(optimizer.Optimizer, "apply_gradients")
+    after_import(
+        "keras.src.backend.tensorflow.optimizer", lambda m: _note_calls(m.TFOptimizer, "_all_reduce_sum_gradients")
+    )
+    after_import("tf_keras.src.optimizers.optimizer", lambda m: _note_calls(m._BaseOptimizer, "apply_gradients"))
+    after_import("tf_keras.src.optimizers.legacy.optimizer_v2", lambda m: _note_calls(m.OptimizerV2, "apply_gradients"))
+
+
+def _note_calls(optimizer: Any, method: str) -> None:
+    original = getattr(optimizer, method)
+
+    @functools.wraps(original)
+    def note_then_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        in_force.trained("tensorflow")
+        return original(self, *args, **kwargs)
+
+    setattr(optimizer, method, note_then_call)
 
 
 def leader_address(cluster: dict[str, Any]) -> str:

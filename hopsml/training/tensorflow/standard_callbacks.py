@@ -6,28 +6,58 @@ import os
 from typing import Any, Literal
 
 from hopsml.cluster.context import current
+from hopsml.errors import ArgumentError
+from hopsml.training.sampler import Scaling
 from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallback
+from hopsml.training.tensorflow.elastic_fit import ElasticCallback
 
 
-def callbacks(checkpoint_every: int | Literal["epoch"] = "epoch", keep: int = 3) -> list[Any]:
-    """Progress to the driver, TensorBoard events, and checkpoints that ``resume=`` continues from.
+def callbacks(
+    checkpoint_every: int | Literal["epoch"] = "epoch",
+    keep: int = 3,
+    scaling: Scaling = "constant",
+    reference_workers: int = 1,
+) -> list[Any]:
+    """Progress to the driver, TensorBoard events, and what the training goes on from after a loss.
+
+    In a run of fixed size these are checkpoints, which ``resume=`` continues from, each ``fit`` of the function at its own;
+    with ``min_workers`` they are commits, by which ``fit`` follows the group as it grows and shrinks, from the exact sample
+    on (Keras 3; tf_keras goes on at the last epoch's checkpoint).
 
     Args:
-        checkpoint_every: "epoch", or the number of steps from one checkpoint to the next.
-        keep: how many checkpoints are kept.
+        checkpoint_every: "epoch", or the number of steps from one checkpoint, or commit, to the next. Commits are made
+            as often as costs 1 % of the time where nothing is said.
+        keep: how many checkpoints are kept, in a run of fixed size.
+        scaling, reference_workers: of a group that may change: what becomes of global batch and learning rate with
+            another size; see ``hopsml.elastic.Sampler``.
 
     Outside a worker, where there is no run directory, the list is empty: the same function runs alone.
+
+    Raises ArgumentError for ``scaling`` in a run of fixed size.
     """
     context = current()
     if context is None:
         return []
     events = _keras().callbacks.TensorBoard(log_dir=context.logdir or str(context.events_dir))
+    if context.commits is not None and not _is_legacy():
+        if keep != 3:
+            print(f"hopsml: keep={keep} has no effect under min_workers: checkpoints are made of commits", flush=True)
+        every = None if checkpoint_every == "epoch" else checkpoint_every
+        return [ReportCallback(), events, ElasticCallback(every, scaling, reference_workers)]
+    if scaling != "constant":
+        raise ArgumentError(f"callbacks(scaling={scaling!r}) needs a group that may change: min_workers=, and Keras 3")
+    if context.commits is not None:
+        print("hopsml: fit() of tf_keras goes on at the last epoch's checkpoint, newcomers wait for it", flush=True)
     return [ReportCallback(), events, CheckpointCallback(every=checkpoint_every, keep=keep)]
+
+
+def _is_legacy() -> bool:
+    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
 
 
 def _keras() -> Any:
     """The Keras that the user's code gets from ``tf.keras``."""
-    if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"):
+    if _is_legacy():
         import tf_keras
 
         return tf_keras

@@ -2,58 +2,156 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
-from hopsml.training.tensorflow.checkpoints import build_optimizers
+from hopsml.training.tensorflow import optimizers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def is_trackable(value: Any) -> bool:
-    """Whether TensorFlow would save it in a checkpoint."""
+def is_trackable(name: str, value: Any) -> bool:
+    """Whether a State's value holds its content in variables, itself or as a dict, list or tuple of such objects.
+
+    Raises ArgumentError for a container of both kinds: only one of them could be given back its value.
+    """
+    if not isinstance(value, (dict, list, tuple)):
+        return _is_object(value)
+    kinds = {_is_object(leaf) for leaf in _leaves(value)}
+    if len(kinds) == 2:
+        raise ArgumentError(
+            f"State({name}=...): this {type(value).__name__} holds variables and plain values side by side; give them to "
+            "the State under two names"
+        )
+    return kinds == {True}
+
+
+def _is_object(value: Any) -> bool:
     from tensorflow.python.trackable.base import Trackable
 
-    return isinstance(value, Trackable)
+    return isinstance(value, Trackable) or _is_keras3(value)
 
 
-def collect(trackables: dict[str, Any]) -> dict[str, Any]:
+def _is_keras3(value: Any) -> bool:
+    """Whether it is an object of Keras 3 with variables; not all of them are trackable for TensorFlow."""
+    if not any(kind.__module__.startswith("keras.") for kind in type(value).__mro__):
+        return False
+    return sys.modules["keras"].config.backend() == "tensorflow" and (
+        hasattr(value, "variables") or _is_seed_generator(value)
+    )
+
+
+def _is_seed_generator(value: Any) -> bool:
+    return any(kind.__name__ == "SeedGenerator" for kind in type(value).__mro__)
+
+
+def _is_metric(value: Any) -> bool:
+    """Of Keras 3 or of tf_keras."""
+    return any(
+        kind.__name__ == "Metric" and kind.__module__.startswith(("keras.", "tf_keras."))
+        for kind in type(value).__mro__
+    )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        yield value
+        return
+    for item in value:
+        yield from _leaves(item)
+
+
+def collect(trackables: Mapping[str, Any]) -> dict[str, Any]:
     """All variables below these objects; the key is the path to it. Keras optimizers are built first.
+
+    The metrics of a model are left out: they begin anew with every epoch, and each worker has its own. One that is given
+    by itself is taken.
 
     Raises ArgumentError for an object that has none yet: they could be neither committed nor restored.
     """
-    build_optimizers(trackables)
+    objects = [(name, leaf) for name, value in trackables.items() for leaf in _leaves(value)]
+    for name, value in objects:
+        _check_built(name, value)
+    optimizers.build([value for _, value in objects])
     found: dict[str, Any] = {}
+    known: set[int] = set()
     for name, value in trackables.items():
         below = _below(name, value)
         if not below:
-            raise ArgumentError(
-                f"State({name}=...): this {type(value).__name__} has no variables yet; build it before the State is made, "
-                "for instance by model.build(input_shape), optimizer.build(model.trainable_variables), or an Input layer"
-            )
-        found |= {key: variable for key, variable in below.items() if not any(variable is v for v in found.values())}
+            raise _unbuilt(name, value)
+        for key, variable in below.items():
+            if id(variable) not in known:  # what two objects share has one key
+                known.add(id(variable))
+                found[key] = variable
     return found
+
+
+def _check_built(name: str, value: Any) -> None:
+    """A layer or model of either Keras; an optimizer is another matter."""
+    if hasattr(value, "trainable_weights") and not getattr(value, "built", True):
+        raise _unbuilt(name, value)
+
+
+def _unbuilt(name: str, value: Any) -> ArgumentError:
+    return ArgumentError(
+        f"State({name}=...): this {type(value).__name__} has no variables yet; build it before the State is made, "
+        "for instance by model.build(input_shape), optimizer.build(model.trainable_variables), or an Input layer"
+    )
 
 
 def _below(name: str, root: Any) -> dict[str, Any]:
-    import tensorflow as tf
-    from tensorflow.python.checkpoint.trackable_view import TrackableView
-
     found: dict[str, Any] = {}
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # with the objects: an id is used again once its object is gone
     queue: deque[tuple[str, Any]] = deque([(name, root)])
     while queue:
         path, node = queue.popleft()
+        variable = _variable(name, node)
+        node = node if variable is None else variable
         if id(node) in seen:
             continue
-        seen.add(id(node))
-        if isinstance(node, tf.Variable):
-            found[path] = node
-            continue
-        queue.extend((f"{path}/{child}", below) for child, below in TrackableView.children(node).items())
+        seen[id(node)] = node
+        if variable is not None:
+            found[path] = variable
+        else:
+            queue.extend((f"{path}/{child}", below) for child, below in _children(node) if not _is_metric(below))
     return found
+
+
+def _variable(name: str, node: Any) -> Any:
+    """TensorFlow's variable, which a Keras 3 variable holds; None for anything else. Raises ArgumentError if not made."""
+    import tensorflow as tf
+
+    if isinstance(node, tf.Variable):
+        return node
+    if "keras" not in sys.modules or not isinstance(node, sys.modules["keras"].Variable):
+        return None
+    if node._value is None:
+        raise _unbuilt(name, node)
+    return node._value
+
+
+def _children(node: Any) -> Iterable[tuple[str, Any]]:
+    from tensorflow.python.checkpoint.trackable_view import TrackableView
+    from tensorflow.python.trackable.base import Trackable
+
+    if isinstance(node, dict):
+        yield from ((str(key), item) for key, item in node.items())
+    elif isinstance(node, (list, tuple)):
+        yield from ((str(index), item) for index, item in enumerate(node))
+    elif _is_keras3(node):
+        # Its own list has an order that does not depend on names, which are numbered anew with every object.
+        own = [node.state] if _is_seed_generator(node) else node.variables
+        yield from ((str(index), variable) for index, variable in enumerate(own))
+        if getattr(node, "optimizer", None) is not None:
+            yield "optimizer", node.optimizer
+    if isinstance(node, Trackable):
+        yield from TrackableView.children(node).items()
 
 
 def _components(variable: Any) -> tuple[Any, ...]:
@@ -83,7 +181,9 @@ def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         value = arrays[key]
         if tuple(variable.shape) != value.shape:
             raise ArgumentError(
-                f"the state to go on from holds {key} of shape {value.shape}, this model has {tuple(variable.shape)}"
+                f"the state to go on from holds {key} of shape {value.shape}, this model has {tuple(variable.shape)} there "
+                f"({variable.name})"
             )
+    for key, variable in variables.items():
         for component in _components(variable):
-            component.assign(value)
+            component.assign(arrays[key])

@@ -27,7 +27,8 @@ def strategy(
     """A ``tf.distribute.MultiWorkerMirroredStrategy``, whose class is CollectiveAllReduceStrategy.
 
     Build it before any other TensorFlow operation, once a process. Without ``TF_CONFIG`` it is a strategy of
-    one worker, so the same code runs on a laptop.
+    one worker, so the same code runs on a laptop; on the evaluator of ``evaluator=True``, which stands beside the group, it
+    is TensorFlow's default strategy.
 
     Args:
         merge_scope: gradients that one collective carries: 1 = none merged, n, or "all". Default: the run's,
@@ -58,6 +59,9 @@ def strategy(
     import tensorflow as tf
 
     setup.prepare(context)
+    if context is not None and context.role == "evaluator":
+        print("hopsml: this worker is the evaluator, which is not in the group: it gets TensorFlow's default strategy")
+        return tf.distribute.get_strategy()
     setup.set_heartbeat(_cluster_of_environment(), heartbeat_timeout_s)
     devices = len(tf.config.get_visible_devices("GPU"))
     order = ring_order_text(ring_order, context.ring_order if context else "", max(devices, 1))

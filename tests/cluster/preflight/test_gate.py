@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopsml.cluster.preflight import rules
 from hopsml.cluster.preflight.gate import FIGURES_S, AskAgain, Gate, Mode, Pass, Probe, Refuse, SetAside, Warn
 from hopsml.cluster.protocol import PeerProbed
 from tests.cluster.preflight.test_rules import with_
@@ -50,6 +51,26 @@ def test_a_run_that_warns_waits_for_nothing_and_hears_of_it_once() -> None:
     assert found.tick(NOW + 100) == []
 
 
+def test_good_news_of_many_members_are_not_each_compared_with_all(monkeypatch) -> None:
+    found, members = gate("warn", size=40), tuple(f"a{number}" for number in range(40))
+    asked = [action for one in members for action in tell(found, one)] + found.granted("run", members, NOW)
+    compared: list[int] = []
+    judge = rules.pair_faults
+
+    def counted(probes: Any, *others: Any) -> Any:
+        compared.append(len(probes))
+        return judge(probes, *others)
+
+    monkeypatch.setattr(rules, "pair_faults", counted)
+    probes = [action for action in asked if isinstance(action, Probe)]
+    assert len(probes) == 40
+    for probe in probes[:-1]:
+        assert found.probed(probe.agent_id, PeerProbed(probe.peer, 99.0), NOW) == []
+    assert compared == []
+    (warning,) = found.probed(probes[-1].agent_id, PeerProbed(probes[-1].peer, 0.0, "no route"), NOW)
+    assert isinstance(warning, Warn) and "no route" in warning.text
+
+
 def test_a_run_that_enforces_waits_for_figures_and_for_the_exchange() -> None:
     found = gate("enforce")
     assert found.granted("run", ("a1", "a2"), NOW) == []
@@ -71,7 +92,7 @@ def test_a_bad_slot_is_set_aside_and_a_whole_group_asks_again() -> None:
     assert aside == SetAside("run", ("a1",)) and again == AskAgain("run", ("a2",), 2)
     found.granted("run", ("a2", "a3"), NOW)
     assert answer(found, tell(found, "a3")) == [Pass("run", ("a2", "a3"))]
-    assert found.ended("run") == ((), ("a1",))
+    assert found.ended("run") == ("a1",)
 
 
 def test_a_group_that_may_change_takes_the_good_ones_at_once() -> None:
@@ -120,7 +141,7 @@ def test_who_leaves_while_others_wait_makes_a_whole_group_ask_again() -> None:
     found.granted("run", ("a1", "a2", "a3"), NOW)
     tell(found, "a1")
     assert found.left("a3", NOW) == [AskAgain("run", ("a1", "a2"), 3)]
-    assert found.ended("run") == ((), ())
+    assert found.ended("run") == ()
 
 
 @settings(max_examples=300, deadline=None)
@@ -172,3 +193,21 @@ def test_whatever_comes_in_whatever_order_no_agent_is_lost(seed: int, mode: Mode
         assert not any(how == "Pass" and agent_id in bad for agent_id, how in held.items())
     else:
         assert set(held.values()) <= {"Pass"}
+
+
+def test_a_host_that_others_use_is_said_once_and_sets_nobody_aside() -> None:
+    found = gate("enforce")
+    found.granted("run", ("a1", "a2"), NOW)
+    tell(found, "a1", others=("bob", "eve", "mallory", "trent"))
+    actions = tell(found, "a2")
+    actions += answer(found, actions)
+    (warning,) = [action for action in actions if isinstance(action, Warn)]
+    assert "10.0.0.1 is shared with bob, eve, mallory and 1 more: TensorFlow's server there obeys" in warning.text
+    assert actions[-1] == Pass("run", ("a1", "a2"))
+    assert [action for action in found.left("a2", NOW) if isinstance(action, Warn)] == []
+
+
+def test_a_single_worker_starts_no_server_that_others_could_reach() -> None:
+    found = gate("warn", size=1)
+    found.granted("run", ("a1",), NOW)
+    assert tell(found, "a1", others=("mallory",)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from hopsml.cluster.preflight import probe as probing
 from hopsml.cluster.preflight import rules
-from hopsml.cluster.preflight.measure import measure, write_speed
+from hopsml.cluster.preflight.measure import measure, other_people, write_speed
 from hopsml.cluster.preflight.probe import ProbeDoor, probe
 
 pytestmark = pytest.mark.fast
@@ -98,3 +99,14 @@ def test_one_that_is_not_there_and_one_that_changes_bytes_are_told(monkeypatch: 
     assert "other bytes than were sent" in changed
     assert "did not answer within 0.5 s" in nothing
     assert "Connect call failed" in gone
+
+
+def test_people_with_processes_on_the_host_are_found() -> None:
+    assert "65534" not in other_people() and "nobody" not in other_people()
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a process as somebody else")
+    with subprocess.Popen(["sleep", "60"], user=54321, group=54321) as stranger:
+        try:
+            assert "54321" in other_people()
+        finally:
+            stranger.kill()

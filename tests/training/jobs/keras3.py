@@ -23,6 +23,7 @@ def training(parts: list[str], plain: bool = False) -> dict[str, Any]:
         "custom_loop": _custom_loop,
         "collectives": _collectives,
         "arrays": _arrays,
+        "orders": _orders,
     }
     return {part: jobs[part](strategy) for part in parts}
 
@@ -164,6 +165,47 @@ def _arrays(strategy: Any) -> dict[str, Any]:
             local = strategy.experimental_local_results(next(batches))[0]
             mine += tf.nest.flatten(local)[0].numpy().tolist()
     return {"share": mine, "seed": context.global_seed()}
+
+
+def _orders(strategy: Any) -> dict[str, Any]:
+    """What this worker trains on, epoch by epoch, of an array that ``fit`` shuffles: no seed set, then a seed set."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    orders: list[list[list[int]]] = []
+
+    class Recording(keras.Sequential):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            tf.numpy_function(lambda x: orders[-1][-1].extend(x[:, 0].astype(int).tolist()), [data[0]], [])
+            return super().train_step(data)
+
+    before_epoch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: orders[-1].append([]))
+    for seed in (None, None, 5):
+        with strategy.scope():
+            model = Recording([keras.layers.Input((1,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", jit_compile=False)
+        tf.random.set_seed(seed)
+        orders.append([])
+        x = np.arange(40, dtype="float32")[:, None]
+        model.fit(x, x * 0, batch_size=8, epochs=3, verbose=0, callbacks=[before_epoch])
+    return {"orders": orders}
+
+
+def size_of_shuffled() -> dict[str, Any]:
+    """Bytes of the graphs behind a dataset of shuffled arrays of a megabyte."""
+    import numpy as np
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    from hopsml.training.tensorflow import shuffled_arrays
+
+    x = np.ones((1 << 10, 1 << 8), "float32")
+    waiting, sizes = [shuffled_arrays.dataset(ArrayDataAdapter(x, batch_size=8, shuffle=True))], [0]
+    while waiting:
+        one = waiting.pop()
+        waiting.extend(one._inputs())
+        sizes += [function.function.graph.as_graph_def().ByteSize() for function in one._functions()]
+    return {"largest": max(sizes), "functions": len(sizes) - 1}
 
 
 def mixed_precision() -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import hopsml
+from hopsml.cluster.context import current, set_current
 from tests.training.jobs.common import collectives_of, digest
 from tests.training.jobs.keras3 import CLASSES, FEATURES, _data, _dataset
 
@@ -22,6 +24,7 @@ def training() -> dict[str, Any]:
         verbose=0,
         callbacks=[callback, hopsml.tensorflow.ReportCallback(interval_s=0)],
     )
+    set_current(dataclasses.replace(current()))  # type: ignore[type-var]  # as for another call of the function
     again = _model(strategy)
     resumed = hopsml.tensorflow.CheckpointCallback()
     epoch = resumed.restore(again)
@@ -34,7 +37,7 @@ def training() -> dict[str, Any]:
     return {
         "losses": history.history["loss"],
         "weights": [digest(model.get_weights()), restored, digest(again.get_weights())],
-        "epochs": [epoch, len(more.history["loss"])],
+        "epochs": [epoch, len(more.history["loss"]), int(again.optimizer.iterations.numpy())],
         "accuracy": [accuracy, float((direct.argmax(1) == y).mean())],
         "loss_is_finite": bool(np.isfinite(loss)),
         "predict_error": float(np.abs(predicted - direct[: len(predicted)]).max()),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml.cluster.context import current
+from hopsml.cluster.commit_slots import CommitSlots
+from hopsml.cluster.context import CommitPort, current, set_current
 from tests.training.jobs.common import digest
 from tests.training.jobs.keras3 import _data, _dataset, _model
 
@@ -85,6 +87,48 @@ def fit_with_callbacks(epochs: int, every: int | str, stop_at: int | None = None
         "iterations": int(model.optimizer.iterations.numpy()),
         "weights": digest(model.get_weights()),
     }
+
+
+class BrokenOff(Exception):
+    """Stands for the death of the process."""
+
+
+def several_fits(broken_off: bool = False, reuse: bool = False, epochs: int = 3, slots: str = "") -> dict[str, Any]:
+    """Three models, one after another; the first stops after two epochs, the second may break off after one.
+
+    ``reuse``: one list of callbacks for all. ``slots``: for the commits of a group that may change.
+    """
+    import keras
+
+    if slots:
+        port = CommitPort(CommitSlots.create(Path(slots)), -1, lambda *what: None)
+        set_current(dataclasses.replace(current(), commits=port))  # type: ignore[type-var]
+
+    strategy = hopsml.tensorflow.strategy()
+    kept = hopsml.tensorflow.callbacks()
+    begun: list[list[int]] = []
+    histories: list[int] = []
+    models = []
+
+    def count(epoch: int, logs: Any) -> None:
+        begun[-1].append(epoch)
+        if broken_off and len(begun) == 2 and epoch == 1:
+            raise BrokenOff
+
+    def stop(epoch: int, logs: Any) -> None:
+        models[-1].stop_training = len(begun) == 1 and epoch == 1
+
+    for _ in range(3):
+        models.append(_model(strategy))
+        begun.append([])
+        ours = kept if reuse else hopsml.tensorflow.callbacks()
+        theirs = keras.callbacks.LambdaCallback(on_epoch_begin=count, on_epoch_end=stop)
+        try:
+            history = models[-1].fit(_dataset(32, 16), epochs=epochs, verbose=0, callbacks=[*ours, theirs])
+        except BrokenOff:
+            break
+        histories.append(len(history.history["loss"]))
+    return {"begun": begun, "histories": histories, "weights": [digest(model.get_weights()) for model in models]}
 
 
 def save_for_ever(directory: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
+from hopsml.cluster import in_force
 from hopsml.cluster.context import current
 from hopsml.errors import HopsmlError
 
@@ -88,3 +89,26 @@ def step_until_a_peer_goes(**settings: Any) -> dict[str, Any]:
     (folder / "seen.tmp").rename(folder / "seen")
     # TensorFlow's own shutdown would wait for the peer that is gone.
     os._exit(0)
+
+
+def gradients_applied() -> dict[str, Any]:
+    """What is seen of each kind of optimizer that steps in a loop of the user's own."""
+    from hopsml.training.tensorflow.setup import install_import_hook
+
+    install_import_hook(current())
+    import keras
+    import tensorflow as tf
+    import tf_keras
+
+    optimizers = {
+        "Keras 3": keras.optimizers.SGD(0.1),
+        "tf_keras": tf_keras.optimizers.SGD(0.1),
+        "tf_keras, legacy": tf_keras.optimizers.legacy.SGD(0.1),
+        "TensorFlow 1": tf.compat.v1.train.GradientDescentOptimizer(0.1),
+    }
+    before, after = in_force.seen(), {}
+    for name, optimizer in optimizers.items():
+        optimizer.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
+        after[name] = in_force.seen()
+        in_force.forget()
+    return {"before": before, "after": after}

@@ -1,0 +1,36 @@
+"""spark-tensorflow-distributor with what makes our JVMs start sooner: their options, and class-data archives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import environments
+from benchmarks.launched import Command, environment
+from benchmarks.peers import hopsml
+from benchmarks.peers.base import SCRIPTS, Peer, SparkSubmit
+
+
+def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
+    """The archives are made on first use, of the peer's own Spark."""
+    folder, home = Path(script[1]), environments.pyspark_home(python)
+    variables = {**hopsml.variables_of(hopsml.PEER.python(), folder), "SPARK_HOME": str(home)}
+    found = subprocess.run(
+        [str(hopsml.PEER.python()), str(SCRIPTS / "jvm_options.py")],
+        env=environment(variables, folder),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return SparkSubmit(json.loads(found.stdout))(python, script, workers)
+
+
+PEER = Peer(
+    "spark-tensorflow-distributor-our-jvm",
+    "spark-tensorflow-distributor 1.0.0, our JVM options",
+    "tensorflow_distributor_job.py",
+    start,
+    packages="spark-tensorflow-distributor",
+)

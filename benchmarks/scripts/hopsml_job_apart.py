@@ -1,0 +1,14 @@
+"""The hopsml job where agents do not count as being on the driver's machine: each imports what it needs by itself."""
+
+from __future__ import annotations
+
+import sys
+
+import hopsml
+from benchmarks.scripts.hopsml_job import train
+from hopsml.experiment import shared_machine
+
+if __name__ == "__main__":
+    shared_machine.agents_variables = lambda master, settings: None
+    folder, workers, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    hopsml.experiment.collective_all_reduce(train, args={"folder": folder, "steps": steps}, num_workers=workers)

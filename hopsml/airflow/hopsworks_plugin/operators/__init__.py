@@ -1,0 +1,1 @@
+"""The predecessor's operators."""

@@ -1,0 +1,5 @@
+"""``HopsworksLaunchOperator`` where existing DAGs import it from."""
+
+from hopsml.airflow.hopsworks import HopsworksLaunchOperator
+
+__all__ = ["HopsworksLaunchOperator"]

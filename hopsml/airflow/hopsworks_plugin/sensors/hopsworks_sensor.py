@@ -1,0 +1,5 @@
+"""``HopsworksJobSuccessSensor`` where existing DAGs import it from."""
+
+from hopsml.airflow.hopsworks import HopsworksJobSuccessSensor
+
+__all__ = ["HopsworksJobSuccessSensor"]

@@ -1,0 +1,33 @@
+"""How long a task waits for a service that does not answer, and what its log says of that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+LIMIT_S = 900.0  # with a ResourceManager or a store that does not answer
+
+
+class Patience:
+    """Of one task: its log says when a service is away and when it answers again, not each time it is asked."""
+
+    def __init__(self, say: Callable[..., Any], limit_s: float = LIMIT_S) -> None:
+        """``say`` takes a format and its values, as a logger's methods do."""
+        self._say, self._limit_s = say, limit_s
+        self._answered, self._away = time.monotonic(), False
+
+    def answered(self) -> None:
+        """It has answered."""
+        now = time.monotonic()
+        if self._away:
+            self._say("it answers again, after %.0f s", now - self._answered)
+        self._answered, self._away = now, False
+
+    def away(self, error: Exception) -> None:
+        """It has not; raises the error after so long a time."""
+        if time.monotonic() - self._answered > self._limit_s:
+            raise error
+        if not self._away:
+            self._say("%s; asking again, for up to %.0f s", error, self._limit_s)
+        self._away = True

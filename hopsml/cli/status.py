@@ -1,0 +1,62 @@
+"""``hopsml status RUN``: how one run stands, from anywhere that sees its directory."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False) -> None:
+    """Say how a run stands; RUN is its URL, its path or its id. On any store, on any backend."""
+    from hopsml import settings
+    from hopsml.storage.runs import find
+    from hopsml.tracking import catalog, live
+
+    stored = catalog.read(find(run, settings.project_url()), brief=True)
+    facts = _facts(stored, live.last_report(stored.directory))
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return
+    width = max(map(len, facts))
+    print(
+        "\n".join(f"{name:{width}}  {_text(name, value)}" for name, value in facts.items() if value not in (None, ""))
+    )
+
+
+def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:
+    from hopsml.tracking.catalog import driver_lives
+
+    ended, process = stored.status or {}, stored.run.get("driver_process") or {}
+    lives = driver_lives(process) if stored.status is None else None
+    return {
+        "run": stored.run_id,
+        "name": stored.run.get("name"),
+        "state": stored.state,
+        "seconds": stored.seconds,
+        "workers": stored.run.get("workers"),
+        "step": report.pop("step", None),
+        "reported": report.pop("time", None),
+        "metrics": report or None,
+        "outputs": {name: value for name, value in stored.outputs.items() if name != "log"} or None,
+        "driver": f"pid {process.get('pid')} on {stored.run.get('driver')}" + _life(lives) if not ended else None,
+        "error": ended.get("error"),
+        "run_dir": stored.directory.url,
+    }
+
+
+def _life(lives: bool | None) -> str:
+    return {True: ", alive", False: ", gone", None: ""}[lives]
+
+
+def _text(name: str, value: Any) -> str:
+    from hopsml.tracking import listing
+
+    if name == "seconds":
+        return listing.duration(value)
+    if name == "reported":
+        return listing.time_text(value)
+    if isinstance(value, dict):
+        return "  ".join(f"{key}={listing.short(content)}" for key, content in value.items())
+    return str(value)

@@ -1,0 +1,38 @@
+"""What this worker's process was seen to do together with others, whoever arranged it; the driver is told at its end.
+
+``group``: what formed it, ``size``: its workers; of the longest list of gradients that was reduced in one step: how many
+there were (``gradients``), in how many collectives (``collectives``), at most how many in one (``merge_scope``, 0 for all)
+and by which ``path``. ``trained``: the framework whose optimizer was given gradients in this process, in a group or not;
+updates of variables that no optimizer makes are not seen.
+"""
+
+from __future__ import annotations
+
+_seen: dict[str, int | str] = {}
+
+
+def formed(by: str, size: int) -> None:
+    """This process is one of ``size`` that train together; of several groups the largest counts."""
+    if size > int(_seen.get("size", 0)):
+        _seen.update(group=by, size=size)
+
+
+def reduced(gradients: int, collectives: int, merge_scope: int, path: str) -> None:
+    """A list of gradients was reduced over the group."""
+    if gradients >= int(_seen.get("gradients", 0)):
+        _seen.update(gradients=gradients, collectives=collectives, merge_scope=merge_scope, path=path)
+
+
+def trained(by: str) -> None:
+    """An optimizer of this process was given gradients."""
+    _seen["trained"] = by
+
+
+def seen() -> dict[str, int | str]:
+    """All of it; empty where this process neither trained nor met others."""
+    return dict(_seen)
+
+
+def forget() -> None:
+    """For a process that begins another function."""
+    _seen.clear()

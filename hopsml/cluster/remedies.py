@@ -1,0 +1,58 @@
+"""What to do about errors of training functions whose own words do not say it. Pure, but for a look at this interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+
+_LATE_UPDATE = "_distributed_tf_update_step"  # where Keras 3's optimizer asserts, without a word
+_LATE_MODEL = (
+    "was not created in the distribution strategy scope",
+    "Trying to create optimizer slot variable under the scope",
+    "under the scope of tf.distribute.Strategy",
+)
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+
+
+def is_here(module: str) -> bool:
+    """Whether this interpreter could import the module, of which at most the packages above are imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = is_here) -> str:
+    """A sentence without its end; "" where the error says all that there is to say.
+
+    ``cause`` and ``traceback`` are the worker's, which ran on ``host``; ``here``: whether the driver could import a module.
+    """
+    if found := _MISSING.match(cause):
+        return _missing(found[1].partition(".")[0], host, here)
+    if cause.startswith("EOFError") and re.search(r"\binput\(", traceback):
+        return (
+            "a worker has no keyboard, so input() finds nothing to read: ask in the driver, before the run, and hand the "
+            "answer over with args="
+        )
+    is_bare = cause == "AssertionError" and _LATE_UPDATE in traceback
+    if is_bare or any(words in cause for words in _LATE_MODEL):
+        return (
+            "the model, its optimizer or a metric was made outside the strategy's scope: build and compile it below "
+            "`with strategy.scope():`, and call fit there or behind it"
+        )
+    return ""
+
+
+def _missing(module: str, host: str, here: Callable[[str], bool]) -> str:
+    if not here(module):
+        return (
+            f"'{module}' is not on {host}, and the driver cannot import it either: pip install what is a package into "
+            f"{sys.prefix}; a module of your own must lie beside the script, or travel by hopsml submit --py-files"
+        )
+    return (
+        f"'{module}' is here and not on {host}: a package travels with the environment (hopsml submit --ship-environment "
+        "auto, or ship_environment: auto in the profile), a module of your own with hopsml submit --py-files, or install it "
+        "on every node"
+    )

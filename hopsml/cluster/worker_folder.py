@@ -1,0 +1,75 @@
+"""The folder that a worker runs in: what the function saved there is kept, and who looks there in vain is told where."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+LIMIT_BYTES = 1 << 30  # of what one worker's folder holds is kept
+PRIVATE = ("resume", "runner.pickle")  # hopsml's own
+PRIVATE_PREFIX = "hopsml-unused-"
+_NAMED = 5  # files that a note names
+
+
+def keep(folder: Path, target: Path, since: float = 0.0, limit_bytes: int = LIMIT_BYTES) -> str:
+    """Bring what was saved in ``folder`` to ``target``, small files first; a note on what is left out, else "".
+
+    Links where that is possible, so that nothing is copied; the files stay where they are. ``since``: only what was
+    written after this moment, in seconds since the epoch. Raises OSError where ``target`` cannot be written.
+    """
+    found = sorted(_files(folder, since), key=lambda entry: (entry[1], entry[0]))
+    room, left_out = limit_bytes, []
+    for path, size in found:
+        if size > room:
+            left_out.append((path, size))
+            continue
+        room -= size
+        _bring(path, target / path.relative_to(folder))
+    if not left_out:
+        return ""
+    names = ", ".join(str(path.relative_to(folder)) for path, _ in left_out[:_NAMED])
+    more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+    return (
+        f"{sum(size for _, size in left_out) / 1e9:.1f} GB that were saved in the worker's folder are not kept, at most "
+        f"{limit_bytes / 1e9:.1f} GB are: {names}{more}; save large files below hopsml.tensorboard.logdir(), or in storage"
+    )
+
+
+def _files(folder: Path, since: float) -> list[tuple[Path, int]]:
+    found = []
+    for parent, folders, names in os.walk(folder):
+        if Path(parent) == folder:
+            names = [name for name in names if name not in PRIVATE]
+            folders[:] = [one for one in folders if one not in PRIVATE and not one.startswith(PRIVATE_PREFIX)]
+        for name in names:
+            path = Path(parent, name)
+            try:
+                status = path.lstat()
+            except FileNotFoundError:  # a process of the function's that still runs has removed it
+                continue
+            if path.is_file() and not path.is_symlink() and status.st_mtime >= since:
+                found.append((path, status.st_size))
+    return found
+
+
+def _bring(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another disk
+        shutil.copyfile(source, target)
+
+
+def hint(error: BaseException, folder: Path) -> str:
+    """For an error about a relative path that is not there: in which folder it was looked for; "" for any other error."""
+    if not isinstance(error, FileNotFoundError):
+        return ""
+    name = error.filename
+    if isinstance(name, (str, bytes)) and (os.path.isabs(name) or b"://" in os.fsencode(name)):
+        return ""
+    return (
+        f" (a relative path is looked up in the worker's folder {folder}, which is empty when the function begins: name a "
+        "place that every host sees, or capture the file's content in the function)"
+    )

@@ -1,0 +1,59 @@
+"""What the workers of a run did together, as they saw it themselves; pure. What was asked for may be something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_PATHS = {
+    "scoped_allocator": "merged by TensorFlow's scoped allocator",
+    "packs": "merged by concatenation (packs)",
+}
+
+
+def of(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
+    """What to record, from what each worker that trains has seen.
+
+    ``formed``: whether there was a group; where there was, ``by`` what, and of the gradients that were reduced in a step how
+    many there were, in how many collectives, by which path. Where there was none, ``trained_alone``: how many workers gave
+    gradients to a TensorFlow optimizer (either Keras, or TensorFlow 1) all the same. Of other frameworks, and of updates by
+    hand, nothing is known.
+    """
+    together = [one for one in seen if one.get("group")]
+    if len(seen) < 2 or not together:
+        return {"workers": len(seen), "formed": False, "trained_alone": sum("trained" in one for one in seen)}
+    chief = together[0]
+    found = {"workers": len(seen), "formed": True, "by": chief["group"], "size": chief["size"]}
+    if "gradients" in chief:
+        scope = chief["merge_scope"] or "all"
+        found |= {"merge_scope": scope, **{name: chief[name] for name in ("path", "gradients", "collectives")}}
+    return found
+
+
+def warning(facts: Mapping[str, Any]) -> str:
+    """For several workers that trained by TensorFlow, each by itself; "" where that was not seen.
+
+    A function that leaves TensorFlow alone, or uses it for something else, has no reason to form its group: it may merge in
+    another way (``hopsml.elastic``, torch, JAX), or have nothing to merge. One worker that trains beside others that do not
+    is what was meant, as with parameter servers.
+    """
+    if facts["formed"] or facts["trained_alone"] < 2:
+        return ""
+    return (
+        f"{facts['trained_alone']} workers trained separately: no TensorFlow group was formed, so no gradients were merged, "
+        "and the result is that of rank 0 alone; call hopsml.tensorflow.strategy() first in the training function, and "
+        "build the model in its scope"
+    )
+
+
+def merging(facts: Mapping[str, Any]) -> str:
+    """One line about the collectives."""
+    if facts["workers"] < 2:
+        return "none: one worker"
+    if not facts["formed"]:
+        return "none: no TensorFlow group was formed"
+    if "gradients" not in facts:
+        return f"a group of {facts['size']} by {facts['by']}, in which no gradients were reduced by hopsml"
+    gradients, collectives = facts["gradients"], facts["collectives"]
+    how = "none merged" if collectives == gradients else _PATHS.get(facts["path"], facts["path"])
+    return f"merge scope {facts['merge_scope']}: {gradients} gradients in {collectives} collectives, {how}"

@@ -1,0 +1,84 @@
+"""A sign of life of its driver in the directory of a run that is under way, and whether a run has such a driver.
+
+``driver.json`` is written anew every ``BEAT_S`` seconds. Whoever wants to take a run up watches it for ``WATCH_S``: clocks
+of different machines need not agree. Who takes it up writes ``continued.json`` exclusively; a driver that finds one there
+has been taken for dead, and ends its run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from hopsml.cluster.run_state import RunState
+from hopsml.errors import PathNotFound, StorageError
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog, machine
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 10.0
+WATCH_S = 25.0
+LOOK_S = 0.5
+OLD_S = 600.0  # a run in which nothing has changed for that long has no driver
+_under_way: set[str] = set()  # of this process
+
+
+class SignOfLife:
+    """Of one run; its thread ends with the run. ``on_taken`` is called with the URL of the run that goes on with it."""
+
+    def __init__(self, directory: RunDir, state: RunState, on_taken: Callable[[str], None]) -> None:
+        self._directory, self._state, self._on_taken = directory, state, on_taken
+        self._beats = 0
+
+    def start(self) -> None:
+        """Returns at once; the first sign is ``run.json`` itself."""
+        _under_way.add(self._directory.url)
+        name = f"hopsml-driver-of-{self._directory.run_id}"
+        threading.Thread(target=self._live, name=name, daemon=True).start()
+
+    def _live(self) -> None:
+        try:
+            while not self._state.wait(BEAT_S):
+                try:
+                    self._give()
+                except StorageError as error:  # a store that is away: nobody can take the run up meanwhile
+                    log.debug("no sign of life in %s: %s", self._directory.url, error)
+        finally:
+            _under_way.discard(self._directory.url)
+
+    def _give(self) -> None:
+        if successor := self._directory.successor():
+            self._on_taken(successor)
+            return
+        self._beats += 1
+        self._directory.write_json(
+            self._directory.driver_json, {"process": machine.who(), "beat": self._beats, "time": time.time()}
+        )
+
+
+def driver_lives(directory: RunDir) -> bool:
+    """Whether the run is under way; may take ``WATCH_S`` seconds where its driver is not on this machine. StorageError."""
+    who = directory.read_run().get("driver_process") or {}
+    if who == machine.who():
+        return directory.url in _under_way
+    if catalog.driver_lives(who) is False or time.time() - catalog.last_change_s(directory) > OLD_S:
+        return False
+    before, deadline = _last(directory), time.monotonic() + WATCH_S
+    log.warning("waiting for %g s whether the driver of %s gives a sign of life", WATCH_S, directory.url)
+    while time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+        if _last(directory) != before:
+            return True
+    return False
+
+
+def _last(directory: RunDir) -> object:
+    """Whose sign was the last one, and which."""
+    try:
+        sign = directory.read_json(directory.driver_json)
+    except PathNotFound:
+        return None
+    return sign.get("process"), sign.get("beat")

@@ -1,0 +1,23 @@
+"""An ablation study."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hopsml.maggy.config.lagom import LagomConfig
+
+
+@dataclass
+class AblationConfig(LagomConfig):
+    """An ablation study."""
+
+    ablation_study: Any
+    ablator: str = "loco"
+    direction: str = "max"
+    name: str = "ablationStudy"
+    description: str = ""
+    hb_interval: float = 1
+    model: Any = None
+    dataset: Any = None
+    optimization_key: str = "metric"

@@ -1,0 +1,182 @@
+"""``TfDistributedConfig``: the training function on all executors, inside one strategy's scope."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hopsml import hdfs
+from hopsml.cluster.context import current
+from hopsml.cluster.plain import as_json
+from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.experiment import arguments, collective
+from hopsml.experiment import plan as plans
+from hopsml.maggy.config import TfDistributedConfig
+from hopsml.storage import urls
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import seeds
+from hopsml.training.messages import send
+from hopsml.training.report import report
+
+MESSAGES_S = 10.0  # for the last workers' values to be handed over
+_SETS = ("train_set", "test_set")
+
+
+def train(function: Callable[..., Any], config: TfDistributedConfig, ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Run it; returns the mean of what the workers' functions return, and ``num_workers``.
+
+    ``ours``: further keyword arguments of ``lagom``. Raises ArgumentError for one that has no meaning here, PathNotFound (a
+    FileNotFoundError) for data that is not there.
+    """
+    options = _options(ours)
+    _check_paths(config)
+    given = {
+        name: getattr(config, name)
+        for name in ("model", "dataset", *_SETS, "process_data", "mixed_precision", "hparams")
+    }
+    asked = {"args": {"function": function, "given": given}, "name": config.name, "description": config.description}
+    plan = collective.build((carry_out,), {**asked, **options}, "collective_all_reduce")
+    run = plans.start(replace(plan, notes=(*plan.notes, *config.without_effect())))
+    values: dict[int, Any] = {}
+    came = threading.Condition()
+
+    def note(rank: int, value: Any) -> None:
+        with came:
+            values[rank] = value
+            came.notify_all()
+
+    run.on_message(note)
+    result = run.result()
+    with came:  # messages are handed over by a thread of their own
+        came.wait_for(lambda: len(values) >= len(result.workers), MESSAGES_S)
+    found = _mean([values[rank] for rank in sorted(values)] or [result.value], len(result.workers))
+    _write_files(RunDir(result.run_dir), config, found)
+    return found
+
+
+def _write_files(directory: RunDir, config: TfDistributedConfig, found: Mapping[str, Any]) -> None:
+    """``maggy.json`` and ``result.json``, as of a search."""
+    about = {
+        "name": config.name,
+        "description": config.description,
+        "app_id": directory.read_run().get("application"),
+        "experiment_type": "distributed",
+        "executors": found["num_workers"],
+    }
+    directory.write_json(urls.join(directory.url, "maggy.json"), as_json(about))
+    directory.write_json(urls.join(directory.url, "result.json"), as_json(found))
+
+
+def _options(ours: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``collective_all_reduce`` that those of ``lagom`` stand for."""
+    known = collective.Options.__dataclass_fields__
+    options = {name: value for name, value in ours.items() if name in known}
+    for name, value in ours.items():
+        if name == "max_executors":
+            options["num_workers"] = value
+        elif name == "seed":
+            seed = str(arguments.whole_number("seed", value, at_least=0))
+            options["environment"] = {**(ours.get("environment") or {}), seeds.VARIABLE: seed}
+        elif name not in known:
+            raise ArgumentError(
+                f"lagom(): {name} is for searches; a TfDistributedConfig has no use for it: leave it out"
+            )
+    return options
+
+
+def _check_paths(config: TfDistributedConfig) -> None:
+    """Before anything is started: a text stands for a file or folder, of this machine or of the project."""
+    parts = config.dataset if isinstance(config.dataset, (list, tuple)) else [config.dataset]
+    for path in [*parts, config.train_set, config.test_set]:
+        if isinstance(path, str) and not os.path.exists(path) and not hdfs.exists(path):
+            raise PathNotFound(f"the data {path!r} is neither a path of this machine nor one of the project", path)
+
+
+# ---------------------------------------------------------------------------------------------------- in each worker
+
+
+class Reporter:
+    """The ``reporter`` of a distributed training: its values go to the run's metrics."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def broadcast(self, metric: Any, step: int | None = None) -> None:
+        """A value of the metric; steps count up by themselves where none is given."""
+        step = self._next if step is None else int(step)
+        self._next = step + 1
+        report(step, metric=metric)
+
+    def log(self, message: Any, jupyter: bool = False) -> None:
+        """A line of the worker's log; ``jupyter`` is taken for the sake of existing code."""
+        print(message, flush=True)
+
+
+def carry_out(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """In a worker: the function, with all that it makes inside the scope of the group's strategy."""
+    from hopsml.training.tensorflow import precision
+    from hopsml.training.tensorflow.strategy import strategy
+
+    group = strategy()  # before anything of the user's: it joins the group
+    if given["mixed_precision"]:
+        precision.mix()
+    known = inspect.signature(function).parameters
+    with group.scope():
+        offers = {
+            "model": given["model"],
+            **data_of_worker(given),
+            "hparams": dict(given["hparams"] or {}),
+            "reporter": Reporter(),
+        }
+        value = function(**{name: offer for name, offer in offers.items() if name in known})
+    send(value)  # the driver gets it from each
+    return value
+
+
+def data_of_worker(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``dataset``, ``train_set`` and ``test_set`` as the function gets them, by whichever names they were given."""
+    process, dataset = given["process_data"], given["dataset"]
+    if dataset is not None:
+        dataset = process(dataset) if process is not None else dataset
+        both = dataset if isinstance(dataset, (list, tuple)) and len(dataset) == len(_SETS) else (None, None)
+        return {"dataset": dataset, **dict(zip(_SETS, both, strict=True))}
+    sets = [given[name] for name in _SETS]
+    if process is not None:
+        sets = list(process(*sets))
+        if len(sets) != len(_SETS):
+            raise ArgumentError(f"process_data gave {len(sets)} values; it must give two, for train_set and test_set")
+    own = {name: _own(name, part, given["hparams"] or {}) for name, part in zip(_SETS, sets, strict=True)}
+    return {"dataset": list(own.values()), **own}
+
+
+def _own(name: str, part: Any, hparams: Mapping[str, Any]) -> Any:
+    """This worker's rows, where it is said how large a batch is; else as it is: ``fit`` divides it."""
+    size = hparams.get(f"{name.removesuffix('_set')}_batch_size")
+    if part is None or size is None or hasattr(part, "element_spec"):  # a tf.data.Dataset has batches of its own
+        return part
+    from hopsml.training.tensorflow.own_rows import own_rows
+
+    context = current()
+    rank, world_size = (context.rank, context.world_size) if context is not None else (0, 1)
+    return own_rows(name, part, size, rank, world_size)
+
+
+def _mean(values: Sequence[Any], workers: int) -> dict[str, Any]:
+    """Of numbers; of a list the first counts, as ``model.evaluate`` gives the loss first."""
+    fields = [_fields(value) for value in values]
+    names = (
+        [name for name in fields[0] if all(isinstance(one.get(name), (int, float)) for one in fields)] if fields else []
+    )
+    means = {name: sum(float(one[name]) for one in fields) / len(fields) for name in names}
+    return {**means, "num_workers": workers}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    fields = dict(value) if isinstance(value, Mapping) else {"metric": value}
+    return {name: item.item() if hasattr(item, "item") else item for name, item in fields.items()}

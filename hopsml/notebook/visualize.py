@@ -1,0 +1,24 @@
+"""TensorBoard over a run that has been, wherever it lies: in the cell of a notebook, else at an address until Ctrl-C."""
+
+from __future__ import annotations
+
+from hopsml import settings
+from hopsml.notebook import frontend, magics, tensorboard_server
+from hopsml.storage.run_dir import RunDir
+from hopsml.storage.runs import find
+
+
+def visualize(logdir: str) -> None:
+    """Show a run by its directory, log directory or id. Raises ArgumentError for what is no run."""
+    directory = run_of(logdir)
+    if frontend.is_live():
+        magics.tensorboard_run(directory.url)
+        return
+    with tensorboard_server.running(tensorboard_server.events_of(directory)) as server:
+        print(f"TensorBoard of {directory.run_id}: http://127.0.0.1:{server.port()}/ (Ctrl-C ends it)", flush=True)
+        tensorboard_server.keep(server)
+
+
+def run_of(logdir: str) -> RunDir:
+    """The run whose directory, log directory or id this is."""
+    return find(logdir.rstrip("/").removesuffix("/events"), settings.project_url())

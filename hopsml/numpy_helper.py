@@ -1,0 +1,83 @@
+"""numpy's files in the project, under the predecessor's names: ``numpy_helper.load("Resources/x.npy")``.
+
+A path is one of ``hopsml.hdfs``; keyword arguments are those of numpy's function of the same name.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from typing import Any
+
+from hopsml import hdfs
+from hopsml.hdfs.names import AnyPath
+
+
+def load(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+    """As ``numpy.load``."""
+    return _read("load", hdfs_filename, **kwds)
+
+
+def loadtxt(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+    """As ``numpy.loadtxt``."""
+    return _read("loadtxt", hdfs_filename, **kwds)
+
+
+def genfromtxt(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+    """As ``numpy.genfromtxt``."""
+    return _read("genfromtxt", hdfs_filename, **kwds)
+
+
+def fromregex(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+    """As ``numpy.fromregex``."""
+    return _read("fromregex", hdfs_filename, **kwds)
+
+
+def fromfile(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+    """As ``numpy.fromfile``."""
+    return _on_disk("fromfile", hdfs_filename, **kwds)
+
+
+def memmap(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+    """As ``numpy.memmap``, of a copy on this machine, which is gone with the array; what is changed in it stays there."""
+    return _on_disk("memmap", hdfs_filename, **kwds)
+
+
+def save(hdfs_filename: AnyPath, data: Any) -> None:
+    """As ``numpy.save``; an existing file is replaced."""
+    _write("save", hdfs_filename, data)
+
+
+def savez(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> None:
+    """As ``numpy.savez``; an existing file is replaced."""
+    _write("savez", hdfs_filename, *args, **kwds)
+
+
+def savez_compressed(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> None:
+    """As ``numpy.savez_compressed``; an existing file is replaced."""
+    _write("savez_compressed", hdfs_filename, *args, **kwds)
+
+
+def _read(name: str, path: AnyPath, **kwds: Any) -> Any:
+    import numpy
+
+    return getattr(numpy, name)(io.BytesIO(hdfs.load(path)), **kwds)
+
+
+def _on_disk(name: str, path: AnyPath, **kwds: Any) -> Any:
+    """For what reads by a file's descriptor; an array keeps its mapping when the name is gone."""
+    import numpy
+
+    with tempfile.TemporaryDirectory(prefix="hopsml-numpy-") as folder:
+        return getattr(numpy, name)(hdfs.copy_to_local(path, folder), **kwds)
+
+
+def _write(name: str, path: AnyPath, *args: Any, **kwds: Any) -> None:
+    """numpy adds an ending to a name that has none, and not to a file that is open; existing code expects it."""
+    import numpy
+
+    buffer = io.BytesIO()
+    getattr(numpy, name)(buffer, *args, **kwds)
+    text, ending = os.fsdecode(path), ".npy" if name == "save" else ".npz"
+    hdfs.dump(buffer.getvalue(), text if text.endswith(ending) else text + ending)

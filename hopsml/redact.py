@@ -1,0 +1,396 @@
+"""Keeping secrets out of whatever leaves this process: errors, notes, logs, records, code and command lines.
+
+A secret is known by the name that it stands under (``db_password``, ``HF_TOKEN``), by its value (what variables and
+arguments named so hold is masked wherever it occurs, URL-encoded too), and by its shape (``user:password@`` in URLs,
+``token=``, ``Bearer``, private keys, keys of well-known services). Settings and variables are judged by name rather once
+too often than once too little; arguments of the training function more closely: ``max_tokens`` and ``pad_token`` are none.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import re
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+REDACTED = "(redacted)"
+SOURCE = "source"  # the entry of a record that holds a program
+SHORTEST = 6  # a value of fewer characters is masked under its name alone: elsewhere it may be any word
+
+# ------------------------------------------------------------------------------------------------ by name
+
+_SETTING = re.compile(r"password|passwd|passphrase|secret|token|credential|key", re.IGNORECASE)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_ALONE = {  # one of these as a word of a setting's name
+    "pwd", "pass", "auth", "authorization", "dsn", "cookie", "cookies", "creds", "pat", "sas", "jwt", "webhook",
+}  # fmt: skip
+_LAST = {  # one of these as the last word of an argument's name
+    "password", "passwd", "passwort", "passphrase", "pwd", "pass", "secret", "token", "credential", "credentials", "cred",
+    "creds", "auth", "authorization", "dsn", "cookie", "pat", "jwt", "apikey",
+}  # fmt: skip
+_NUMBERS_TOO = {"password", "passwd", "passwort", "passphrase", "pwd", "secret", "pin"}
+_FUSED = re.compile(r"(?:password|passwd|passphrase|apikey|accesskey|secretkey|privatekey|authtoken|accesstoken)$")
+_KEYS = {  # before "key"
+    "api", "access", "secret", "private", "account", "signing", "encryption", "ssh", "license", "service", "storage",
+    "shared", "master", "auth", "deploy", "subscription",
+}  # fmt: skip
+_TEXT_TOKENS = {  # before "token": of a language model's vocabulary
+    "pad", "unk", "eos", "bos", "mask", "cls", "sep", "start", "end", "stop", "special", "oov", "image", "next",
+}  # fmt: skip
+_MEANINGS = {
+    "value",
+    "string",
+    "text",
+    "str",
+    "prod",
+    "dev",
+    "test",
+    "staging",
+    "id",
+}  # may stand behind: AWS_..._KEY_ID
+_NO_SECRETS = {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "HADOOP_TOKEN_FILE_LOCATION", "HADOOP_SECURITY_AUTHENTICATION"}
+# What is well known and stands in every manual hides nothing, and would mask half of a record.
+_WELL_KNOWN = {
+    "password", "passwort", "changeit", "changeme", "postgres", "secret", "hadoop", "default", "example", "public",
+    "private", "localhost", "disabled", "enabled", "required", "optional", "simple", "kerberos", "anonymous",
+}  # fmt: skip
+_A_PATH = re.compile(r"(?:file:|~?/|\.{1,2}/)[\w./ -]*/?[\w-]*\.\w{1,8}$|/(?:[\w.-]+/)+[\w.-]*$")
+_DATA = (str, bytes)
+
+
+@functools.lru_cache(4096)
+def is_secret(name: str) -> bool:
+    """Whether a setting or variable of this name is not written down."""
+    if name in _NO_SECRETS:
+        return False
+    return _SETTING.search(name) is not None or not _ALONE.isdisjoint(_words(name))
+
+
+@functools.lru_cache(4096)
+def names_a_secret(name: str) -> bool:
+    """Whether what an argument, a variable of Python or a key of a dict of this name holds is a secret, if it is text."""
+    words = _words(name)
+    while len(words) > 1 and (words[-1] in _MEANINGS or words[-1].isdecimal()):
+        words = words[:-1]
+    if not words or name in _NO_SECRETS:
+        return False
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last == "token" and before in _TEXT_TOKENS:
+        return False
+    if last == "key":
+        return before in _KEYS
+    return last in _LAST or _FUSED.search(last) is not None or (last in ("string", "str") and before == "connection")
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORDS.findall(name))
+
+
+def _numbers_too(name: str) -> bool:
+    return not _NUMBERS_TOO.isdisjoint(_words(name))
+
+
+# ------------------------------------------------------------------------------------------------ by value
+
+_lock = threading.Lock()
+_registered: dict[str, str] = {}  # value -> the name that it was first met under
+
+
+def register(name: str, value: object) -> None:
+    """Mask this value from now on, wherever it occurs; text and bytes, in containers too. Others are left alone."""
+    for inner, leaf in leaves(name, value):
+        text = leaf.decode(errors="ignore") if isinstance(leaf, bytes) else str(leaf)
+        if is_telling(text):
+            with _lock:
+                _registered.setdefault(text, inner)
+
+
+def register_settings(values: Mapping[str, str]) -> None:
+    """Mask from now on what of these settings or variables is secret by its name."""
+    for name, value in values.items():
+        if names_a_secret(name):
+            register(name, value)
+
+
+def leaves(name: str, value: object) -> Iterator[tuple[str, str | bytes | int]]:
+    """What of a value under a secret's name is secret, each with a name of its own: ``auth_0``, ``credentials_user``."""
+    if (isinstance(value, _DATA) and value and value != REDACTED) or (
+        isinstance(value, int) and not isinstance(value, bool) and _numbers_too(name)
+    ):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(f"{name}_{key}", item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, item in enumerate(value):
+            yield from leaves(f"{name}_{index}", item)
+    elif callable(reveal := getattr(type(value), "get_secret_value", None)):  # pydantic's SecretStr
+        yield from leaves(name, reveal(value))
+
+
+def is_telling(text: str) -> bool:
+    """Whether a secret value is long and rare enough to be masked wherever it occurs."""
+    if len(text) < SHORTEST or text.lower() in _WELL_KNOWN:
+        return False
+    plain = text.isdecimal() or (text.isalpha() and text.islower())
+    return not (plain and len(text) < 8) and REDACTED not in text and _A_PATH.match(text) is None
+
+
+def of_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Value -> name of those variables (or settings) that hold secrets."""
+    return {value: name for name, value in variables.items() if names_a_secret(name) and is_telling(value)}
+
+
+def known() -> dict[str, str]:
+    """Every value that is masked by value, with its name: this process's variables and what was registered."""
+    return dict(_current()[0])
+
+
+_latest: tuple[object, dict[str, str], re.Pattern[str] | None] = (None, {}, None)
+
+
+def _current() -> tuple[dict[str, str], re.Pattern[str] | None]:
+    """What is known, and what finds it; computed anew where the variables, or what is registered, have changed."""
+    global _latest
+    variables: Mapping[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # as bytes: nothing is decoded
+    state = hash(tuple(variables.items())), id(_registered), len(_registered)
+    if _latest[0] != state:
+        with _lock:
+            values = {**_registered, **of_environment(os.environ)}
+        _latest = state, values, values_pattern(frozenset(values))
+    return _latest[1:]
+
+
+def _spellings(value: str) -> set[str]:
+    from urllib.parse import quote, quote_plus
+
+    quoted = {quote(value, safe=""), quote(value), quote_plus(value)}
+    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    return {value, value.strip(), *quoted, *escaped}
+
+
+@functools.lru_cache(16)
+def values_pattern(values: frozenset[str]) -> re.Pattern[str] | None:
+    """Finds any of these values, URL-encoded and escaped too; None without any."""
+    spellings = sorted({one for value in values for one in _spellings(value)}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, spellings))) if spellings else None
+
+
+# ------------------------------------------------------------------------------------------------ by shape
+
+_SHAPES: tuple[tuple[str, int], ...] = (
+        # https://user:abc@host, redis://:abc@host; a token alone in front of a web host. abfs://container@account is none.
+        (r"(?<=://)[^\s/:@'\"<>?#]*:(?P<secret>[^\s/'\"<>?#]+)(?=@)", 0),
+        (r"(?<=http://)(?P<secret>[^\s/:@'\"<>?#]{6,})(?=@)|(?<=https://)(?P<secret2>[^\s/:@'\"<>?#]{6,})(?=@)", 0),
+        (r"[?&](?:[\w.-]*token|delegation|sig|signature|x-amz-signature|x-amz-credential|key|api[-_]?key|password|pwd)="
+         r"(?P<secret>[^\s&;,#'\"<>()]+)", re.IGNORECASE),
+        (r"\b(?:bearer|negotiate)\s+(?P<secret>(?=[^\s'\"]*[\d._=+/])[\w.~+/=-]{8,})", re.IGNORECASE),
+        (r"\bauthorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?(?P<secret>[\w.~+/=:-]{6,})", re.IGNORECASE),
+        (r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>[\s\S]*?)(?:-----END|\Z)", 0),
+        (r"(?P<secret>\b(?:AKIA|ASIA)[0-9A-Z]{16}\b)", 0),
+        (r"(?P<secret>\b(?:gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{20,}|xox[abprs]-[\w-]{10,}"
+         r"|sk-[\w-]{20,}|AIza[\w-]{30,}|dapi[0-9a-f]{32})\b)", 0),
+        (r"(?P<secret>\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)", 0),
+)  # fmt: skip
+_HINTS = ("://", "=", "earer", "EARER", "egotiate", "uthorization", "UTHORIZATION", "PRIVATE KEY", "AKIA", "ASIA", "gh",
+          "glpat-", "hf_", "xox", "sk-", "AIza", "dapi", "eyJ")  # fmt: skip
+_WORD = r"(?:passwor[dt]|passwd|passphrase|pwd|secret|token|credentials?|creds?|auth|dsn|key|cookie|jwt|delegation|pat|pass)"
+# A name that may be a secret's, and what is assigned to it; whether it is one is asked of ``names_a_secret``.
+_ASSIGNED = (
+    _WORD
+    + r"(?P<rest>[\w.-]{0,24})['\"]?\]?(?:\s{0,4}:\s{0,4}[\w.\[\]| ]{1,24}(?=\s{0,4}=))?\s{0,4}(?P<sign>==?>?|:)\s{0,4}"
+    r"(?:[bfru]{0,2}(?P<literal>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|(?P<bare>[^\s&;,'\"()\[\]{}]+))"
+)
+_NAME_BEFORE = re.compile(r"[\w.-]{0,64}\Z")
+_NO_VALUE = re.compile(
+    r"[*x.•$]+|none|null|true|false|\$\{?\w+\}?|<[^>]*>|%\(?\w*\)?s|\{[^}]*\}|\[\w+\]", re.IGNORECASE
+)
+
+
+@functools.cache
+def _shapes() -> list[re.Pattern[str]]:  # compiled when they are first needed: that takes longer than all other imports
+    return [re.compile(pattern, flags) for pattern, flags in _SHAPES]
+
+
+@functools.cache
+def _assignment() -> re.Pattern[str]:
+    return re.compile(_ASSIGNED, re.IGNORECASE)
+
+
+def _of_shape(text: str, code: bool, assignments: bool) -> Iterator[tuple[int, int]]:
+    if any(hint in text for hint in _HINTS):
+        for pattern in _shapes():
+            for found in pattern.finditer(text):
+                group = found.lastgroup or "secret"
+                if _is_value(found[group]):
+                    yield found.span(group)
+    if assignments and ("=" in text or ":" in text):
+        yield from _assigned(text, code)
+
+
+def _assigned(text: str, code: bool) -> Iterator[tuple[int, int]]:
+    for found in _assignment().finditer(text):
+        before = _NAME_BEFORE.search(text, max(0, found.start() - 64), found.start())
+        stem = text[found.start() : found.end("rest")]
+        name = (before[0] if before else "") + stem
+        if not names_a_secret(name) and not names_a_secret(name.rpartition(".")[2]):
+            continue
+        is_literal = found["literal"] is not None
+        if is_literal:
+            start, end = found.start("literal") + 1, found.end("literal") - 1
+        else:
+            start, end = found.span("bare")
+            # In code what stands bare is a variable; behind a colon, in prose, any word.
+            if code or (found["sign"] == ":" and not _looks_random(found["bare"])):
+                continue
+        if end > start and _is_value(text[start:end]) and not (is_literal and _is_a_word(name, text[start:end])):
+            yield start, end
+
+
+def _looks_random(value: str) -> bool:
+    return len(value) >= SHORTEST and any(c.isdecimal() for c in value) and any(c.isalpha() for c in value)
+
+
+def _is_a_word(name: str, value: str) -> bool:
+    """``token="<pad>"``, ``pass="first"``: what is short under a name with more than one meaning."""
+    return len(value) < 3 or (len(value) < SHORTEST and _words(name)[-1] in ("token", "pass", "auth", "key"))
+
+
+def _is_value(text: str) -> bool:
+    return bool(text) and REDACTED not in text and _NO_VALUE.fullmatch(text) is None
+
+
+# ------------------------------------------------------------------------------------------------ what is asked
+
+
+def spans(text: str, *, code: bool = False, assignments: bool = True) -> list[tuple[int, int]]:
+    """Where in a text secrets stand, in order, not overlapping. ``code``: it is a program, in which names stand bare.
+
+    ``assignments``: what stands behind ``password=`` and the like counts as well.
+    """
+    found = list(_of_shape(text, code, assignments))
+    pattern = _current()[1]
+    if pattern is not None:
+        found += [match.span() for match in pattern.finditer(text)]
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(found):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def text(value: str) -> str:
+    """Any text without the secrets in it."""
+    return _masked(value, spans(value))
+
+
+def code(value: str) -> str:
+    """The text of a program: literals under a secret's name are masked, variables are not."""
+    return _masked(value, spans(value, code=True))
+
+
+def _masked(value: str, where: Iterable[tuple[int, int]]) -> str:
+    parts, at = [], 0
+    for start, end in where:
+        parts += [value[at:start], REDACTED]
+        at = end
+    return "".join([*parts, value[at:]]) if parts else value
+
+
+def settings(values: Mapping[str, str]) -> dict[str, str]:
+    """Settings or environment variables, by name; the values of secret ones replaced by ``REDACTED``."""
+    return {name: REDACTED if is_secret(name) else text(str(values[name])) for name in sorted(values)}
+
+
+def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the training function: what stands under a secret's name is replaced, at any depth; numbers stay."""
+    cleaned: dict[str, Any] = record(values)
+    return cleaned
+
+
+def record(value: Any, name: str = "", held: bool = False) -> Any:
+    """A record of plain values, at any depth: text under a secret's name is replaced, other text cleaned.
+
+    What is no text, list or dict stays as it is, and so does a number, but under the name of a password. ``held``: it lies
+    within something that has a secret's name.
+    """
+    held = held or names_a_secret(name)
+    if isinstance(value, Mapping):
+        return {_key(key): record(item, str(key), held) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [record(item, name, held) for item in value]
+    if isinstance(value, str):
+        return REDACTED if value and held else code(value) if name == SOURCE else text(value)
+    if held and isinstance(value, int) and not isinstance(value, bool) and _numbers_too(name):
+        return REDACTED
+    return value
+
+
+def _key(key: Any) -> Any:
+    return text(key) if isinstance(key, str) else key
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """A command line: ``--token=abc`` and ``--token abc`` lose the value, and so does ``--conf name=abc``."""
+    cleaned: list[str] = []
+    hide = False
+    for word in words:
+        name, sign, value = word.partition("=")
+        if hide:
+            cleaned.append(REDACTED)
+        elif sign and value and is_secret(name) and not name.startswith("-"):
+            cleaned.append(f"{name}={REDACTED}")
+        else:
+            cleaned.append(text(word))
+        hide = not hide and word.startswith("-") and "=" not in word and names_a_secret(word.lstrip("-"))
+    return cleaned
+
+
+# ------------------------------------------------------------------------------------------------ logs
+
+
+class CleaningHandler(logging.Handler):
+    """Stands on a logger of a package and cleans each record, traceback included, before any handler above writes it."""
+
+    def emit(self, entry: logging.LogRecord) -> None:
+        """In place: the handlers further up see the cleaned record."""
+        try:
+            entry.msg, entry.args = text(entry.getMessage()), None
+        except Exception:  # noqa: BLE001 the caller's format does not fit its arguments: whoever writes it says so
+            return
+        if entry.exc_info and entry.exc_info[1] is not None and not entry.exc_text:
+            entry.exc_text = text("".join(traceback.format_exception(entry.exc_info[1]))).rstrip()
+        if (
+            not _has_another(entry.name)
+            and logging.lastResort is not None
+            and entry.levelno >= logging.lastResort.level
+        ):
+            logging.lastResort.handle(entry)
+
+
+def _has_another(name: str) -> bool:
+    """Whether somebody else writes the records of a logger; where nobody does logging itself writes warnings to stderr."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if any(not isinstance(handler, CleaningHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def clean_log(name: str) -> None:
+    """Let the records of this logger, and of those below it, lose their secrets. Once is enough."""
+    logger = logging.getLogger(name)
+    with _lock:
+        if not any(isinstance(handler, CleaningHandler) for handler in logger.handlers):
+            logger.addHandler(CleaningHandler())
+
+
+clean_log("hopsml")

@@ -1,0 +1,46 @@
+"""How a run stands, and each of its workers: one list, one spelling, in every record and on every screen.
+
+    run       WAITING ─▶ STARTING ─▶ RUNNING ─▶ CLOSING ─▶ FINISHED | FAILED | CANCELLED        LOST: its driver is gone
+    worker               STARTING ─▶ RUNNING ─────────────▶ FINISHED | FAILED | STOPPED | LOST
+
+The members are texts: ``State.FINISHED == "FINISHED"``, in JSON too.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from hopsml.errors import RunCancelled
+
+
+class State(StrEnum):
+    """Of a run, of a search, of a worker."""
+
+    WAITING = "WAITING"  # for executors
+    STARTING = "STARTING"  # workers import and begin
+    RUNNING = "RUNNING"
+    CLOSING = "CLOSING"  # nobody trains any more; the last files are being written
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"  # by the user, by an interrupt
+    STOPPED = "STOPPED"  # a worker that was ended because its group was
+    LOST = "LOST"  # it went without a word
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing comes after it."""
+        return self in _FINAL
+
+
+_FINAL = (State.FINISHED, State.FAILED, State.CANCELLED, State.STOPPED, State.LOST)
+ENDS = (State.FINISHED, State.FAILED, State.CANCELLED, State.LOST)  # in which a run stays
+
+
+def end(error: BaseException | None) -> State:
+    """How a run ended that raised this, or nothing."""
+    if error is None:
+        return State.FINISHED
+    return State.CANCELLED if isinstance(error, (RunCancelled, KeyboardInterrupt)) else State.FAILED

@@ -1,0 +1,64 @@
+"""Who may read what a run leaves: its folder is its owner's alone unless ``share`` says otherwise, and whatever is made in a
+folder is as open as that folder, on a local disk and on HDFS alike. So nobody but who makes a run must know of ``share``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from hopsml.errors import ArgumentError
+
+VARIABLE = "HOPSML_SHARE"
+PRIVATE = 0o700
+_NAMED = {"private": PRIVATE, "group": 0o750, "all": 0o755}
+_RUNS = "Experiments"
+
+
+def mode_of(share: str | None) -> int:
+    """The permission of a run's folder: ``private``, ``group``, ``all``, or octal digits such as ``770``.
+
+    None, or empty text: as ``HOPSML_SHARE`` says, else private. ArgumentError for anything else, and for a folder that
+    its owner could not use, or that everybody could write to.
+    """
+    name, text = ("share", share) if share else (VARIABLE, os.environ.get(VARIABLE, ""))
+    if not text:
+        return PRIVATE
+    if text in _NAMED:
+        return _NAMED[text]
+    mode = int(text, 8) if re.fullmatch(r"0?[0-7]{3}", text) else 0
+    if mode & 0o700 != 0o700 or mode & 0o002:
+        raise ArgumentError(
+            f"{name}={text!r}: it must be {', '.join(map(repr, _NAMED))}, or a folder's permission of three octal digits "
+            "that gives its owner everything (7..) and others no right to write, for instance '770'"
+        )
+    return mode
+
+
+def of_folder(above: int) -> int:
+    """The permission of a folder that is made in one with the permission ``above``."""
+    return _narrowed(above) & 0o777 | 0o700
+
+
+def of_file(above: int) -> int:
+    """The permission of a file that is made in a folder with the permission ``above``."""
+    return _narrowed(above) & 0o666 | 0o600
+
+
+def _narrowed(above: int) -> int:
+    """In a folder that anybody may write to, as /tmp is, what is made is its owner's to write."""
+    return above & ~0o022 if above & 0o002 else above
+
+
+def umask_below(above: int) -> int:
+    """With this umask whatever a process makes is no more open than a folder with the permission ``above``."""
+    return 0o777 & ~of_folder(above)
+
+
+def decisive(path: str) -> str:
+    """The folder whose permission counts for a file at ``path``: that of its run, or the one that it lies in."""
+    parts = path.split("/")
+    for index, part in enumerate(parts[:-2]):
+        if part == _RUNS and parts[index + 1]:
+            return "/".join(parts[: index + 2])
+    return path.rstrip("/").rpartition("/")[0] or "/"

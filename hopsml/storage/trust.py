@@ -1,0 +1,54 @@
+"""Whose files are believed: what decides which code runs must belong to this user, or to somebody who is trusted by name.
+
+On a store that knows no owners, as object stores, its own rules of access say who may write, and nothing is checked here.
+HDFS without Kerberos takes everybody's word for who they are.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Collection
+
+from hopsml import settings
+from hopsml.errors import ArgumentError
+from hopsml.storage import urls
+from hopsml.storage.filesystem import FileStatus
+
+VARIABLE = "HOPSML_TRUSTED_OWNERS"  # names, separated by commas
+_WRITABLE = 0o022  # by the group, or by everybody
+
+
+def trusted() -> frozenset[str]:
+    """Users whose files are believed besides one's own."""
+    return frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
+
+
+def own_names(url: str) -> frozenset[str]:
+    """Under which names files of this user's lie on the store; on a local disk root, who can do anything, counts as well."""
+    if urls.split(url)[0] not in ("", "file"):
+        return frozenset({settings.user_name()})
+    try:
+        return frozenset({pwd.getpwuid(os.geteuid()).pw_name, "root"})
+    except KeyError:  # a container's uid without a name
+        return frozenset({str(os.geteuid()), "root"})
+
+
+def check(status: FileStatus, what: str, owners: Collection[str] | None = None) -> None:
+    """ArgumentError unless only somebody who is trusted can have written this file. ``what`` it decides, for the message.
+
+    ``owners``: who is believed; this user and those of ``HOPSML_TRUSTED_OWNERS`` by default.
+    """
+    if not status.owner:
+        return
+    believed = own_names(status.url) | trusted() if owners is None else frozenset(owners)
+    if status.owner not in believed:
+        raise ArgumentError(
+            f"{status.url} belongs to {status.owner}, and {what}: it is believed only from {', '.join(sorted(believed))}; "
+            f"let it be written by one of them, or name {status.owner} in {VARIABLE} if you trust them"
+        )
+    if status.permission & _WRITABLE and not status.is_dir:
+        raise ArgumentError(
+            f"{status.url} may be written by others than {status.owner} (permission {status.permission:o}), and {what}: "
+            "take that right away (chmod go-w), after a look at what is in it"
+        )

@@ -1,0 +1,72 @@
+"""Settings that a command line must not show: everybody on a machine can read the arguments of its processes.
+
+spark-submit gets them as a properties file that lies in memory alone, under a descriptor; a ``hopsml submit`` that
+another program of ours has started gets them in a variable, which only the same user can read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from hopsml import redact
+from hopsml.errors import ArgumentError
+
+VARIABLE = "HOPSML_SUBMIT_CONF"  # JSON: settings for ``hopsml submit``
+_VARIABLES = ("spark.executorEnv.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
+
+
+def is_hidden(key: str, value: str) -> bool:
+    """Whether a setting holds a secret, or a variable of the driver's or an executor's, which nobody else need read."""
+    return key.startswith(_VARIABLES) or redact.is_secret(key) or redact.text(value) != value
+
+
+def divided(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Those that anybody may read, and the others."""
+    hidden = {key: value for key, value in settings.items() if is_hidden(key, value)}
+    return {key: value for key, value in settings.items() if key not in hidden}, hidden
+
+
+def taken_out(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """spark-submit's command line without the settings that are hidden, and those."""
+    line, hidden, at = [command[0]], {}, 1
+    while at + 1 < len(command) and command[at].startswith("--"):
+        key, _, value = command[at + 1].partition("=")
+        if command[at] == "--conf" and is_hidden(key, value):
+            hidden[key] = value
+        else:
+            line += command[at : at + 2]
+        at += 2
+    return [*line, *command[at:]], hidden
+
+
+def as_properties(settings: Mapping[str, str]) -> bytes:
+    """A file of properties as Java and Spark read it."""
+    return "".join(f"{_escaped(key, ' =:#!')}={_escaped(value)}\n" for key, value in settings.items()).encode()
+
+
+def _escaped(text: str, besides: str = "") -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    text = "".join(f"\\{letter}" if letter in besides else letter for letter in text)
+    return f"\\{text}" if text[:1] == " " else text
+
+
+def in_memory(content: bytes) -> int:
+    """Descriptor of a file without a name, for a process that inherits it; it goes with the last one that holds it."""
+    descriptor = os.memfd_create("hopsml-submit", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    return descriptor
+
+
+def handed_over(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """The settings in the variable, which is taken out, so that nothing that is started from here inherits it."""
+    text = environment.pop(VARIABLE, "")
+    try:
+        settings = json.loads(text or "{}")
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ArgumentError(f"{VARIABLE} must hold JSON, an object of Spark settings")
+    return {str(key): str(value) for key, value in settings.items()}

@@ -1,0 +1,5 @@
+"""The oldest name of ``experiment.launch``: ``tflauncher.launch(spark, train, args_dict)``."""
+
+from hopsml.experiment import launch
+
+__all__ = ["launch"]

@@ -1,0 +1,28 @@
+"""How far a training is, for whoever watches it: told by the chief, a few times a second at most."""
+
+from __future__ import annotations
+
+import time
+
+from hopsml.cluster.context import current
+
+INTERVAL_S = 0.5
+
+
+class Progress:
+    """Tells the driver how much of all is done; silent outside of a worker, and on all ranks but the chief's."""
+
+    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+        """``interval_s``: seconds between two messages; the last step is told in any case."""
+        context = current()
+        self._tell = context.progress if context is not None and context.is_chief else None
+        self._interval_s, self._next = interval_s, 0.0
+
+    def tell(self, done: int, total: int, unit: str = "step", *, at_once: bool = False) -> None:
+        """``done`` of ``total`` units; nothing for a total that is not known. ``at_once``: whatever the interval."""
+        if self._tell is None or total < 1:
+            return
+        now = time.monotonic()
+        if at_once or now >= self._next or done >= total:
+            self._next = now + self._interval_s
+            self._tell(done, total, unit)

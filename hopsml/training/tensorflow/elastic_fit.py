@@ -1,0 +1,198 @@
+"""``fit`` of Keras 3 in a group that may change: commits, parks with the group, goes on at the same sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopsml.cluster.context import current
+from hopsml.errors import ArgumentError
+from hopsml.training import commit_format, elastic_state
+from hopsml.training.sampler import Scaling
+from hopsml.training.tensorflow import fit_feed, fits
+from hopsml.training.tensorflow.callbacks import FitHooks, Logs, give_history_back
+from hopsml.training.tensorflow.fits import FitCheckpointer
+from hopsml.training.tensorflow.groups import in_group
+
+_fits = 0  # of this process so far
+_batches = 0  # that they have done
+
+
+class ElasticCallback(FitHooks):
+    """Makes ``fit`` as elastic as ``hopsml.elastic.State`` makes a loop; part of ``hopsml.tensorflow.callbacks()``.
+
+    The model, its optimizer and the position in the data are committed to the memory of the worker's agent. After a loss or
+    a change of the group ``fit`` goes on from the newest commit, in the middle of an epoch where it was there. The history
+    that ``fit`` returns is that of all epochs; metrics of an epoch within which the group changed are of its rest, and other
+    callbacks begin anew.
+
+    A function may call ``fit`` several times, always in the same order: those that were complete are passed over.
+    """
+
+    def __init__(self, every: int | None = None, scaling: Scaling = "constant", reference_workers: int = 1) -> None:
+        """``every``: batches between two commits; None: as often as costs at most 1 % of the time.
+
+        ``scaling``: "constant" keeps the global batch whatever the group's size; "linear" keeps each worker's, which is
+        ``batch_size`` divided by ``reference_workers``, and the learning rate follows; see ``hopsml.elastic.Sampler``.
+        """
+        self._every, self._scaling, self._reference = every, scaling, reference_workers
+        self._state: elastic_state.State | None = None
+        self._feed: fit_feed.Feed | None = None
+        self._rate = _Rate()
+        self._went_on = False
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Go to where the training stands."""
+        global _fits
+        _fits += 1
+        epochs = int((self.params or {}).get("epochs", 1))
+        strategy, seed = self.model.distribute_strategy, fit_feed.order_seed()
+        self._feed = fit_feed.of_fit(epochs, strategy, self._scaling, self._reference, seed)
+        self._state = elastic_state.State(model=self.model, fit=_fits, done=0, history={}, rate=None)
+        self._state._progress = None  # ReportCallback tells it
+        committed, order = _committed()
+        if committed is not None and committed > _fits:
+            self.model._initial_epoch, self._feed = (
+                epochs,
+                None,
+            )  # what a later one began with holds what came of this one
+            return
+        if committed is None or committed < _fits:
+            self._begin_anew()
+            return
+        self._feed.position.seed = order  # of a run that was taken up: what it began with
+        self._state._begin(self._feed.position)
+        self._join()
+        self._went_on = True
+        self._rate = _Rate(self._state.rate)
+        # One that was over is not begun again, whatever ended it; with more epochs it goes on.
+        self.model._initial_epoch = epochs if self._state.done == epochs else self._feed.position.epoch
+
+    def _join(self) -> None:
+        """Who trains by itself trains on everything."""
+        assert self._feed is not None
+        context = current()
+        together = context is not None and in_group(self.model.distribute_strategy)
+        self._feed.position.join(*((context.rank, context.world_size) if context is not None and together else (0, 1)))
+
+    def _begin_anew(self) -> None:
+        """Also from a checkpoint that a run of fixed size has made."""
+        assert self._feed is not None and self._state is not None
+        context = current()
+        self._join()
+        self._state._sampler = self._feed.position
+        self._state._restored = True
+        self._state._batches = _batches
+        self.model._initial_epoch = 0
+        has_left = (
+            context is not None and (context.resume_checkpoint if _fits == 1 else context.resume_fits) is not None
+        )
+        if has_left:
+            checkpointer = FitCheckpointer(_fits, self.model)
+            checkpointer.restore_latest()
+            self.model._initial_epoch = checkpointer.next_epoch()
+            self._state.history = checkpointer.notes.get("history", {})
+            self._went_on = bool(self._state.history)
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Everything that belongs to the last epoch is over: it counts as done."""
+        if self._feed is None or self._state is None:
+            return
+        fits.trains()
+        self._restore_history()
+        self._feed.begin(epoch)
+        if self._state.batches:
+            self._commit()
+
+    def _restore_history(self) -> None:
+        """Once, when Keras has made its own anew."""
+        if not self._went_on:
+            return
+        assert self._state is not None
+        self._went_on = False
+        give_history_back(self.model, self._state.history)
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """The rate follows the group."""
+        if self._feed is not None and self._scaling == "linear":
+            self._rate.scale(self.model.optimizer, self._feed.position.learning_rate_scale)
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Commit, where it is time; the last batch of an epoch counts once its validation is over."""
+        global _batches
+        if self._feed is None or self._state is None:
+            return
+        self._state._count(self._feed.advance(batch))
+        _batches = self._state.batches
+        if not self._feed.is_last(batch):
+            self._commit()
+
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """A validation is progress, too."""
+        if self._state is not None:
+            self._state._tell_progress()
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Keep the history."""
+        if self._state is not None and self._feed is not None:
+            history = {name: list(values) for name, values in self._state.history.items()}
+            for name, value in (logs or {}).items():
+                history.setdefault(name, []).append(float(value))
+            self._state.history = history
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        """This ``fit`` need not be done again."""
+        global _batches
+        self.model._initial_epoch = 0  # for the next one
+        if self._feed is None or self._state is None:
+            return
+        self._restore_history()
+        self._state.done, self._state.rate = int((self.params or {}).get("epochs", 1)), self._rate.base
+        if self._state._writer is not None and self._state._writer.written >= self._state.batches:
+            self._state._count(1)  # so that this commit is newer than that of the last batch
+        self._state._finish()
+        _batches = self._state.batches
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return True
+
+    def _commit(self) -> None:
+        assert self._state is not None
+        self._state.rate = self._rate.base
+        self._state.commit(every=self._every)
+
+
+def _committed() -> tuple[int | None, int]:
+    """Which ``fit`` the commit to go on from belongs to, None without a commit, and the seed of its order.
+
+    Raises ArgumentError for the commit of another loop.
+    """
+    content = elastic_state.found(current())
+    if content is None:
+        return None, 0
+    snapshot = commit_format.decode(content)
+    values = snapshot.values
+    if "fit" not in values:
+        raise ArgumentError(
+            f"the state to go on from holds the values {sorted(values)}: it was committed by a loop with "
+            "hopsml.elastic.State, not by fit(); go on with the same loop"
+        )
+    return int(commit_format.unpickle(values["fit"])), int(snapshot.position["seed"])
+
+
+class _Rate:
+    """The learning rate for the reference group, which the user's callbacks may change while it is scaled."""
+
+    def __init__(self, base: float | None = None) -> None:
+        self.base, self._set = base, None if base is None else -1.0
+
+    def scale(self, optimizer: Any, factor: float) -> None:
+        """Raises ArgumentError for a schedule, whose steps have another length in every group."""
+        if not hasattr(optimizer.learning_rate, "assign"):
+            raise ArgumentError(
+                'scaling="linear" sets the learning rate, but the optimizer follows a schedule of its own: give it a number'
+            )
+        present = float(optimizer.learning_rate.numpy())
+        if self.base is None or (self._set is not None and self._set >= 0 and present != self._set):
+            self.base = present
+        optimizer.learning_rate.assign(self.base * factor)
+        self._set = float(optimizer.learning_rate.numpy())

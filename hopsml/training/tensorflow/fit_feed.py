@@ -1,0 +1,275 @@
+"""What ``fit`` of Keras 3 trains on in a group that may change: from an exact position on, in an order that all know.
+
+``fit`` iterates its data by an epoch iterator of Keras. The feed takes its place for the batches of training, so that it
+begins in the middle of an epoch, and so that the n-th epoch has the same order in every process.
+
+Arrays: each worker gathers its share of every global batch; the order is the ``Sampler``'s, and where shares are uneven,
+sample weights make the mean that of the global batch. Anything else, a ``tf.data.Dataset`` above all: it is divided as
+TensorFlow divides it, by global batches, and what was trained on already is drawn and dropped.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from hopsml.cluster.context import current
+from hopsml.errors import ArgumentError
+from hopsml.training.sampler import Sampler, Scaling, share
+from hopsml.training.tensorflow.shuffled_arrays import rows, sliceable
+
+_UNKNOWN = 1 << 40  # batches in an epoch whose end nobody knows
+_latest: weakref.ref[Any] | None = None
+
+
+def install(trainer: ModuleType) -> None:
+    """Let a feed take the place of an epoch iterator; ``trainer``: ``keras.src.backend.tensorflow.trainer``."""
+    iterator = trainer.TFEpochIterator
+    enumerate_iterator = iterator._enumerate_iterator
+
+    def enumerate_feed(self: Any) -> Iterator[Any]:
+        feed = getattr(self, "_hopsml_feed", None)
+        return enumerate_iterator(self) if feed is None else feed.steps(self)
+
+    iterator._enumerate_iterator = enumerate_feed
+    build = trainer.TensorFlowTrainer._maybe_symbolic_build
+
+    def remember_then_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        global _latest
+        _latest = weakref.ref(iterator) if iterator is not None else None
+        specification = _specification(iterator) if self._distribute_strategy is not None else None
+        if specification is None:
+            build(self, iterator=iterator, data_batch=data_batch)
+            return
+        with self._distribute_strategy.scope():
+            self._symbolic_build(data_batch=specification)
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = remember_then_build
+
+
+def _specification(epoch_iterator: Any) -> Any:
+    """Shapes and types of a dataset's batches, which stand for a first batch in a group that may change; else None.
+
+    A batch that is drawn from a dataset which repeats and shuffles moves its order on, at a moment that nobody can tell: the
+    iterator draws ahead in the background.
+    """
+    import tensorflow as tf
+
+    context = current()
+    dataset = getattr(getattr(epoch_iterator, "data_adapter", None), "_dataset", None)
+    if context is None or context.commits is None or not isinstance(dataset, tf.data.Dataset):
+        return None
+    leaves = tf.nest.flatten(dataset.element_spec)
+    known = all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank is not None for leaf in leaves)
+    return dataset.element_spec if known else None
+
+
+def of_fit(epochs: int, strategy: Any, scaling: Scaling, reference_workers: int, seed: int) -> Feed:
+    """The feed of the ``fit`` that is about to begin, in the place of its epoch iterator.
+
+    Raises ArgumentError for data whose order no two workers share, or that cannot be scaled.
+    """
+    epoch_iterator = _latest() if _latest is not None else None
+    if epoch_iterator is None:
+        raise ArgumentError("elastic training with fit() needs Keras 3 with the TensorFlow backend")
+    adapter = epoch_iterator.data_adapter
+    options: dict[str, Any] = {"scaling": scaling, "reference_workers": reference_workers, "epochs": max(1, epochs)}
+    if _is_of_arrays(adapter):
+        if epoch_iterator.steps_per_epoch:
+            raise ArgumentError(
+                "steps_per_epoch= with arrays has no position that can be found again under min_workers; leave it out, or "
+                "give fit() a dataset that repeats"
+            )
+        shuffle = bool(adapter._shuffle)
+        position = Sampler(adapter._num_samples, adapter._batch_size, seed, shuffle=shuffle, **options)
+        feed: Feed = ArrayFeed(position, adapter._inputs, strategy, epoch_iterator.steps_per_execution)
+    else:
+        if scaling != "constant":
+            raise ArgumentError(
+                f"scaling={scaling!r} needs data whose batches can be cut anew: give fit() the arrays, with batch_size=, "
+                "instead of a dataset"
+            )
+        if getattr(adapter, "shuffle", False):
+            raise ArgumentError(
+                f"{type(adapter).__name__.removesuffix('Adapter')} is shuffled by each worker for itself; under min_workers "
+                "pass shuffle=False to fit(), and let the data have an order that all workers share"
+            )
+        feed = DatasetFeed(epoch_iterator, strategy, options)
+    epoch_iterator._hopsml_feed = feed
+    return feed
+
+
+def _is_of_arrays(adapter: Any) -> bool:
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    return isinstance(adapter, ArrayDataAdapter)
+
+
+class Feed:
+    """Batches from ``position`` on. ``total``: of the present epoch, None where nobody knows before its end."""
+
+    total: int | None
+
+    def __init__(self, position: Sampler, steps_per_execution: int) -> None:
+        self.position, self.steps_per_execution = position, steps_per_execution
+
+    def begin(self, epoch: int) -> None:
+        """An epoch; where the position is not in it, its beginning."""
+        if self.position.epoch != epoch:
+            self.position.epoch, self.position.offset = epoch, 0
+
+    def advance(self, end_step: int) -> int:
+        """One call of the train function is over, whose last batch is this one of the epoch; how many it had."""
+        begin_step = end_step - self.steps_per_execution + 1
+        batches = self.steps_per_execution if self.total is None else min(end_step + 1, self.total) - begin_step
+        for _ in range(batches):
+            self.position.advance()
+        return batches
+
+    def is_last(self, end_step: int) -> bool:
+        """Whether the epoch ends with this batch."""
+        return self.total is not None and end_step + 1 >= self.total
+
+    def steps(self, epoch_iterator: Any) -> Iterator[Any]:
+        """As Keras's epoch iterator: first and last batch of a call, and the iterator that gives them."""
+        first = -(-self.position.offset // self.position.size)
+        iterator, step = self.iterator(first), first
+        while self.total is None or step < self.total:
+            epoch_iterator._steps_seen = step + self.steps_per_execution
+            yield step, step + self.steps_per_execution - 1, iterator
+            step += self.steps_per_execution
+
+    def iterator(self, first: int) -> Any:
+        """Over what is left of the epoch, from this batch on; sets ``total``."""
+        raise NotImplementedError
+
+
+class ArrayFeed(Feed):
+    """Arrays, or whatever Keras slices as such."""
+
+    def __init__(self, position: Sampler, inputs: Any, strategy: Any, steps_per_execution: int) -> None:
+        super().__init__(position, steps_per_execution)
+        self._inputs, self._strategy = inputs, strategy
+
+    def iterator(self, first: int) -> Any:
+        """See ``Feed``."""
+        batches = self._left()
+        self.total = first + len(batches)
+        return iter(self._strategy.distribute_datasets_from_function(lambda _: self._dataset(batches)))
+
+    def _left(self) -> list[Any]:
+        """The global batches of the rest of the epoch."""
+        ahead, batches = copy.copy(self.position), []
+        while not ahead.is_exhausted and ahead.epoch == self.position.epoch:
+            batches.append(ahead.next_global_batch())
+        return batches
+
+    def _dataset(self, batches: list[Any]) -> Any:
+        """This worker's part: for each step one element for each of its devices."""
+        import numpy as np
+        import tensorflow as tf
+
+        local = max(1, self._strategy.num_replicas_in_sync // self.position.world_size)
+        count, mine = (
+            self.position.world_size * local,
+            range(self.position.rank * local, (self.position.rank + 1) * local),
+        )
+        shares = [share(batch, replica, count) for batch in batches for replica in mine]
+        whole = np.array([len(batch) for batch in batches for _ in mine])
+        lengths = np.array([len(one) for one in shares])
+        indices = tf.RaggedTensor.from_row_lengths(np.concatenate([*shares, np.zeros(0, np.int64)]), lengths)
+        weights = (lengths * count / np.maximum(whole, 1)).astype(np.float32)
+        inputs = sliceable(self._inputs)
+        uneven = any(len(batch) % count for batch in batches) or self.position.size % count
+
+        def gather(chosen: Any, weight: Any) -> Any:
+            picked = rows(inputs, chosen)
+            return _weighted(picked, chosen, weight) if uneven else picked
+
+        elements = tf.data.Dataset.from_tensor_slices((indices, weights))
+        return elements.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def _weighted(picked: Any, chosen: Any, weight: Any) -> Any:
+    """(x, y) or (x, y, sample weights) with weights by which the mean over a share counts as a part of that over all."""
+    import tensorflow as tf
+    from keras.src import tree
+
+    if not isinstance(picked, tuple) or len(picked) < 2:
+        return picked
+    if len(picked) == 3 and picked[2] is not None:
+        return picked[0], picked[1], tree.map_structure(lambda one: one * tf.cast(weight, one.dtype), picked[2])
+    each = tf.fill([tf.shape(chosen)[0]], weight)
+    return picked[0], picked[1], tree.map_structure(lambda _: each, picked[1])
+
+
+class DatasetFeed(Feed):
+    """A ``tf.data.Dataset``, or what Keras makes one of: positions count its global batches."""
+
+    def __init__(self, epoch_iterator: Any, strategy: Any, options: dict[str, Any]) -> None:
+        self._stream = bool(epoch_iterator.steps_per_epoch)  # one iterator for all epochs
+        self.total = epoch_iterator.num_batches
+        dataset = epoch_iterator.data_adapter.get_tf_dataset()
+        _check_order(dataset)
+        self._distributed = _distributed(dataset, strategy, repeat=self._stream)
+        self._made = 0  # iterators
+        self._running: Any = None
+        super().__init__(Sampler(self.total or _UNKNOWN, 1, **options), epoch_iterator.steps_per_execution)
+
+    def iterator(self, first: int) -> Any:
+        """See ``Feed``. A dataset that shuffles has another order for each iterator that is made of it."""
+        if self._running is not None:
+            return self._running
+        epoch = 0 if self._stream else self.position.epoch
+        while self._made <= epoch:
+            found = iter(self._distributed)
+            self._made += 1
+        dropped = first + (self.position.epoch * (self.total or 0) if self._stream else 0)
+        for _ in range(dropped):
+            next(found)
+        if self._stream:
+            self._running = found
+        return found
+
+
+def _distributed(dataset: Any, strategy: Any, repeat: bool) -> Any:
+    import tensorflow as tf
+
+    if isinstance(dataset, tf.distribute.DistributedDataset):
+        return dataset
+    policy = tf.data.experimental.AutoShardPolicy
+    if dataset.options().experimental_distribute.auto_shard_policy in (policy.AUTO, policy.FILE):
+        options = tf.data.Options()  # by files the share would depend on the number of workers
+        options.experimental_distribute.auto_shard_policy = policy.DATA
+        dataset = dataset.with_options(options)
+    return strategy.experimental_distribute_dataset(dataset.repeat() if repeat else dataset)
+
+
+def _check_order(dataset: Any) -> None:
+    """Raises ArgumentError for a dataset that every process would shuffle in its own way."""
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset):
+        return
+    waiting = [dataset]
+    while waiting:
+        one = waiting.pop()
+        waiting.extend(one._inputs())
+        seeds = [getattr(one, name, None) for name in ("_seed", "_seed2")]
+        if "shuffle" in type(one).__name__.lower() and all(seed is not None and int(seed) == 0 for seed in seeds):
+            raise ArgumentError(
+                "the dataset is shuffled without a seed, so each worker has an order of its own, and no position in it can "
+                "be found again: give shuffle() a seed=, or fit() the arrays, which it shuffles alike on all workers"
+            )
+
+
+def order_seed() -> int:
+    """For arrays that are shuffled: the user's global seed, else the run's, the same on all workers."""
+    from tensorflow.python.eager import context
+
+    chosen = context.global_seed()
+    return int(chosen if chosen is not None else os.environ.get("HOPSML_SEED") or 0) % (1 << 32)

@@ -1,0 +1,89 @@
+"""The checkpoints of each ``fit`` of a function, in the order of its calls: the same on every rank and after a restart.
+
+Those of the first lie in the run's checkpoint directory, those of the n-th in ``fit-<n>/checkpoints`` beside it. Once a
+``fit`` has trained, what an earlier run has left of later ones came of something else, and is not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hopsml.cluster.context import WorkerContext, current
+from hopsml.storage.run_dir import fit_name, fit_of
+from hopsml.training.tensorflow import file_exchange
+from hopsml.training.tensorflow.checkpoints import Checkpointer, complete_checkpoints
+from hopsml.training.tensorflow.groups import in_group, latest_strategy
+
+_function: WorkerContext | None = None  # whose calls are counted: each function has a context of its own
+_begun = 0
+_one_has_trained = False
+
+
+def next_number() -> int:
+    """Of the ``fit`` that begins now: 1 for the function's first."""
+    global _begun
+    _look_at_function()
+    _begun += 1
+    return _begun
+
+
+def trains() -> None:
+    """A ``fit`` of this function trains, on top of what was restored."""
+    global _one_has_trained
+    _look_at_function()
+    _one_has_trained = True
+
+
+def _look_at_function() -> None:
+    global _function, _begun, _one_has_trained
+    if _function is not current():
+        _function, _begun, _one_has_trained = current(), 0, False
+
+
+class FitCheckpointer(Checkpointer):
+    """Saves and restores the model of one ``fit``, in the run's place for it."""
+
+    def __init__(self, number: int, model: Any, keep: int = 3) -> None:
+        """``number``: of the ``fit``. Raises ArgumentError outside of a run, which has no such place."""
+        context = current()
+        place = context.checkpoint_dir if context is not None else None
+        self._number, self._takes_over = number, not _one_has_trained
+        super().__init__(_place(place, number) if place is not None else None, keep, model=model)
+
+    def next_epoch(self) -> int:
+        """To go on with after ``restore_latest``; 0 where that found nothing. On all ranks.
+
+        A ``fit`` is over, whatever ended it, where a later one has begun: it goes on only with more epochs than it had then.
+        """
+        epoch = int(self.notes.get("epoch", 0))
+        return max(epoch, int(self.notes.get("epochs", 0))) if self.notes and self._later_has_begun() else epoch
+
+    def _later_has_begun(self) -> bool:
+        begun = any(complete_checkpoints(folder) for folder in self._later())
+        strategy = latest_strategy()
+        return bool(file_exchange.broadcast_bytes(strategy, b"1" if begun else b"")) if in_group(strategy) else begun
+
+    def _later(self) -> Iterator[Path]:
+        for root, below in ((self._root(), "checkpoints"), (self._resume_fits(), "")):
+            for folder in root.glob("fit-*") if root is not None else ():
+                if (fit_of(folder.name) or 0) > self._number:
+                    yield folder / below
+
+    def _root(self) -> Path | None:
+        return self._context.checkpoint_dir.parent if self._context is not None else None
+
+    def _resume_fits(self) -> Path | None:
+        return self._context.resume_fits if self._context is not None and self._takes_over else None
+
+    def _resume(self) -> Path | None:
+        if self._number == 1:
+            return super()._resume()
+        folder = self._resume_fits()
+        complete = complete_checkpoints(folder / fit_name(self._number)) if folder is not None else []
+        return complete[-1].folder if complete else None
+
+
+def _place(first: Path, number: int) -> Path:
+    return first if number == 1 else first.parent / fit_name(number) / "checkpoints"

@@ -1,0 +1,71 @@
+"""Optimizers of Keras 3 and tf_keras: their variables exist before the first step, where they are to be restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.training.tensorflow.groups import latest_strategy
+
+
+def is_optimizer(value: Any) -> bool:
+    """Whether it is one of either Keras, tf_keras's ``legacy`` among them."""
+    return hasattr(value, "apply_gradients") and (hasattr(value, "build") or hasattr(value, "_create_all_weights"))
+
+
+def is_built(optimizer: Any) -> bool:
+    """Whether its variables exist."""
+    if hasattr(optimizer, "built"):
+        return bool(optimizer.built)
+    if hasattr(optimizer, "_create_all_weights"):
+        return bool(optimizer._weights)
+    return bool(getattr(optimizer, "_built", False))
+
+
+def build_compiled(objects: Iterable[Any]) -> None:
+    """Build the optimizers that these models were compiled with; a model that is not built is passed over."""
+    for model in objects:
+        optimizer = getattr(model, "optimizer", None)
+        if is_optimizer(optimizer) and getattr(model, "built", False) and not is_built(optimizer):
+            _make(optimizer, model.trainable_variables)
+
+
+def build(objects: Sequence[Any]) -> None:
+    """Build every optimizer that these are or hold.
+
+    A compiled model's gets the model's trainable variables; one that stands by itself those of everything else here.
+
+    Raises ArgumentError where two stand by themselves: nobody can tell which variables are whose.
+    """
+    build_compiled(objects)
+    alone = [value for value in objects if is_optimizer(value) and not is_built(value)]
+    if len(alone) > 1:
+        raise ArgumentError(
+            f"{len(alone)} optimizers have no variables yet, and it is not known which of the trained variables belong to "
+            "which: call optimizer.build(model.trainable_variables) for each before"
+        )
+    for optimizer in alone:
+        if trained := _trainable(value for value in objects if not is_optimizer(value)):
+            _make(optimizer, trained)
+        else:
+            raise ArgumentError(
+                f"this {type(optimizer).__name__} has no variables yet, and nothing that it could train is beside it: call "
+                "optimizer.build(model.trainable_variables) before, or give the model as well"
+            )
+
+
+def _trainable(objects: Iterable[Any]) -> list[Any]:
+    found: dict[int, Any] = {}
+    for value in objects:
+        of_it = getattr(value, "trainable_variables", [value] if getattr(value, "trainable", False) else [])
+        found.update((id(variable), variable) for variable in of_it)
+    return list(found.values())
+
+
+def _make(optimizer: Any, variables: Sequence[Any]) -> None:
+    make = getattr(optimizer, "_create_all_weights", None) or optimizer.build
+    strategy = getattr(optimizer, "_distribution_strategy", None) or latest_strategy()
+    with strategy.scope() if strategy is not None else nullcontext():
+        make(variables)

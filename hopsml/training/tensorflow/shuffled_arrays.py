@@ -1,0 +1,65 @@
+"""Arrays that ``fit`` of Keras 3 shuffles, as a dataset with another order for each of its iterators.
+
+With a seed in force Keras draws the same order for every epoch: the number generator of its dataset begins anew with each
+iterator. Here the seed decides a sequence of orders, one for each iterator, the same in all processes that have the seed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def dataset(adapter: Any) -> Any:
+    """Batches of a Keras ``ArrayDataAdapter`` that shuffles: samples, or whole batches for ``shuffle="batch"``."""
+    import tensorflow as tf
+
+    samples, size = adapter._num_samples, adapter._batch_size
+    inputs = sliceable(adapter._inputs)
+    within_batches = adapter._shuffle == "batch"
+
+    def batches_of(number: Any) -> Any:
+        """One epoch's batches of indices; ``number``: what its order is drawn from."""
+        order = tf.range(samples, dtype=tf.int64)
+        if not within_batches:
+            order = tf.random.experimental.stateless_shuffle(order, [number, 0])
+        return tf.data.Dataset.range(0, samples, size).map(lambda begin: batch_at(order, number, begin))
+
+    def batch_at(order: Any, number: Any, begin: Any) -> Any:
+        chosen = order[begin : begin + size]
+        return tf.random.experimental.stateless_shuffle(chosen, [number, begin]) if within_batches else chosen
+
+    numbers = tf.data.Dataset.random(rerandomize_each_iteration=True).take(1)
+    batches = numbers.flat_map(batches_of).map(lambda chosen: rows(inputs, chosen), num_parallel_calls=tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def sliceable(inputs: Any) -> Any:
+    """What ``rows`` takes, of the arrays that ``fit`` was given. Tensors: an array would become a part of the graph."""
+    import numpy as np
+    import tensorflow as tf
+    from keras.src import tree
+    from keras.src.trainers.data_adapters import array_slicing
+
+    def as_tensor(values: Any) -> Any:
+        return tf.convert_to_tensor(values) if isinstance(values, np.ndarray) else values
+
+    with tf.device("CPU:0"):
+        return tree.map_structure(as_tensor, array_slicing.convert_to_sliceable(inputs, target_backend="tensorflow"))
+
+
+def rows(inputs: Any, chosen: Any) -> Any:
+    """The rows with these indices of everything in ``inputs``, as ``sliceable`` gives it."""
+    import tensorflow as tf
+    from keras.src import tree
+    from keras.src.trainers.data_adapters import array_slicing
+
+    def pick(values: Any) -> Any:
+        if isinstance(values, array_slicing.TensorflowSparseWrapper):
+            return array_slicing.slice_tensorflow_sparse_wrapper(values, chosen)
+        if isinstance(values, (list, tuple, dict)):
+            return None  # what is in it is asked for next; a sparse wrapper is a tuple, too
+        return None if values is None else tf.gather(values, chosen, axis=0)
+
+    return tree.traverse(pick, tree.lists_to_tuples(inputs))

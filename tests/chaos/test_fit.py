@@ -1,0 +1,37 @@
+"""Scenarios on a training by Keras's ``fit`` with ``hopsml.tensorflow.callbacks()``, judged as that with its own loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.runner import Outcome, play
+from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.cluster import elastic_fit_workload
+from tests.experiment.conftest import store
+
+pytestmark = [pytest.mark.chaos, pytest.mark.tensorflow]
+__all__ = ["store"]
+ALWAYS = ("kill -9 of a worker", "3 workers, then 1, then 3")
+OWN_ARGUMENTS = {"step_s", "commit"}
+
+
+def _is_played(scenario: Scenario) -> bool:
+    return scenario.needs not in ("spark", "local") and set(scenario.args) <= OWN_ARGUMENTS and not scenario.after
+
+
+HERE = [
+    pytest.param(scenario, id=scenario.name, marks=[] if scenario.name in ALWAYS else [pytest.mark.variant])
+    for scenario in SCENARIOS
+    if _is_played(scenario)
+]
+
+
+@pytest.mark.parametrize("scenario", HERE)
+def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+    outcome = play(
+        scenario, "fit", tmp_path, program=elastic_fit_workload.train, environment=elastic_fit_workload.ENVIRONMENT
+    )
+    outcomes.append(outcome)
+    assert outcome.passed, str(outcome)

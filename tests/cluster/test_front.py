@@ -1,0 +1,170 @@
+"""Strangers that come in crowds and say nothing: limits, descriptors that are kept, and a run that ends as it should."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster import front
+from hopsml.cluster.front import PATIENCE, Front, Limits, Stranger, to_cut, with_streams
+from hopsml.experiment import applications
+from tests.cluster.backend_contract import submit
+from tests.cluster.simulated import client_tls
+from tests.cluster.workloads import WAIT_S
+from tests.experiment.conftest import store
+
+pytestmark = pytest.mark.fast
+__all__ = ["store"]
+
+
+@contextmanager
+def strangers(*of: tuple[str, int]) -> Iterator[list[Stranger]]:
+    """Of these addresses, who have been looked at so often."""
+    found = [Stranger(socket.socket(), peer, lambda: None, looks=looks) for peer, looks in of]
+    try:
+        yield found
+    finally:
+        for each in found:
+            each.connection.close()
+
+
+def test_who_goes_when_there_are_too_many() -> None:
+    limits = Limits(strangers=4, of_one_peer=2, descriptors=100)
+    with strangers(("a", PATIENCE), ("b", PATIENCE), ("c", PATIENCE)) as few:
+        assert to_cut(few, limits) is None
+    with strangers(("b", PATIENCE), ("a", PATIENCE), ("a", PATIENCE), ("a", 0)) as many:
+        assert to_cut(many, limits) is many[1]  # of the address with most of them the oldest
+        many[1].cut()
+        assert to_cut(many, limits) is None  # room, and nobody has more than his share
+    with strangers(("a", PATIENCE - 1), ("a", PATIENCE - 1), ("a", PATIENCE - 1)) as young:
+        assert to_cut(young, limits) is None  # they may be about to show the token
+        young[2].looks += 1
+        assert to_cut(young, limits) is young[2]  # too many of one address, though there is room
+    assert to_cut([], limits) is None
+
+
+@pytest.mark.parametrize(
+    ("open_files", "expected"),
+    [
+        (256, Limits(64, 48, 224)),
+        (1024, Limits(256, 192, 896)),
+        (1 << 20, Limits(2048, 1536, (1 << 20) - 256)),
+        (resource.RLIM_INFINITY, Limits(2048, 1536, (1 << 20) - 256)),
+    ],
+)
+def test_limits_follow_from_what_the_process_may_open(
+    open_files: int, expected: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (open_files, open_files))
+    assert Limits.of_this_process() == expected
+
+
+def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "PATIENCE", 1)
+    refused: list[str] = []
+
+    async def serve(stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(5) == b"token":
+            stranger.left()
+            writer.write(b"welcome")
+        writer.close()
+        stranger.left()
+
+    async def crowd() -> None:
+        opened = len(os.listdir("/proc/self/fd"))
+        one = Front(with_streams(serve), None, lambda kind, text: refused.append(kind))
+        one.limits = Limits(8, 4, 1 << 20)
+        port = await one.open("127.0.0.1")
+        with ExitStack() as idle:
+            for _ in range(40):
+                idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"token")
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b"welcome"
+            writer.close()
+            assert len(one._strangers) <= 8
+        one.close()
+        await one.wait_closed()
+        deadline = time.monotonic() + WAIT_S
+        while len(os.listdir("/proc/self/fd")) > opened and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        assert len(os.listdir("/proc/self/fd")) <= opened
+
+    asyncio.run(crowd())
+    assert set(refused) == {"crowd"}
+
+
+DRIVER = textwrap.dedent("""
+    import resource, sys
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    from hopsml import experiment
+    from hopsml.experiment import applications
+
+    def train(folder):
+        import time
+        from pathlib import Path
+        Path(folder, "there").touch()
+        while not Path(folder, "go-on").exists():
+            time.sleep(0.01)
+        return 7
+
+    run = experiment.submit(train, args={"folder": sys.argv[1]}, num_workers=1, progress=False)
+    print(*applications.current().coordinator.addresses[0], flush=True)
+    print(run.result(60).value, flush=True)
+    print(experiment.submit(lambda: 8, num_workers=2, progress=False).result(60).value, flush=True)
+    print(dict(applications.current().coordinator.door.refused), flush=True)
+    experiment.shutdown()
+""")
+
+
+def test_a_run_with_few_descriptors_survives_a_thousand_idle_connections(store: Path, tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert driver.stdout is not None
+    with driver, driver.stdout, ExitStack() as idle:
+        try:
+            host, port = driver.stdout.readline().split()
+            for number in range(1010):
+                connection = idle.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_S))
+                if number < 100:  # more than may be strangers; the others do not even begin
+                    connection.sendall(b"\x16")
+            (tmp_path / "go-on").touch()
+            # The second run's other agent comes in while they are there.
+            assert driver.stdout.readline() == "7\n"
+            assert driver.stdout.readline() == "8\n"
+            assert "crowd" in driver.stdout.readline()
+            assert driver.wait(WAIT_S) == 0
+        finally:
+            driver.kill()
+
+
+@pytest.mark.parametrize("second", ["right", "wrong"])
+def test_two_authorization_headers_are_refused_as_one_wrong_token(store: Path, second: str) -> None:
+    submit(lambda: None, 1, keep_warm=60).result(WAIT_S)
+    door = applications.current().coordinator.door
+    address = applications.current().coordinator.addresses[0]
+    tokens = (door.token, door.token if second == "right" else "w\xf6rong")
+    request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    request += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    request += "".join(f"Authorization: Bearer {token}\r\n" for token in tokens) + "\r\n"
+    tls: ssl.SSLContext = client_tls(door.identity.certificate)
+    with socket.create_connection(address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as connection:
+        connection.sendall(request.encode("latin-1"))
+        answer = b""
+        while piece := connection.recv(4096):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert dict(door.refused) == {"token": 1}

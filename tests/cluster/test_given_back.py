@@ -1,0 +1,226 @@
+"""What a run must give back, in every end: pool and gangs together, over random sequences of events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster import gang, pool
+from hopsml.cluster.elastic_gang import ElasticGang
+from hopsml.cluster.gang import Gang, GangSpec, Phase
+from hopsml.cluster.gang_for import gang_for
+from hopsml.cluster.pool import Pool
+
+pytestmark = pytest.mark.fast
+
+KEEP_WARM_S = 10.0
+KINDS: dict[str, dict[str, Any]] = {
+    "fixed": {"size": 2},
+    "elastic": {"size": 4, "min_size": 2},
+    "independent": {"size": 3, "independent": True},
+}
+
+
+class World:
+    """A run of each kind in turn on one pool, with agents and workers that do what they are told, in their time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pool = Pool(keep_warm_s=KEEP_WARM_S)
+        self.coming: list[tuple[int, int]] = []
+        self.agents: dict[str, int | None] = {}  # -> generation of its worker, None: it has none
+        self.count = 0
+        self.gang: Gang
+        self.run_id = ""
+        self.outcome: gang.Conclude | None = None
+
+    def begin(self, kind: str) -> None:
+        self.run_id, self.outcome = f"{kind}-{self.count}", None
+        self.gang = gang_for(GangSpec(self.run_id, start_timeout_s=20, min_workers_timeout_s=20, **KINDS[kind]))
+        self.carry_out(self.gang.begin(self.now))
+
+    def tell(self, event: gang.Event) -> None:
+        self.carry_out(self.gang.handle(event, self.now))
+
+    def carry_out(self, actions: list[gang.Action]) -> None:
+        for action in actions:
+            match action:
+                case gang.AskAgents():
+                    most = action.most if self.gang.spec.changes else None
+                    self.serve(self.pool.demand(self.run_id, action.count, self.now, most))
+                case gang.StartGeneration():
+                    if isinstance(self.gang, ElasticGang):
+                        self.gang.assign_ranks(action.agent_ids)
+                    for agent_id in action.agent_ids:
+                        self.agents[agent_id] = action.generation
+                case gang.DropAgents():
+                    for agent_id in action.agent_ids:
+                        self.lose(agent_id)
+                case gang.ReturnAgents():
+                    assert not [agent_id for agent_id in action.agent_ids if self.agents[agent_id] is not None]
+                    if action.leave:
+                        self.serve(self.pool.dismiss(action.agent_ids, action.leave))
+                    else:
+                        self.serve(self.pool.returned(action.agent_ids, self.now))
+                case gang.Conclude():
+                    assert self.outcome is None
+                    self.outcome = action
+                    assert not self.held(), "the gang has not given these back by itself"
+                    self.serve(self.pool.withdraw(self.run_id, self.now))
+
+    def serve(self, actions: list[pool.Action]) -> None:
+        for action in actions:
+            match action:
+                case pool.Submit():
+                    self.coming += [(action.ask, index) for index in range(action.count)]
+                case pool.Grant():
+                    ready = tuple(int(agent_id[1:]) % 3 > 0 for agent_id in action.agent_ids)
+                    hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
+                    self.tell(gang.Granted(action.agent_ids, hosts, ready))
+                case pool.DismissAgents():
+                    for agent_id in action.agent_ids:
+                        del self.agents[agent_id]
+                case pool.CancelAsk():
+                    self.coming = [slot for slot in self.coming if slot[0] != action.ask]
+
+    def held(self) -> list[str]:
+        return [agent_id for agent_id, holder in self.pool.agents.items() if holder.run_id == self.run_id]
+
+    def come(self) -> None:
+        if self.coming:
+            agent_id, self.count = f"a{self.count}", self.count + 1
+            self.agents[agent_id] = None
+            self.serve(self.pool.connected(agent_id, self.coming.pop(0), agent_id, self.now))
+
+    def lose(self, agent_id: str) -> None:
+        if agent_id in self.agents:
+            del self.agents[agent_id]
+            self.pool.lost(agent_id, False)
+            self.tell(gang.MemberLost(agent_id, "its executor died"))
+            self.serve(self.pool.serve(self.now))
+
+    def drain(self, agent_id: str) -> None:
+        if self.pool.agents[agent_id].run_id is None:
+            self.serve(self.pool.dismiss((agent_id,), "its node goes"))
+        else:
+            self.pool.leaves(agent_id, "its node goes")
+            self.tell(gang.DrainAsked(agent_id, "its node goes"))
+            self.serve(self.pool.serve(self.now))
+
+    def close(self, agent_id: str) -> None:
+        generation, self.agents[agent_id] = self.agents[agent_id], None
+        assert generation is not None
+        self.tell(gang.Closed(agent_id, generation))
+
+    def happen(self, what: str, which: int) -> None:
+        self.now += 0.5
+        if what == "come":
+            self.come()
+        elif what == "tick":
+            self.now += which % 15
+            self.serve(self.pool.tick(self.now))
+            self.tell(gang.Tick())
+        elif what == "resize":
+            self.tell(gang.ResizeAsked(which % 5))
+        elif what == "refuse":
+            self.tell(gang.Refused("the application ends", "application"))
+        elif what == "cancel":
+            self.tell(gang.CancelAsked("enough", complete=which % 2 == 0))
+        elif self.agents:
+            agent_id = list(self.agents)[which % len(self.agents)]
+            self.happen_to(what, agent_id, self.agents[agent_id], which)
+
+    def happen_to(self, what: str, agent_id: str, generation: int | None, which: int) -> None:
+        if what == "lose":
+            self.lose(agent_id)
+        elif what == "drain":
+            self.drain(agent_id)
+        elif what == "ready":
+            self.tell(gang.Ready(agent_id))
+        elif generation is not None:
+            match what:
+                case "start":
+                    self.tell(gang.Started(agent_id, generation))
+                case "commit":
+                    self.tell(gang.Committed(agent_id, generation, which))
+                case "park":
+                    self.tell(gang.Parked(agent_id, generation, which))
+                case "finish":
+                    self.tell(gang.Finished(agent_id, generation))
+                    self.close(agent_id)
+                case "fail":
+                    self.tell(gang.Failed(agent_id, generation, "died", which % 3 == 0, which % 5 == 0))
+                    self.close(agent_id)
+
+    def end(self) -> None:
+        """By itself, or else by a cancel; workers that were told to end do so."""
+        for _ in range(200):
+            if self.gang.phase.is_final:
+                return
+            if self.gang.phase is not Phase.STOPPING:
+                self.tell(gang.CancelAsked("that is all"))
+            for agent_id in [agent_id for agent_id, lane in self.agents.items() if lane is not None]:
+                if self.agents.get(agent_id) is not None:
+                    self.close(agent_id)
+            self.happen("tick", 3)
+
+    def check_nothing_is_kept(self) -> None:
+        assert self.outcome is not None and not self.held()
+        assert not self.pool.demands and not self.pool.most and not self.pool.refused
+        assert not [agent_id for agent_id, generation in self.agents.items() if generation is not None]
+        assert set(self.agents) == set(self.pool.idle()), "somebody is reserved for nobody"
+
+
+EVENTS = (
+    *("come", "come", "come", "start", "start", "ready", "commit", "park", "finish", "fail", "fail", "lose", "drain"),
+    *("resize", "tick", "tick", "cancel", "refuse"),
+)
+SEQUENCES = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 60)), max_size=50)
+RUNS = st.lists(st.tuples(st.sampled_from(sorted(KINDS)), SEQUENCES), min_size=1, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(RUNS)
+def test_no_agent_is_kept_for_a_run_that_is_over_and_idle_ones_go(runs: list[tuple[str, list[tuple[str, int]]]]):
+    world = World()
+    for kind, events in runs:
+        world.begin(kind)
+        for what, which in events:
+            world.happen(what, which)
+        world.end()
+        world.check_nothing_is_kept()
+        for what, which in events[:5]:  # what comes too late changes nothing of that
+            world.happen(what, which)
+        world.check_nothing_is_kept()
+    world.now += KEEP_WARM_S
+    world.serve(world.pool.tick(world.now))
+    assert not world.agents and not world.pool.agents, "idle for longer than they are kept warm"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_runs_one_after_the_other_use_the_same_agents(kind: str) -> None:
+    world = World()
+    for _ in range(5):
+        world.begin(kind)
+        for _ in range(4):
+            world.happen("come", 0)
+        world.happen("tick", 2)
+        world.end()
+    assert world.count == KINDS[kind]["size"], "agents were asked for although those of the run before are idle"
+
+
+def test_spares_of_a_group_that_shall_be_smaller_are_given_back_at_once() -> None:
+    world = World()
+    world.begin("elastic")
+    for _ in range(2):
+        world.come()
+    world.happen("tick", 2)
+    for agent_id in ("a0", "a1"):
+        world.tell(gang.Started(agent_id, 0))
+    world.come()  # a2 would join at the next commit
+    assert world.held() == ["a0", "a1", "a2"] or world.gang.phase is Phase.PARKING
+    world.tell(gang.ResizeAsked(2))
+    assert world.held() == ["a0", "a1"]

@@ -1,0 +1,170 @@
+"""What a function captures is recorded without its secrets, and reaches the worker with them."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from hopsml import redact
+from hopsml.cluster import kept_secrets
+from hopsml.cluster.capture import Captured, capture
+from hopsml.errors import ArgumentError
+
+pytestmark = pytest.mark.fast
+
+API_TOKEN = "glob-2718281828"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test makes known must not help the next."""
+    monkeypatch.setattr(redact, "_registered", {})
+
+
+def called(captured: Captured) -> Any:
+    """What a worker gets of it, in another process or here."""
+    function, arguments = cloudpickle.loads(captured.shipped)
+    return function(**arguments)
+
+
+def holds(payload: bytes, text: str) -> bool:
+    """Whether the text stands anywhere in a pickle, also as a part of what is in it."""
+    strings = [argument for _, argument, _ in pickletools.genops(payload) if isinstance(argument, str | bytes)]
+    return text.encode() in payload or any(text in str(string) for string in strings)
+
+
+@dataclass
+class Settings:
+    user: str
+    password: str
+
+
+def of_arguments() -> tuple[Callable[..., Any], dict[str, Any]]:
+    return (lambda **given: given), {
+        "lr": 0.1,
+        "stores": [{"dsn": "s3cr3t-31415", "bucket": "b"}],
+        "auth": ("anna", "s3cr3t-31415"),
+    }
+
+
+def of_a_url() -> tuple[Callable[..., Any], dict[str, Any]]:
+    return (lambda url: url), {"url": "postgresql://anna:s3cr3t-31415@host/db"}
+
+
+def of_a_closure() -> tuple[Callable[..., Any], dict[str, Any]]:
+    password = "s3cr3t-31415"
+    return (lambda: password), {}
+
+
+def of_defaults() -> tuple[Callable[..., Any], dict[str, Any]]:
+    def train(a: int, password: str = "s3cr3t-31415", *, token: bytes = b"s3cr3t-31415") -> Any:
+        return a, password, token
+
+    return train, {"a": 1}
+
+
+def of_a_literal() -> tuple[Callable[..., Any], dict[str, Any]]:
+    def train() -> Any:
+        db_password = "s3cr3t-31415"
+        return db_password, dict(api_key="s3cr3t-31415x")
+
+    return train, {}
+
+
+def of_an_object() -> tuple[Callable[..., Any], dict[str, Any]]:
+    return (lambda settings: (settings.user, settings.password)), {"settings": Settings("anna", "s3cr3t-31415")}
+
+
+def of_a_number() -> tuple[Callable[..., Any], dict[str, Any]]:
+    return (lambda **given: given), {"pin_password": 31415926535, "short": {"password": "ab"}}
+
+
+@pytest.mark.parametrize(
+    "case", [of_arguments, of_a_url, of_a_closure, of_defaults, of_a_literal, of_an_object, of_a_number]
+)
+def test_a_secret_is_not_in_what_is_recorded_and_reaches_the_worker(
+    case: Callable[[], tuple[Callable[..., Any], dict[str, Any]]],
+) -> None:
+    function, arguments = case()
+    expected = function(**arguments)
+    captured = capture(function, arguments)
+    assert not holds(captured.payload, "s3cr3t") and captured.secrets and not captured.unrecorded
+    assert not holds(captured.payload, "31415926535")
+    assert called(captured) == expected
+    assert "s3cr3t" not in str([one.facts() for one in captured.secrets])
+
+
+def test_of_a_module_the_globals_that_are_used_are_looked_at() -> None:
+    captured = capture(lambda: API_TOKEN)
+    assert [one.name for one in captured.secrets] == ["API_TOKEN"]
+    assert not holds(captured.payload, "2718281828") and called(captured) == "glob-2718281828"
+
+
+def test_the_value_of_a_variable_is_known_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
+    captured = capture(lambda **given: given, {"command": "load --as tr0ub4dor now", "plain": b"x tr0ub4dor"})
+    assert [(one.name, one.variable) for one in captured.secrets] == [("WAREHOUSE_PASSWORD", "WAREHOUSE_PASSWORD")]
+    assert not holds(captured.payload, "tr0ub4dor")
+    assert called(captured) == {"command": "load --as tr0ub4dor now", "plain": b"x tr0ub4dor"}
+
+
+def test_without_a_secret_what_is_shipped_is_what_is_recorded() -> None:
+    captured = capture(lambda **given: given, {"max_tokens": 5, "pad_token": "<pad>", "url": "abfs://c@a.dfs.net/x"})
+    assert captured.shipped is captured.payload and captured.secrets == ()
+
+
+def test_a_type_under_the_name_of_a_secret_is_none() -> None:
+    def train(password: str, settings: Settings) -> str:
+        return password + settings.password
+
+    captured = capture(train, {"password": "s3cr3t-31415", "settings": Settings("anna", "s3cr3t-31415")})
+    assert [one.name for one in captured.secrets] == ["PASSWORD"] and called(captured) == 2 * "s3cr3t-31415"
+
+
+def test_the_same_call_is_recorded_as_the_same_bytes_whatever_the_secret_is() -> None:
+    first, second = (capture(max, {"password": f"s3cr3t-{number}"}) for number in (1, 2))
+    assert first.payload == second.payload and first.shipped != second.shipped
+
+
+def test_a_secret_that_cannot_be_left_out_keeps_the_function_out_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
+    captured = capture(lambda table: len(table), {"table": np.array([b"tr0ub4dor"])})
+    assert "WAREHOUSE_PASSWORD" in captured.unrecorded and called(captured) == 1
+
+
+def test_a_worker_masks_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = capture(lambda password: password, {"password": "s3cr3t-31415"})
+    monkeypatch.setattr(redact, "_registered", {})
+    assert called(captured) == "s3cr3t-31415"
+    assert redact.text("with s3cr3t-31415") == f"with {redact.REDACTED}"
+
+
+def test_what_was_recorded_is_opened_with_the_secrets_given_again() -> None:
+    captured = capture(
+        lambda **given: given, {"api_key": "s3cr3t-31415", "token": b"s3cr3t-27182", "password": 161803398}
+    )
+    with pytest.raises(pickle.UnpicklingError):
+        pickle.loads(captured.payload)
+    recorded = [one.facts() for one in captured.secrets]
+    again = {"API_KEY": "new-1", "HOPSML_SECRET_TOKEN": "new-2", "HOPSML_SECRET_PASSWORD": "3"}
+    kept = kept_secrets.given_again(recorded, {"API_KEY": "new-1"}, again, "run x")
+    function, arguments = pickle.loads(kept_secrets.seal(captured.payload, kept))
+    assert function(**arguments) == {"api_key": "new-1", "token": b"new-2", "password": 3}
+
+
+def test_what_is_not_given_again_is_named_with_the_remedy() -> None:
+    recorded = [{"name": "DB_PASSWORD", "type": "str", "variable": "DB_PASSWORD"}]
+    assert kept_secrets.given_again(recorded, {}, {"DB_PASSWORD": "x"}, "run x")[0].value == "x"
+    with pytest.raises(
+        ArgumentError, match=r"run x was given secrets.*: DB_PASSWORD; set HOPSML_SECRET_DB_PASSWORD in"
+    ):
+        kept_secrets.given_again(recorded, {}, {}, "run x")
+    with pytest.raises(ArgumentError, match="HOPSML_SECRET_PIN must be a whole number"):
+        kept_secrets.given_again([{"name": "PIN", "type": "int", "variable": ""}], {"PIN": "x"}, {}, "run x")

@@ -1,0 +1,62 @@
+"""A driver whose interpreter stands still between two runs, and agents whose clocks are off, or that cannot join."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from hopsml import experiment
+from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.backends.local import LocalBackend
+from hopsml.cluster.tls import make_identity
+from hopsml.experiment import applications
+from tests.cluster.workloads import WAIT_S
+from tests.experiment.conftest import store
+
+pytestmark = pytest.mark.fast
+__all__ = ["store"]
+
+
+@pytest.mark.parametrize("held_s", [6.5, pytest.param(3.5, marks=pytest.mark.variant)])
+def test_a_standstill_between_two_runs_fails_neither(
+    store: Path, monkeypatch: pytest.MonkeyPatch, held_s: float
+) -> None:
+    monkeypatch.setattr(applications, "LEASE_S", 5.0)
+
+    def train() -> dict[str, int]:
+        return {"n": 1}
+
+    for number in range(2):
+        if number:
+            ctypes.PyDLL(None).usleep(int(held_s * 1e6))  # with the interpreter's lock
+        run = experiment.submit(train, num_workers=2, keep_warm=60, progress=False)
+        assert run.result(WAIT_S).metrics["n"] == 1
+
+
+def test_an_agent_that_cannot_join_says_why() -> None:
+    backend, said, ended = LocalBackend(1), list[str](), threading.Event()
+    identity = make_identity()
+
+    def on_end(ask: int, problem: str) -> None:
+        said.append(problem)
+        ended.set()
+
+    bootstrap = Bootstrap(
+        ask=1, addresses=(("127.0.0.1", 1),), token="", certificate=identity.certificate, preload=(), lease_s=5.0,
+        sys_path=(),
+    )  # fmt: skip
+    backend.submit(bootstrap, 1, on_end)
+    assert ended.wait(WAIT_S)
+    backend.close()
+    (problem,) = said
+    assert problem.startswith("a local agent could not join: ConnectionError: no address of the coordinator answers")
+    assert backend._processes == {} and backend._watchers == []
+
+
+def test_the_certificate_is_good_whatever_the_clock_says() -> None:
+    certificate = x509.load_pem_x509_certificate(make_identity().certificate.encode())
+    assert certificate.not_valid_before_utc.year <= 1970 and certificate.not_valid_after_utc.year == 9999

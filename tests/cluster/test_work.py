@@ -1,0 +1,76 @@
+"""A worker's life on its agent, where it does not even begin: what the run is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster import fork_client
+from hopsml.cluster.fork_client import ForkClient
+from hopsml.cluster.outbox import Outbox
+from hopsml.cluster.protocol import Formation, Launch, Message, WorkerClosed, WorkerFailed
+from hopsml.cluster.work import Work
+
+pytestmark = pytest.mark.fast
+
+LAUNCH = Launch(
+    run_id="run", generation=1, rank=1, local_rank=0, role="worker", task_index=0, gpu_indices=(), ring_order="",
+    environment={},
+)  # fmt: skip
+
+
+def formation(folder: Path, resume_url: str = "") -> Formation:
+    return Formation(
+        run_id="run", generation=1, payload=b"", cluster_json="", leader="", world_size=2, run_url=f"file://{folder}",
+        resume_url=resume_url, environment={}, hooks=(), merge_scope=1, scoped_allocator=False, grace_s=0.0, flush_s=0.0,
+        storage_timeout_s=1.0,
+    )  # fmt: skip
+
+
+def failure_of(folder: Path, resume_url: str = "", kill: bool = False) -> WorkerFailed:
+    """What is told of a worker that cannot begin; ``kill``: because its fork server has just died."""
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        work = Work(
+            formation(folder, resume_url),
+            LAUNCH,
+            send=told.append,
+            room=Outbox().room,
+            folder=folder / "agent",
+            environment={},
+            sys_path=(),
+        )
+        if kill:
+            os.kill(server._process.pid, signal.SIGKILL)
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    failed, closed = told
+    assert isinstance(failed, WorkerFailed) and isinstance(closed, WorkerClosed)
+    return failed
+
+
+@pytest.mark.parametrize(("url", "passes"), [("webhdfs://127.0.0.1:1/run", True), ("nosuch://somewhere/run", False)])
+def test_a_store_that_does_not_answer_is_told_apart_from_one_that_never_will(
+    tmp_path: Path, url: str, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "1")
+    failed = failure_of(tmp_path, url)
+    assert failed.storage == passes and not failed.raised
+    assert failed.cause.startswith("the store could not be read: ") == passes
+
+
+def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> None:
+    failed = failure_of(tmp_path, kill=True)
+    assert failed.cause.startswith(
+        "the process that starts workers on this host was killed: the fork server: killed by "
+    )
+    assert failed.outside

@@ -1,0 +1,289 @@
+"""No argument of a public verb is accepted and ignored: it changes what is done, is refused, or noted to have no effect.
+
+One table for all verbs. An argument that is not in it fails the test: who adds one says here what it does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import HopsmlError
+from hopsml.experiment import collective, predecessor, rerun
+from hopsml.experiment.searches import call as calls
+from hopsml.maggy import experiment as maggy
+
+pytestmark = pytest.mark.fast
+launch = importlib.import_module("hopsml.experiment.launch")  # the package has the verb under that name
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """With this value something else is done; ``beside`` other arguments that it needs."""
+
+    value: Any
+    beside: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Noted:
+    """With this value it is said that it has no effect."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """With this value the call ends, and says why."""
+
+    value: Any
+    words: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """By this test, for what shows only when something runs: ``file.py::name`` below tests/."""
+
+    by: str
+
+
+Entry = Changes | Noted | Refused | Shown
+CHANGING = {"min_workers": 1, "max_workers": 2}
+
+
+def train(x: int = 0) -> int:
+    return x
+
+
+COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
+    "name": Changes("digits"),
+    "local_logdir": Changes(True),
+    "versioned_resources": Noted(["Resources/x"]),
+    "description": Changes("why"),
+    "evaluator": (Changes(True, {"num_workers": 3}), Shown("experiment/test_evaluator.py::test_it_runs")),
+    "metric_key": Changes("accuracy"),
+    "args": Changes({"x": 1}),
+    "num_workers": Changes(3),
+    "min_workers": Changes(1),
+    "max_workers": Changes(3),
+    "merge_scope": (Changes(4), Shown("experiment/test_in_force.py::test_a_group_says_how_its_gradients_were_merged")),
+    "scoped_allocator": Changes(False),
+    "resume": Changes("app_1"),
+    "start_timeout": Changes(7.0),
+    "keep_warm": Changes(7.0),
+    "preload": Changes(["json"]),
+    "honour_environment": Changes(True),
+    "profile": (Changes("yarn"), Shown("experiment/test_every_argument.py::test_a_profile_that_comes_too_late_is_noted")),
+    "progress": Changes(False),
+    "environment": Changes({"A": "b"}),
+    "reset_limit": (Changes(3, CHANGING), Noted(3)),
+    "min_workers_timeout": (Changes(3.0, CHANGING), Noted(3.0)),
+    "heartbeat_timeout": (Changes(3.0, CHANGING), Noted(3.0)),
+    "progress_timeout": (Changes(3.0, CHANGING), Noted(3.0)),
+    "host_failure_limit": (Changes(1, CHANGING), Noted(1)),
+    "host_cooldown": (Changes(1.0, CHANGING), Noted(1.0)),
+    "checkpoint_every": (Changes(1.0, CHANGING), Noted(1.0)),
+    "register_as": (
+        Changes("digits"),
+        Shown("experiment/test_every_argument.py::test_a_model_that_nobody_registers_is_noted"),
+    ),
+    "preflight": Changes("enforce"),
+    "share": Changes("group"),
+}  # fmt: skip
+LAUNCH: dict[str, Entry | tuple[Entry, ...]] = {
+    **COLLECTIVE,
+    "evaluator": Refused(True, "at least 3"),
+    "merge_scope": Noted(4),
+    "scoped_allocator": Noted(False),
+    **{name: entry[1] for name, entry in COLLECTIVE.items() if isinstance(entry, tuple) and isinstance(entry[1], Noted)},
+    **{name: Refused(1, "no argument") for name in ("args", "num_workers", "min_workers", "max_workers")},
+}  # fmt: skip
+SEARCH: dict[str, Entry | tuple[Entry, ...]] = {
+    "searcher": Changes("random"),
+    "stopper": Changes("median"),
+    "num_trials": Changes(7),
+    "direction": Changes("min"),
+    "metric": Changes("accuracy"),
+    "workers_per_trial": Shown("experiment/test_search_groups.py"),
+    "deadline": Changes("20 min"),
+    "budget": Changes(7.0),
+    "retries": Changes(7),
+    "isolation": Changes("process"),
+    "seed": Changes(7),
+    "name": Changes("digits"),
+    "description": Changes("why"),
+    "max_executors": Changes(1),
+    "warm_start": Changes("app_1"),
+    "args": Changes({"more": 1}),
+    "searcher_args": Changes({"sobol": True}, {"searcher": "random"}),
+    "stopper_args": (Changes({"min_trials": 2}, {"stopper": "median"}), Refused({"min_trials": 2}, "stopper")),
+    "patience": Changes(7.0),
+    "promoted_workers": Changes({3: 2}, {"workers_per_trial": 1, "stopper": "asha", "stopper_args": {"max_step": 9}}),
+    "start_timeout": Changes(7.0),
+    "keep_warm": Changes(7.0),
+    "preload": Changes(["json"]),
+    "honour_environment": Changes(True),
+    "profile": Changes("yarn"),
+    "progress": Changes(False),
+    "environment": Changes({"A": "b"}),
+    "local_logdir": Changes(True),
+    "echo": Changes(True),
+    "share": Changes("group"),
+}
+OLD_SEARCH = {
+    "description": Shown("experiment/test_predecessor.py"),
+    **{name: Shown("experiment/test_predecessor.py") for name in (
+        "grid_dict", "boundary_dict", "direction", "samples", "name", "local_logdir", "optimization_key", "generations",
+        "population", "mutation", "crossover", "versioned_resources", "cleanup_generations",
+    )},
+}  # fmt: skip
+
+
+def of_collective(named: dict[str, Any]) -> Any:
+    return collective.build((train,), named, "collective_all_reduce")
+
+
+def of_launch(named: dict[str, Any]) -> Any:
+    own = set(named) & set(launch._OWN)
+    return experiment.launch(train, **named) if own else launch._plan(train, named, {})
+
+
+def of_search(named: dict[str, Any]) -> Any:
+    def function(x: float, more: int = 0) -> float:
+        return x
+
+    space = experiment.Searchspace(x=("DOUBLE", [0.0, 1.0]))
+    found, given, options = calls.parse((function, space), {"num_trials": 4, **named}, "search")
+    return calls.checked("search", found, given, options, 1 if options.seed is None else options.seed)
+
+
+VERBS: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], set[str]]] = {
+    "collective_all_reduce": (of_collective, COLLECTIVE, {one.name for one in dataclasses.fields(collective.Options)}),
+    "launch": (of_launch, LAUNCH, {one.name for one in dataclasses.fields(collective.Options)}),
+    "search": (of_search, SEARCH, {one.name for one in dataclasses.fields(calls.Options)}),
+}
+CASES = [
+    pytest.param(verb, name, entry, id=f"{verb}-{name}-{type(entry).__name__}")
+    for verb, (_, table, _) in VERBS.items()
+    for name, entries in table.items()
+    for entry in (entries if isinstance(entries, tuple) else (entries,))
+]
+
+
+def plain(value: Any) -> Any:
+    """What it consists of, to compare two that were made alike."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(item) for item in value]
+    if callable(value):
+        return getattr(value, "__qualname__", "")
+    return re.sub(r"0x[0-9a-f]+", "", repr(value)) if type(value).__module__ == "builtins" else (
+        type(value).__qualname__,
+        re.sub(r"0x[0-9a-f]+", "", repr(vars(value) if hasattr(value, "__dict__") else value)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "name", "entry"), CASES)
+def test_an_argument_changes_something_is_refused_or_noted(verb: str, name: str, entry: Entry) -> None:
+    build = VERBS[verb][0]
+    if isinstance(entry, Shown):
+        check_shown(entry)
+    elif isinstance(entry, Refused):
+        with pytest.raises(HopsmlError, match=entry.words):
+            build({name: entry.value})
+    elif isinstance(entry, Noted):
+        notes = build({name: entry.value}).notes
+        assert any(f"{name}=" in note and "has no effect" in note for note in notes), notes
+    else:
+        beside = dict(entry.beside)
+        assert plain(build({**beside, name: entry.value})) != plain(build(beside)), "it makes no difference"
+
+
+def check_shown(entry: Shown) -> None:
+    file, _, test = entry.by.partition("::")
+    assert f"def {test}(" if test else "def test_" in (ROOT / "tests" / file).read_text()
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_the_table_knows_every_argument_of_a_verb(verb: str) -> None:
+    _, table, arguments = VERBS[verb]
+    assert set(table) == arguments, f"say in the table what {sorted(arguments ^ set(table))} of {verb}() does"
+
+
+# What has a signature, or a list of names, of its own: each argument with the test that shows it.
+RUNS_AGAIN = {name: "tracking/test_rerun.py" for name in ("run", "profile", "progress", "ignore", "secrets")}
+OTHERS: dict[str, tuple[set[str], dict[str, str]]] = {
+    "rerun": (set(inspect.signature(rerun.rerun).parameters), {
+        **RUNS_AGAIN, "preflight": "experiment/test_every_argument.py::test_preflight_is_repeated_or_given_anew",
+    }),
+    "resume": (set(inspect.signature(experiment.resume).parameters), {
+        **{name: file for name, file in RUNS_AGAIN.items() if name != "ignore"},
+        "preflight": "experiment/test_every_argument.py::test_preflight_is_repeated_or_given_anew",
+    }),
+    "continue_search": (set(inspect.signature(experiment.continue_search).parameters), dict.fromkeys(
+        ("run", "num_trials", "deadline", "max_executors", "profile", "progress"), "experiment/test_search_killed.py"
+    )),
+    "recorded": (set(inspect.signature(experiment.recorded).parameters), dict.fromkeys(
+        ("name", "args", "description", "share"), "experiment/test_recorded.py"
+    )),
+    "begin": (set(inspect.signature(experiment.begin).parameters), dict.fromkeys(
+        ("name", "local_logdir", "versioned_resources", "description"), "experiment/test_recorded.py"
+    )),
+    **{
+        verb.name: (
+            {*verb.parameters, *predecessor._IGNORED, *predecessor._OURS} - set(SEARCH),
+            {name: OLD_SEARCH[name].by for name in ({*verb.parameters, *predecessor._IGNORED} - set(SEARCH))},
+        )
+        for verb in (predecessor._GRID, predecessor._RANDOM, predecessor._EVOLUTION)
+    },
+    "lagom": ({*maggy._FIRST, *maggy._OURS} - set(SEARCH), dict.fromkeys(
+        ("experiment_type", "searchspace", "optimizer", "ablation_study", "ablator", "optimization_key", "hb_interval",
+         "es_policy", "es_interval", "es_min"), "experiment/test_maggy.py"
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", sorted(OTHERS))
+def test_the_table_knows_every_argument_of_the_other_verbs(verb: str) -> None:
+    arguments, shown = OTHERS[verb]
+    assert arguments == set(shown), f"say in the table what {sorted(arguments ^ set(shown))} of {verb}() does"
+    for by in shown.values():
+        check_shown(Shown(by))
+
+
+def test_a_profile_that_comes_too_late_is_noted(store: Path) -> None:
+    first = experiment.submit(train, num_workers=1, progress=False)
+    first.result(60)
+    again = experiment.submit(train, num_workers=1, progress=False, profile="yarn-cluster")
+    again.result(60)
+    same = experiment.submit(train, num_workers=1, progress=False, profile="local")
+    same.result(60)
+    assert first.state.notes == [] == same.state.notes
+    (note,) = again.state.notes
+    assert re.match(r"profile='yarn-cluster' has no effect: .* was started with profile 'local'", note)
+
+
+def test_a_model_that_nobody_registers_is_noted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = experiment.submit(train, num_workers=1, progress=False, register_as="digits")
+    run.result(60)
+    assert any("register_as='digits' has no effect" in note for note in run.state.notes)
+
+
+def test_preflight_is_repeated_or_given_anew(store: Path) -> None:
+    run = experiment.submit(train, num_workers=1, progress=False, preflight="off")
+    run.result(60)
+    assert rerun.build(run.run_dir, profile=None, progress=False).preflight == "off"
+    assert rerun.build(run.run_dir, profile=None, progress=False, preflight="enforce").preflight == "enforce"

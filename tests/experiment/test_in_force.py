@@ -1,0 +1,128 @@
+"""What is said about the group is what the workers saw, not what was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.experiment import in_force
+from tests.cluster.backend_contract import read_json, submit
+from tests.cluster.workloads import WAIT_S
+from tests.training.group import run_group
+
+ALONE: dict[str, Any] = {"trained": "tensorflow"}
+TOGETHER: dict[str, Any] = {"group": "tensorflow", "size": 2}
+REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "path": "scoped_allocator"}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("seen", "words", "warns"),
+    [
+        ([{}], "none: one worker", False),
+        ([ALONE], "none: one worker", False),
+        ([{}, {}], "none: no TensorFlow group was formed", False),
+        ([ALONE, {}], "none: no TensorFlow group was formed", False),
+        ([ALONE, ALONE], "none: no TensorFlow group was formed", True),
+        ([{**ALONE, **TOGETHER}] * 2, "a group of 2 by tensorflow, in which no gradients were reduced", False),
+        ([TOGETHER, TOGETHER], "a group of 2 by tensorflow, in which no gradients were reduced", False),
+        (
+            [REDUCED] * 2,
+            "merge scope 32: 160 gradients in 5 collectives, merged by TensorFlow's scoped allocator",
+            False,
+        ),
+        ([{**REDUCED, "path": "packs"}] * 2, "5 collectives, merged by concatenation (packs)", False),
+        (
+            [{**REDUCED, "collectives": 160, "merge_scope": 1}] * 2,
+            "160 gradients in 160 collectives, none merged",
+            False,
+        ),
+        (
+            [{**REDUCED, "merge_scope": 0, "collectives": 1}] * 2,
+            "merge scope all: 160 gradients in 1 collectives",
+            False,
+        ),
+    ],
+)
+def test_words_for_what_was_seen(seen: list[dict[str, Any]], words: str, warns: bool) -> None:
+    facts = in_force.of(seen)
+    assert words in in_force.merging(facts)
+    assert bool(in_force.warning(facts)) == warns
+
+
+@pytest.mark.fast
+def test_nothing_is_claimed_of_workers_that_did_not_train_with_tensorflow(store: Path) -> None:
+    run = submit(lambda: {"accuracy": 0.5})
+    result = run.result(WAIT_S)
+    assert "WARNING" not in result.summary()
+    assert not any("trained separately" in note for note in run.state.notes)
+    assert read_json(run, "status.json")["in_force"] == {"workers": 2, "formed": False, "trained_alone": 0}
+
+
+@pytest.mark.tensorflow
+def test_workers_that_never_formed_a_group_are_told_first(store: Path) -> None:
+    def train() -> dict[str, float]:
+        import keras
+        import numpy as np
+
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+        return {"accuracy": 0.5}
+
+    run = submit(train)
+    result = run.result(WAIT_S)
+    assert result.metrics["accuracy"] == 0.5  # the run finished, and its result stands
+    first = result.summary().splitlines()[0]
+    assert first.startswith("WARNING") and "2 workers trained separately: no TensorFlow group was formed" in first
+    assert any("2 workers trained separately" in note for note in run.state.notes)
+    assert read_json(run, "status.json")["in_force"] == {"workers": 2, "formed": False, "trained_alone": 2}
+    assert "one collective" not in result.summary()
+
+
+@pytest.mark.variant
+@pytest.mark.tensorflow
+def test_a_worker_that_only_looks_with_tensorflow_has_not_trained(store: Path) -> None:
+    def predict() -> None:
+        import keras
+        import numpy as np
+
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.predict(np.ones((8, 4)), verbose=0)
+
+    result = submit(predict).result(WAIT_S)
+    assert result.in_force["trained_alone"] == 0 and "WARNING" not in result.summary()
+
+
+@pytest.mark.tensorflow
+def test_every_kind_of_optimizer_is_seen(tmp_path: Path) -> None:
+    (result,) = run_group("starting:gradients_applied", tmp_path, workers=1)
+    assert result["before"] == {}
+    assert result["after"] == dict.fromkeys(["Keras 3", "tf_keras", "tf_keras, legacy", "TensorFlow 1"], ALONE)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("allocator", [True, False])
+def test_a_group_says_how_its_gradients_were_merged(store: Path, allocator: bool) -> None:
+    def train() -> None:
+        import hopsml
+
+        strategy = hopsml.tensorflow.strategy()
+        import keras
+        import numpy as np
+
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), *[keras.layers.Dense(4) for _ in range(3)]])
+            model.compile("sgd", "mse")
+        model.fit(np.ones((8, 4)), np.ones((8, 4)), batch_size=8, verbose=0)
+
+    run = submit(train, merge_scope=4, scoped_allocator=allocator)
+    result = run.result(WAIT_S)
+    path = "scoped_allocator" if allocator else "packs"
+    expected = {"by": "tensorflow", "size": 2, "merge_scope": 4, "path": path, "gradients": 6, "collectives": 2}
+    assert result.in_force == {"workers": 2, "formed": True, **expected} == read_json(run, "status.json")["in_force"]
+    assert "merge scope 4: 6 gradients in 2 collectives, merged by " in result.summary()
+    assert "WARNING" not in result.summary()

@@ -1,0 +1,53 @@
+"""Arguments by position reach the names that they had in either release of the predecessor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hopsml.experiment import collective, predecessor
+
+pytestmark = pytest.mark.fast
+
+GRID, BOUNDS = {"a": [1]}, {"a": [1, 2]}
+
+
+def train(a: int = 1) -> int:
+    return a
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        (("n", True, "text", True, "acc"), {"description": "text", "evaluator": True, "metric_key": "acc"}),
+        (("n", False, None, False, "acc"), {"description": None, "evaluator": False, "metric_key": "acc"}),
+        (("n", False, ["hdfs:///x"], "text"), {"versioned_resources": ["hdfs:///x"], "description": "text"}),
+        (("n", False, None, "text"), {"description": "text", "evaluator": False}),
+        (("n", False, None, "text", True), {"description": "text", "evaluator": True}),
+        (("n", False, "text"), {"description": "text", "versioned_resources": None}),
+    ],
+)
+def test_of_a_training(rest: tuple[Any, ...], expected: dict[str, Any]) -> None:
+    _, options = collective.parse((train, *rest), {}, "collective_all_reduce")
+    assert options.name == "n" and {name: getattr(options, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("verb", "rest", "expected"),
+    [
+        (predecessor._GRID, (GRID, "min", "n", True, "text", "acc"), {"local_logdir": True, "optimization_key": "acc"}),
+        (predecessor._GRID, (GRID, "min", "n", False, ["x"], "text"), {"optimization_key": "metric"}),
+        (predecessor._RANDOM, (BOUNDS, "min", 5, "n", True, "text", "acc"), {"samples": 5, "optimization_key": "acc"}),
+        (predecessor._RANDOM, (BOUNDS, "min", 5, "n", False, ["x"], "text"), {"samples": 5}),
+        (predecessor._EVOLUTION, (BOUNDS, "min", 2, 4, 0.5, 0.7, "n", False, "text", "acc"), {"population": 4}),
+        (predecessor._EVOLUTION, (BOUNDS, "min", 2, 4, 0.5, 0.7, True, "n", False, ["x"], "text"), {"crossover": 0.7}),
+    ],
+)
+def test_of_a_search(verb: Any, rest: tuple[Any, ...], expected: dict[str, Any]) -> None:
+    _, values, _ = predecessor._parse(verb, (train, *rest), {})
+    assert (values["name"], values["description"], values["direction"]) == ("n", "text", "min")
+    assert {name: values[name] for name in expected} == expected
+    said = " ".join(values["notes"])
+    assert ("versioned_resources=['x'] has no effect" in said) is (["x"] in rest)
+    assert ("cleanup_generations=True has no effect" in said) is (True in rest and len(rest) == 11)

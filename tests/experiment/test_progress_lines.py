@@ -1,0 +1,61 @@
+"""What a terminal says of a run while it goes on: its state as everywhere, how far it is, and how long it will take."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+import pytest
+
+from hopsml.cluster.gang import Phase
+from hopsml.cluster.run_state import Change
+from hopsml.experiment import progress
+from hopsml.experiment.progress import LineProgress
+
+pytestmark = pytest.mark.fast
+
+
+class Clock:
+    """Stands still unless it is moved."""
+
+    now = 1_000.0
+
+    def read(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(time=clock.read, monotonic=clock.read))
+    return clock
+
+
+def test_states_are_spelled_as_in_the_record(clock: Clock) -> None:
+    stream = io.StringIO()
+    lines = LineProgress("app_1", stream)
+    for phase in (Phase.WAITING, Phase.FORMING, Phase.RUNNING, Phase.STOPPING, Phase.FINISHED):
+        lines(Change("phase", text=phase.value))
+    said = [line.removeprefix("hopsml app_1: ") for line in stream.getvalue().splitlines()]
+    assert said == ["waiting for executors", "starting workers", "RUNNING", "CLOSING", "FINISHED"]
+
+
+def test_how_far_it_is_and_how_long_it_will_take_where_the_worker_says_so(clock: Clock) -> None:
+    stream = io.StringIO()
+    lines = LineProgress("app_1", stream)
+    for step in range(0, 60, 10):
+        clock.now += 5
+        lines(Change("progress", 0, "step", step=step, total=100, time=clock.now))
+        lines(Change("report", 0, step=step, metrics={"loss": 0.5}, time=clock.now))
+    first, *_, last = stream.getvalue().splitlines()
+    assert first == "hopsml app_1: step 0 of 100  loss 0.5"
+    assert last == "hopsml app_1: step 50 of 100  2.0 steps/s  loss 0.5  about 25 s left"
+
+
+def test_without_a_total_there_is_no_guess(clock: Clock) -> None:
+    stream = io.StringIO()
+    lines = LineProgress("app_1", stream)
+    for step in (10, 20):
+        clock.now += 5
+        lines(Change("report", 0, step=step, metrics={}, time=clock.now))
+    assert stream.getvalue().splitlines()[-1] == "hopsml app_1: step 20  2.0 steps/s"

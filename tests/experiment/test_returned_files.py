@@ -1,0 +1,141 @@
+"""What a function returns and what it leaves in its folder: text stays text, files arrive, and it is said where from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.cluster import worker_folder
+from hopsml.errors import WorkerFailed
+from tests.cluster import backend_contract
+from tests.cluster.workloads import WAIT_S
+
+pytestmark = pytest.mark.fast
+
+TEXTS = {
+    "backbone": "microsoft/resnet-50",
+    "device": "/GPU:0",
+    "when": "22/11/2026",
+    "url": "hdfs://nn/models/m",
+    "long": "a/" * 5000,
+    "nul": "a/\0",
+    "empty": "",
+}
+
+
+def submit(function: Any, workers: int = 1) -> Any:
+    return backend_contract.submit(function, workers)
+
+
+def local_path(url: str) -> Path:
+    return Path(url.removeprefix("file://"))
+
+
+def test_text_comes_back_as_it_was(store: Path) -> None:
+    assert submit(lambda: TEXTS).result(WAIT_S).value == TEXTS
+
+
+def test_files_that_are_returned_arrive_in_the_run_directory_and_overwrite_nothing(store: Path) -> None:
+    def train() -> dict[str, Any]:
+        for folder in ("a", "b"):
+            Path(folder).mkdir()
+            Path(folder, "plot.png").write_text(folder)
+        Path("run.json").write_text("mine")
+        return {"text": "a/plot.png", "path": Path("b/plot.png"), "listed": [Path("run.json"), "a/plot.png"]}
+
+    result = submit(train).result(WAIT_S)
+    home = f"Experiments/{result.run_id}"
+    assert result.value == {
+        "text": f"{home}/plot.png",
+        "path": f"{home}/plot-2.png",
+        "listed": [f"{home}/run-2.json", "a/plot.png"],
+    }
+    directory = local_path(result.run_dir)
+    assert [(directory / name).read_text() for name in ("plot.png", "plot-2.png", "run-2.json")] == ["a", "b", "mine"]
+    assert '"verb"' in (directory / "run.json").read_text()
+
+
+@pytest.mark.parametrize("returned", ["missing/plot.png", "folder"])
+def test_a_path_that_is_no_file_is_an_error_that_names_the_folder(store: Path, returned: str) -> None:
+    def train() -> Path:
+        Path("folder").mkdir()
+        return Path(returned)
+
+    with pytest.raises(WorkerFailed, match=rf"returned the path '{returned}', which is .*worker's folder is /"):
+        submit(train).result(WAIT_S)
+
+
+def test_what_is_saved_in_the_workers_folder_is_kept(store: Path) -> None:
+    def train() -> None:
+        from hopsml.cluster.context import current
+
+        context = current()
+        assert context is not None
+        Path("plots").mkdir()
+        Path("plots", "loss.svg").write_text(f"of rank {context.rank}")
+        if context.rank == 1:
+            Path("only").write_text("there")
+
+    result = submit(train, workers=2).result(WAIT_S)
+    prefix = f"{result.run_dir}/artifacts/"
+    assert [url.removeprefix(prefix) for url in result.artifacts] == [
+        "plots/loss.svg",
+        "rank-1/only",
+        "rank-1/plots/loss.svg",
+    ]
+    contents = [local_path(url).read_text() for url in result.artifacts]
+    assert contents == ["of rank 0", "there", "of rank 1"]
+    assert re.search(r"artifacts +plots/loss\.svg, rank-1/only", result.summary())
+
+
+def test_what_a_failed_function_has_saved_is_kept_as_well(store: Path) -> None:
+    def train() -> None:
+        Path("before.txt").write_text("it failed")
+        raise SystemExit(3)
+
+    run = submit(train)
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    assert (local_path(run.run_dir) / "artifacts" / "before.txt").read_text() == "it failed"
+
+
+def test_a_relative_path_that_is_not_there_is_looked_up_somewhere_and_that_is_said(store: Path) -> None:
+    with pytest.raises(WorkerFailed, match=r"'data\.csv' \(a relative path is looked up in the worker's folder /"):
+        submit(lambda: Path("data.csv").read_text()).result(WAIT_S)
+    with pytest.raises(WorkerFailed) as caught:
+        submit(lambda: Path("/data.csv").read_text()).result(WAIT_S)
+    assert "is looked up" not in str(caught.value)
+
+
+def test_a_trial_keeps_what_it_saved_and_not_what_another_did(store: Path) -> None:
+    def train(x: int) -> int:
+        Path(f"model-{x}").write_text(str(x))
+        if x == 2:
+            Path("nothing.csv").read_text()
+        return x
+
+    found = experiment.search(
+        train, experiment.Searchspace(x=("DISCRETE", [0, 1, 2])), searcher="grid", progress=False, retries=0
+    )
+    kept = {path.parent.parent.name: path.name for path in local_path(found.run_dir).glob("trials/*/artifacts/*")}
+    assert sorted(kept.values()) == ["model-0", "model-1", "model-2"] and len(kept) == 3
+    (failed,) = found.trials[found.trials.state == "failed"].to_dict("records")
+    assert "is looked up in the worker's folder" in failed["error"]
+
+
+def test_more_than_the_limit_is_left_out_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / "cwd"
+    (folder / "hopsml-unused-1").mkdir(parents=True)
+    (folder / "hopsml-unused-1" / "own").write_text("own")
+    (folder / "large").write_bytes(bytes(2000))
+    (folder / "small").write_bytes(bytes(20))
+    (folder / "dangling").symlink_to("nowhere")
+    note = worker_folder.keep(folder, tmp_path / "kept", limit_bytes=1500)
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["small"]
+    assert "at most 0.0 GB are: large; save large files" in note
+    assert worker_folder.keep(folder, tmp_path / "kept") == ""
+    assert (tmp_path / "kept" / "large").stat().st_size == 2000

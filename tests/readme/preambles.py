@@ -1,0 +1,51 @@
+"""What stands before README's snippets where they are run: the reader's own code that they are about, and nothing else."""
+
+DAILY = """
+import os
+from hopsml import experiment
+
+def train():
+    import os
+    print("epoch 1")
+    if os.environ.get("FAILS"):
+        raise RuntimeError("its driver has died")
+"""
+
+ELASTIC = """
+import hopsml
+from hopsml import experiment
+
+def load_data():
+    import numpy as np
+    random = np.random.default_rng(0)
+    return random.normal(size=(512, 4)).astype("float32"), random.normal(size=(512, 1)).astype("float32")
+
+def build_model():
+    import keras
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+
+def build_optimizer():
+    import keras
+    return keras.optimizers.SGD(0.01, momentum=0.9)
+
+def step(strategy, model, optimizer, x, y, batch_size):
+    import tensorflow as tf
+
+    def replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x) - y) ** 2) / batch_size
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    strategy.run(replica, (tf.constant(x), tf.constant(y)))
+"""
+
+SEARCH = """
+from hopsml import experiment
+
+def train(lr, layers, act):
+    import hopsml
+    for step in range(3):
+        hopsml.report(step=step, accuracy=1 - lr / (step + 1))
+    return {"accuracy": 1 - lr / 3}
+"""

@@ -1,0 +1,67 @@
+"""When what has failed is tried again: the rule, and what is counted over a long outage."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.storage.backoff import Outage, pause_s
+
+pytestmark = pytest.mark.fast
+
+
+def test_pauses_double_up_to_the_longest():
+    assert [pause_s(failures, 0.5, 6.0) for failures in range(7)] == [0.5, 0.5, 1.0, 2.0, 4.0, 6.0, 6.0]
+    assert pause_s(10**6, 1.0, 60.0) == 60.0
+
+
+@settings(deadline=None)
+@given(st.integers(1, 200), st.floats(0.1, 10.0), st.floats(10.0, 600.0))
+def test_pauses_never_shrink_while_it_fails(failures: int, first_s: float, longest_s: float) -> None:
+    assert first_s <= pause_s(failures, first_s, longest_s) <= pause_s(failures + 1, first_s, longest_s) <= longest_s
+
+
+def test_a_long_outage_costs_few_attempts_and_is_told_once_at_each_end():
+    """Due four times a second for an hour, away from second 10 to second 3 000, every ten seconds to be done."""
+    outage, tried, began, ended = Outage(1.0, 60.0), list[float](), list[float](), list[tuple[float, int]]()
+    last = 0.0
+    for now in itertools.takewhile(lambda now: now < 3600.0, itertools.count(0.0, 0.25)):
+        if now - last < 10.0 or not outage.may_try(now, 10.0):
+            continue
+        tried.append(now)
+        if 10.0 <= now < 3000.0:
+            if outage.failed(now, 10.0):
+                began.append(now)
+            continue
+        last = now
+        if missed := outage.succeeded():
+            ended.append((now, missed))
+    away = [now for now in tried if 10.0 <= now < 3000.0]
+    assert began == [10.0] and len(away) < 60
+    ((at, missed),) = ended
+    assert 3000.0 <= at <= 3060.0
+    assert abs(missed - (at - 10.0) / 10.0) <= 1.0
+    assert max(after - before for before, after in itertools.pairwise(away)) <= 60.25
+
+
+def test_what_is_due_in_an_outage_and_not_done_is_missed():
+    outage = Outage(1.0, 60.0)
+    assert outage.failed(0.0) and not outage.failed(0.5)
+    assert not outage.may_try(0.6) and outage.missed == 3
+    assert [outage.failed(at) for at in (2.0, 3.0)] == [False, False] and outage.retry_at == 3.0 + 8.0
+    each = Outage(1.0, 60.0)
+    assert [each.failed(at, 1.0) for at in (0.0, 1.0, 1.5)] == [True, False, False] and each.missed == 2
+    assert not each.may_try(1.9, 1.0) and each.missed == 2
+    assert not each.may_try(2.0, 1.0) and each.succeeded() == 3
+
+
+def test_a_second_outage_begins_anew():
+    outage = Outage(1.0, 60.0)
+    for now in (0.0, 5.0, 10.0):
+        outage.failed(now)
+    assert not outage.may_try(11.0) and outage.succeeded() > 0
+    assert outage.succeeded() == 0 and outage.may_try(11.0)
+    assert outage.failed(12.0) and outage.may_try(13.0)

@@ -1,0 +1,59 @@
+"""Each name of the predecessor and of Maggy does what docs/compatibility.md says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hopsml import hdfs, numpy_helper, pandas_helper
+from tests import compatibility
+from tests.compatibility import ROWS, TABLE, Row
+
+
+def differing(rows: Sequence[Row]) -> list[str]:
+    """Rows that are not as the table has them: run ``python -m tests.compatibility``, and look at what it changes."""
+    lines = TABLE.read_text().splitlines()
+    return [line for line in (row.line() for row in rows) if line not in lines]
+
+
+GROUPS = {
+    "experiment": compatibility.EXPERIMENT,
+    "helpers": [*compatibility.AROUND, *compatibility.FILES, *compatibility.HELPERS, *compatibility.ELSEWHERE],
+    "maggy": compatibility.MAGGY,
+}
+
+
+@pytest.mark.fast
+@pytest.mark.timeout(600)  # some runs each
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_table_says_what_comes_of_using_each_name(tmp_path: Path, group: str) -> None:
+    with compatibility.application(tmp_path):
+        assert differing([row for row in GROUPS[group] if not row.slow]) == []
+
+
+@pytest.mark.tensorflow
+@pytest.mark.variant  # of tests beside each of these names
+@pytest.mark.timeout(600)
+def test_the_table_says_what_comes_of_names_that_take_tensorflow(tmp_path: Path) -> None:
+    with compatibility.application(tmp_path):
+        assert differing([row for row in ROWS if row.slow]) == []
+
+
+@pytest.mark.fast
+def test_the_table_has_these_rows_and_no_others() -> None:
+    lines = TABLE.read_text().splitlines()
+    found = [line for line in lines if line.startswith("| `")]
+    assert len(found) == len(ROWS) and all(line.startswith(row.start) for line, row in zip(found, ROWS, strict=True))
+    assert "\n".join(lines).startswith(compatibility.HEAD)
+
+
+@pytest.mark.fast
+def test_every_public_name_of_the_helpers_has_a_row() -> None:
+    rows = {(row.module, name) for row in ROWS for name in row.name.split(", ")}
+    assert {("hdfs", name) for name in hdfs.__all__} <= rows
+    for module in (numpy_helper, pandas_helper):
+        short = module.__name__.removeprefix("hopsml.")
+        public = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+        assert {(short, name) for name in public if not name.startswith("_")} <= rows

@@ -1,0 +1,31 @@
+"""Where a part of hopsml is installed from: never from an index by the name alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopsml import extras
+
+pytestmark = pytest.mark.fast
+
+
+def test_from_where_this_hopsml_came(tmp_path: Path) -> None:
+    wheel = tmp_path / "hopsml-1.0-py3-none-any.whl"
+    wheel.touch()
+    nowhere = tmp_path / "site-packages"
+
+    def of(url: str, **more: object) -> str:
+        return extras.command("mlflow", {"url": url, **more}, "1.0", nowhere)
+
+    assert of(wheel.as_uri(), archive_info={}) == f"pip install '{wheel}[mlflow]'"
+    assert of(tmp_path.as_uri(), dir_info={"editable": True}) == f"pip install -e '{tmp_path}[mlflow]'"
+    gone = "pip install './hopsml-1.0-py3-none-any.whl[mlflow]' (the wheel that hopsml came as)"
+    assert of("file:///no/such.whl") == of("https://index/hopsml-1.0.whl") == of("") == gone
+
+
+def test_a_repository_that_is_only_on_the_path(tmp_path: Path) -> None:
+    for name in ("setup.py", "pyproject.toml"):
+        (tmp_path / name).touch()
+    assert extras.command("spark", {}, "*", tmp_path) == f"pip install -e '{tmp_path}[spark]'"

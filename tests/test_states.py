@@ -1,0 +1,67 @@
+"""One list of states, and nobody spells one otherwise."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from hopsml import states
+from hopsml.cluster.gang import Phase
+from hopsml.errors import RunCancelled, RunError
+from hopsml.states import State
+
+pytestmark = pytest.mark.fast
+
+PACKAGE = Path(states.__file__).parent
+# Words of others: YARN's applications and nodes, MLflow's runs, Airflow's jobs.
+OTHERS = (
+    "airflow/jobs.py",
+    "airflow/yarn_jobs.py",
+    "yarn/",
+    "tracking/mlflow/",
+    "submission/",
+    "experiment/searches/mlflow.py",
+    "airflow/keeper.py",
+    "maggy/trial.py",
+)
+
+
+def test_a_state_is_a_text_in_every_record() -> None:
+    assert json.dumps({"state": State.FINISHED}) == '{"state": "FINISHED"}'
+    assert f"{State.LOST}" == str(State.LOST) == "LOST" and repr([State.LOST]) == "['LOST']"
+
+
+def test_every_phase_of_a_run_has_its_state_and_final_ones_their_own() -> None:
+    assert {phase.state for phase in Phase if not phase.is_final} == {
+        State.WAITING, State.STARTING, State.RUNNING, State.CLOSING,
+    }  # fmt: skip
+    assert all(phase.state.is_final and phase.state == phase.value for phase in Phase if phase.is_final)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (None, "FINISHED"),
+        (RunCancelled("enough"), "CANCELLED"),
+        (KeyboardInterrupt(), "CANCELLED"),
+        (RunError("broken"), "FAILED"),
+        (ValueError("broken"), "FAILED"),
+    ],
+)
+def test_the_state_in_which_a_run_ends_follows_from_its_error(error: BaseException | None, state: str) -> None:
+    assert states.end(error) == state and states.end(error) in states.ENDS
+
+
+def test_no_other_file_spells_a_state_out() -> None:
+    spelled = []
+    for file in PACKAGE.rglob("*.py"):
+        name = str(file.relative_to(PACKAGE))
+        if name == "states.py" or name.startswith(OTHERS):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Constant) and node.value in set(State):
+                spelled.append(f"{name}:{node.lineno}: {node.value}")
+    assert not spelled

@@ -1,0 +1,40 @@
+"""What somebody has meant who misspelt a name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hopsml import suggestions
+from hopsml.experiment.collective import Options
+
+pytestmark = pytest.mark.fast
+
+ARGUMENTS = [field.name for field in dataclasses.fields(Options)]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("num_worker", ["num_workers"]),
+        ("numWorkers", ["num_workers"]),
+        ("workers-num", ["num_workers"]),
+        ("min_worker", ["min_workers"]),
+        ("workers", ["num_workers", "min_workers", "max_workers"]),
+        ("scope", ["merge_scope"]),
+        ("logdir", ["local_logdir"]),
+        ("metric", ["metric_key"]),
+        ("epochs", []),
+        ("zzz", []),
+    ],
+)
+def test_the_nearest_names(name: str, meant: list[str]) -> None:
+    assert suggestions.similar(name, ARGUMENTS) == meant
+
+
+def test_few_names_are_listed_and_many_are_not() -> None:
+    assert suggestions.instead("zzz", ["a", "b"], "see there") == "there are: a, b"
+    assert suggestions.instead("zzz", ARGUMENTS, "see there") == "see there"
+    assert suggestions.instead("zzz", [], "see there") == "see there"
+    assert suggestions.instead("scoop", [*ARGUMENTS, "scope"], "see there") == "did you mean scope?"

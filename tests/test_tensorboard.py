@@ -1,0 +1,59 @@
+"""The log directory inside a training function, and the names around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml import settings, tensorboard
+from hopsml.cluster import context
+from hopsml.cluster.context import WorkerContext
+from hopsml.errors import ArgumentError
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path) -> Iterator[WorkerContext]:
+    """A worker whose run directory lies elsewhere."""
+    url = "hdfs://nn:8020/Projects/p/Experiments/app_1"
+    logdir = f"{tmp_path}/mirror/{url}/events"
+    Path(logdir).mkdir(parents=True)
+    (tmp_path / "cwd").mkdir()
+    here = Path(logdir)
+    found = WorkerContext("r", 0, 0, 1, 0, "chief", url, tmp_path / "cwd", here, here, here, logdir=logdir)
+    context.set_current(found)
+    yield found
+    context.set_current(None)
+
+
+def test_a_mirrored_log_directory_shows_where_it_goes(mirrored: WorkerContext) -> None:
+    assert tensorboard.logdir().endswith("/mirror/hdfs://nn:8020/Projects/p/Experiments/app_1/events")
+    assert os.path.isdir(tensorboard.logdir()) and tensorboard.local_logdir_bool is False
+
+
+def test_a_local_log_directory_is_one(mirrored: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(settings.LOCAL_LOGDIR, "1")
+    path = tensorboard.logdir()
+    assert tensorboard.local_logdir_bool is True and tensorboard.logdir() == path
+    assert os.path.isdir(path) and "hdfs:" not in path and os.listdir(path) == []
+    Path(path, "model").mkdir()
+    Path(path, "model", "f").write_text("x")
+    assert (mirrored.events_dir / "model" / "f").read_text() == "x"  # from where it is brought to the run directory
+    assert os.listdir(mirrored.work_dir) == []  # which holds the user's files
+
+
+def test_outside_a_training_function() -> None:
+    with pytest.raises(ArgumentError, match=r"result\.logdir"):
+        tensorboard.logdir()
+    assert tensorboard.local_logdir_bool is False
+    for name in ("interactive_debugger", "non_interactive_debugger"):
+        with pytest.raises(AttributeError, match="enable_dump_debug_info"):
+            getattr(tensorboard, name)()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        tensorboard.nothing  # noqa: B018
+    with pytest.raises(ArgumentError, match=r"no .*run\.json"):
+        tensorboard.visualize("/no/such/run")

@@ -1,0 +1,175 @@
+"""``fit`` that is broken off and goes on in a successor, beside the same ``fit`` undisturbed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hopsml
+from hopsml.cluster.commit_slots import CommitSlots
+from hopsml.cluster.context import CommitPort, current, set_current
+from hopsml.errors import ArgumentError
+from hopsml.training.tensorflow import elastic_fit
+from tests.training.jobs.common import digest
+
+SAMPLES, BATCH, EPOCHS = 17, 5, 3
+
+
+class BrokenOff(Exception):
+    """Stands for the death of the process."""
+
+
+def interrupted(slots: str) -> dict[str, Any]:
+    """For each kind of data: weights and history, undisturbed and broken off."""
+    strategy = hopsml.tensorflow.strategy()
+    return {
+        name: [_train(fit, strategy, Path(slots, f"{name} {at}"), at) for at in (0, 5)]
+        for name, fit in _kinds().items()
+    }
+
+
+def _train(fit: Callable[..., Any], strategy: Any, folder: Path, at: int) -> list[Any]:
+    """Broken off after so many batches, 0: not at all; then once more from the newest commit."""
+    slots, announced = CommitSlots.create(folder), []
+    if at:
+        _join(CommitPort(slots, -1, lambda *what: announced.append(what)))
+        try:
+            _call(fit, strategy, at)
+        except BrokenOff:
+            hopsml.training.commit_writer.writer_of(current().commits).wait()
+        else:
+            raise AssertionError("it was not broken off")
+    _join(CommitPort(slots, announced[-1][2] if announced else -1, lambda *what: None))
+    return _call(fit, strategy, 0)
+
+
+def _join(port: CommitPort) -> None:
+    set_current(dataclasses.replace(current(), commits=port))
+
+
+def _call(fit: Callable[..., Any], strategy: Any, at: int) -> list[Any]:
+    import keras
+
+    elastic_fit._fits = elastic_fit._batches = 0  # another process
+    keras.utils.set_random_seed(1)
+    done = 0
+
+    class Break(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            nonlocal done
+            done += self.model.steps_per_execution
+            if done == at:
+                raise BrokenOff
+
+    with strategy.scope():
+        layers = [
+            keras.layers.Dense(6, activation="tanh"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.3),
+        ]
+        model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+    history = fit(model, [*hopsml.tensorflow.callbacks(checkpoint_every=1), Break()])
+    return [digest(model.get_weights()), len(history.history["loss"]), history.history["loss"][-1], done]
+
+
+def _arrays() -> tuple[Any, Any]:
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    return random.normal(size=(SAMPLES, 4)).astype("float32"), random.normal(size=(SAMPLES, 1)).astype("float32")
+
+
+def _dataset() -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(_arrays()).shuffle(SAMPLES, seed=3).batch(BATCH)
+
+
+def _kinds() -> dict[str, Callable[[Any, list[Any]], Any]]:
+    def arrays(model: Any, callbacks: list[Any]) -> Any:
+        x, y = _arrays()
+        return model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=callbacks, validation_split=0.1)
+
+    def dataset(model: Any, callbacks: list[Any]) -> Any:
+        return model.fit(_dataset(), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+
+    def of_unknown_length(model: Any, callbacks: list[Any]) -> Any:
+        return model.fit(_dataset().filter(lambda x, y: True), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+
+    def stream(model: Any, callbacks: list[Any]) -> Any:
+        return model.fit(_dataset().repeat(), steps_per_epoch=3, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+
+    def two_fits(model: Any, callbacks: list[Any]) -> Any:
+        x, y = _arrays()
+        breaks = callbacks[-1]
+        model.fit(x, y, batch_size=BATCH, epochs=1, verbose=0, callbacks=callbacks)
+        again = [*hopsml.tensorflow.callbacks(checkpoint_every=1), breaks]
+        return model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=again)
+
+    kinds = {"arrays": arrays, "dataset": dataset, "unknown": of_unknown_length, "stream": stream, "two fits": two_fits}
+    return kinds
+
+
+def together(slots: str) -> dict[str, Any]:
+    """Two workers, or one, on batches that do not divide evenly; plain gradient descent shows every difference."""
+    strategy = hopsml.tensorflow.strategy()
+    import keras
+
+    _join(CommitPort(CommitSlots.create(Path(slots, str(current().rank))), -1, lambda *what: None))
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    x, y = _arrays()
+    model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=hopsml.tensorflow.callbacks())
+    return {"weights": [float(value) for array in model.get_weights() for value in array.ravel()]}
+
+
+def linear(slots: str) -> dict[str, Any]:
+    """The rate and the size of batches that a group of two has, where one was the reference."""
+    strategy = hopsml.tensorflow.strategy()
+    import keras
+
+    _join(CommitPort(CommitSlots.create(Path(slots, str(current().rank))), -1, lambda *what: None))
+    rates: list[float] = []
+
+    class Rates(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate.numpy()))
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    x, y = _arrays()
+    callbacks = [*hopsml.tensorflow.callbacks(scaling="linear"), Rates()]
+    model.fit(x[:16], y[:16], batch_size=4, epochs=12, verbose=0, callbacks=callbacks)
+    return {"rates": rates}
+
+
+def refusals(slots: str) -> dict[str, str]:
+    """Data that no position can be found in again."""
+    strategy = hopsml.tensorflow.strategy()
+    import keras
+    import tensorflow as tf
+
+    _join(CommitPort(CommitSlots.create(Path(slots)), -1, lambda *what: None))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x, y = _arrays()
+    unseeded = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(9).batch(4)
+    calls: dict[str, Callable[[], Any]] = {
+        "unseeded": lambda: model.fit(unseeded, verbose=0, callbacks=hopsml.tensorflow.callbacks()),
+        "steps": lambda: model.fit(x, y, steps_per_epoch=2, verbose=0, callbacks=hopsml.tensorflow.callbacks()),
+        "linear": lambda: model.fit(_dataset(), verbose=0, callbacks=hopsml.tensorflow.callbacks(scaling="linear")),
+    }
+    found = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except ArgumentError as error:
+            found[name] = str(error)
+    return found

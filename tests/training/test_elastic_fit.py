@@ -1,0 +1,42 @@
+"""``fit`` with ``hopsml.tensorflow.callbacks()`` under ``min_workers`` goes on where it was, whatever it is fed with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.group import run_group
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_a_successor_ends_with_the_weights_of_an_undisturbed_training(tmp_path: Path) -> None:
+    (found,) = run_group("elastic_fit:interrupted", tmp_path, workers=1, slots=str(tmp_path / "slots"))
+    found.pop("sent")
+    assert len(found) == 5
+    for name, (undisturbed, broken_off) in found.items():
+        assert broken_off[0] == undisturbed[0], f"{name}: other weights"
+        assert broken_off[1:3] == undisturbed[1:3], f"{name}: another history"
+        assert 0 < broken_off[3] < undisturbed[3], f"{name}: it began anew"
+
+
+def test_uneven_shares_count_as_the_whole_batch_does(tmp_path: Path) -> None:
+    slots = str(tmp_path / "slots")
+    (alone,) = run_group("elastic_fit:together", tmp_path / "one", workers=1, slots=f"{slots}-1")
+    first, second = run_group("elastic_fit:together", tmp_path / "two", slots=f"{slots}-2")
+    assert first["weights"] == second["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-6)
+
+
+def test_linear_scaling_sets_batch_and_rate_by_the_size_of_the_group(tmp_path: Path) -> None:
+    first, second = run_group("elastic_fit:linear", tmp_path, slots=str(tmp_path / "slots"))
+    assert first["rates"] == second["rates"] and len(first["rates"]) == 12 * 16 // 8, "batches of 2 x 4"
+    assert first["rates"][0] == pytest.approx(0.1) and first["rates"][-1] == pytest.approx(0.2), "by a ramp of 5 epochs"
+    assert first["rates"] == sorted(first["rates"])
+
+
+def test_data_without_an_order_that_can_be_found_again_is_refused(tmp_path: Path) -> None:
+    (found,) = run_group("elastic_fit:refusals", tmp_path, workers=1, slots=str(tmp_path / "slots"))
+    assert "give shuffle() a seed=" in found["unseeded"]
+    assert "steps_per_epoch= with arrays" in found["steps"]
+    assert "give fit() the arrays, with batch_size=" in found["linear"]

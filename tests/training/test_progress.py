@@ -1,0 +1,102 @@
+"""How far a training is, as its chief tells it: steps of fit and of the elastic sampler, epochs where nobody knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import elastic
+from hopsml.cluster import context as contexts
+from hopsml.cluster.context import WorkerContext
+from hopsml.training import progress
+from hopsml.training.tensorflow.callbacks import ReportCallback
+
+pytestmark = pytest.mark.fast
+
+Told = list[tuple[int, int, str]]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+    """What the chief has told; each step, however fast they come."""
+    said: Told = []
+    monkeypatch.setattr(progress.Progress.__init__, "__defaults__", (0.0,))
+    folders: dict[str, Any] = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), tmp_path)
+    facts = {"run_id": "app_1", "generation": 0, "rank": 0, "world_size": 2, "local_rank": 0, "role": "chief"}
+    contexts.set_current(
+        WorkerContext(**facts, run_url="", progress=lambda *one: said.append(one), **folders)  # type: ignore[arg-type]
+    )
+    yield said
+    contexts.set_current(None)
+
+
+def as_rank(rank: int) -> None:
+    here = contexts.current()
+    assert here is not None
+    contexts.set_current(dataclasses.replace(here, rank=rank))
+
+
+def fit(callback: ReportCallback, batches: int, epochs: range, steps: int | None) -> None:
+    """Calls it as Keras does; its reports have a test of their own."""
+    callback.set_params({"epochs": epochs.stop, "steps": steps, "verbose": 0})
+    callback._send = lambda logs: None  # type: ignore[method-assign]
+    callback.on_train_begin()
+    for epoch in epochs:
+        callback.on_epoch_begin(epoch)
+        for batch in range(batches):
+            callback.on_train_batch_end(batch)
+        callback.on_epoch_end(epoch)
+    callback.on_train_end()
+
+
+def test_fit_tells_steps_of_all_epochs(told: Told) -> None:
+    fit(ReportCallback(), batches=2, epochs=range(3), steps=2)
+    assert told == [(n, 6, "step") for n in (1, 2, 2, 3, 4, 4, 5, 6, 6)]
+
+
+def test_fit_that_goes_on_begins_where_it_was(told: Told) -> None:
+    fit(ReportCallback(), batches=2, epochs=range(1, 3), steps=2)
+    assert told[0] == (3, 6, "step") and told[-1] == (6, 6, "step")
+
+
+def test_where_nobody_knows_how_many_batches_there_are_the_first_epoch_shows_it(told: Told) -> None:
+    fit(ReportCallback(), batches=4, epochs=range(2), steps=None)
+    assert told == [(0, 2, "epoch"), (4, 8, "step"), *((n, 8, "step") for n in (5, 6, 7, 8, 8))]
+
+
+def test_another_fit_with_other_data_counts_its_own(told: Told) -> None:
+    callback = ReportCallback()
+    fit(callback, batches=4, epochs=range(1), steps=None)
+    fit(callback, batches=2, epochs=range(2), steps=None)
+    assert told[-1] == (4, 4, "step")
+
+
+def test_the_elastic_sampler_tells_batches(told: Told) -> None:
+    state, data = elastic.State(losses=[]), elastic.Sampler(10, 4, epochs=2)
+    assert len(list(state.resume(data))) == 6
+    assert told == [(n, 6, "step") for n in range(1, 7)]
+
+
+def test_the_other_ranks_and_a_script_on_its_own_tell_nothing(told: Told) -> None:
+    as_rank(1)
+    fit(ReportCallback(), batches=2, epochs=range(1), steps=2)
+    contexts.set_current(None)
+    fit(ReportCallback(), batches=2, epochs=range(1), steps=2)
+    assert told == []
+
+
+def test_a_fast_training_tells_a_few_times_a_second_and_its_last_step(told: Told) -> None:
+    teller = progress.Progress(interval_s=60.0)
+    for step in range(1, 1_001):
+        teller.tell(step, 1_000)
+    assert told == [(1, 1_000, "step"), (1_000, 1_000, "step")]
+
+
+def test_the_end_of_an_epoch_is_told_in_any_case_as_its_report_is(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.Progress.__init__, "__defaults__", (60.0,))
+    fit(ReportCallback(), batches=100, epochs=range(3), steps=100)
+    assert told == [(1, 300, "step"), (100, 300, "step"), (200, 300, "step"), (300, 300, "step"), (300, 300, "step")]
