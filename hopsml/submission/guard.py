@@ -1,8 +1,10 @@
 """Run as a program: ends a process group when its standard input is closed, that is, when whoever started it is gone.
 
-    python guard.py GROUP GRACE_S
+    python guard.py GRACE_S
 
-A ``finally`` does not run after kill -9, and a driver in Python outlives its spark-submit. A byte on the input dismisses it.
+A ``finally`` does not run after kill -9, and a driver in Python outlives its spark-submit. The group's number comes in a
+line on the input, written by the group's first process itself, so that there is no moment in which that process runs and
+its guard does not know it. An ``x`` dismisses the guard.
 """
 
 import os
@@ -11,12 +13,18 @@ import sys
 import time
 
 
-def main(group: int, grace_s: float) -> None:
+def main(grace_s: float) -> None:
     """Wait; then SIGTERM, and SIGKILL for what is left after ``grace_s`` seconds."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if os.read(0, 1):
-        return
+    heard = b""
+    while more := os.read(0, 64):
+        heard += more
+        if b"x" in heard:
+            return
+    if not heard.strip():
+        return  # the starter was gone before it had started anything
+    group = int(heard)
     deadline = time.monotonic() + grace_s
     try:
         os.killpg(group, signal.SIGTERM)
@@ -29,4 +37,4 @@ def main(group: int, grace_s: float) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(float(sys.argv[1]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ GRACE_S = 10.0  # from the first signal to SIGKILL
 TAIL_BYTES = 6000
 _REAP_S = 5.0  # until the system has buried what was killed
 _GATEWAY = b"PYSPARK_GATEWAY_PORT"  # the variable by which spark-submit tells a script where its JVM is
+_TELL_AND_RUN = 'echo $$ >&0; exec "$0" "$@" < /dev/null'  # the guard hears of the process before it becomes the command
 _GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -40,16 +43,22 @@ class SparkSubmit:
             if quiet:
                 self._kept = undo.enter_context(tempfile.TemporaryFile(prefix="hopsml-submit-"))
             line, hidden_settings = hidden.taken_out(command)
+            if shutil.which(line[0], path=environment.get("PATH")) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), line[0])
             passed = []
             if hidden_settings:
                 passed.append(hidden.in_memory(hidden.as_properties(hidden_settings)))
                 undo.callback(os.close, passed[0])
                 line[1:1] = ["--properties-file", f"/dev/fd/{passed[0]}", "--load-spark-defaults"]
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARD), str(GRACE_S)], stdin=subprocess.PIPE, start_new_session=True
+            )
+            undo.callback(self._guard.communicate, b"x")
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                line,
+                ["/bin/sh", "-c", _TELL_AND_RUN, *line],
                 env=dict(environment),
                 pass_fds=passed,
-                stdin=subprocess.DEVNULL,
+                stdin=self._guard.stdin,
                 stdout=self._kept,
                 stderr=self._kept,
                 process_group=0,  # Ctrl-C at a terminal is for this process, which passes it on once
@@ -57,11 +66,6 @@ class SparkSubmit:
             undo.callback(self.end, signal.SIGKILL)
             self.ended = os.pidfd_open(self._process.pid)  # can be read once the process has ended
             undo.callback(os.close, self.ended)
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARD), str(self._process.pid), str(GRACE_S)],
-                stdin=subprocess.PIPE,
-                start_new_session=True,
-            )
             self._resources = undo.pop_all()
 
     def __enter__(self) -> SparkSubmit:
@@ -71,7 +75,6 @@ class SparkSubmit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        self._guard.communicate(b"x")
         self._resources.close()
 
     def poll(self) -> int | None:

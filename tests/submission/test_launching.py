@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.submission.interrupts import Interrupts
-from hopsml.submission.launching import SparkSubmit, _is_alive
+from hopsml.submission.launching import SparkSubmit, _is_alive, _processes
 from tests import clock
 
 pytestmark = pytest.mark.fast
@@ -36,20 +36,54 @@ def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> Non
     assert not _is_alive(pid)
 
 
-def test_kill_9_of_the_starter_ends_the_group(tmp_path: Path) -> None:
+KILLED_LATER = "from hopsml.submission.launching import SparkSubmit"
+KILLED_AS_SOON_AS_IT_RUNS = """
+import signal, subprocess
+start = subprocess.Popen.__init__
+def start_and_die(self, line, **named):
+    start(self, line, **named)
+    if "sleep" in str(line):
+        os.kill(os.getpid(), signal.SIGKILL)
+subprocess.Popen.__init__ = start_and_die
+from hopsml.submission.launching import SparkSubmit
+"""
+
+
+@pytest.mark.parametrize("beginning", [KILLED_LATER, KILLED_AS_SOON_AS_IT_RUNS])
+def test_kill_9_of_the_starter_ends_the_group_however_early(tmp_path: Path, beginning: str) -> None:
     file = tmp_path / "pid"
-    code = (
-        "import os, time\nfrom hopsml.submission.launching import SparkSubmit\n"
-        "with SparkSubmit(['sh', '-c', 'echo $$ > $FILE; sleep 100'], os.environ, quiet=True): time.sleep(100)"
-    )
+    code = f"""
+import os, time
+{beginning}
+with SparkSubmit(["sh", "-c", "echo $$ > $FILE; exec sleep 100"], os.environ, quiet=True): time.sleep(100)
+"""
     environment = {**os.environ, "FILE": str(file), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as starter:
-        pid = wait_for(file)
-        starter.kill()
+        if beginning == KILLED_LATER:
+            wait_for(file)
+            starter.kill()
+        assert starter.wait(20) == -signal.SIGKILL
     deadline = clock.awake() + 10
-    while _is_alive(pid):
+    while _runs_of(file):
         assert clock.awake() < deadline
         time.sleep(0.01)
+
+
+def _runs_of(file: Path) -> list[int]:
+    """Processes that were started with this file in their environment."""
+    return [pid for pid, _ in _processes() if f"FILE={file}".encode() in _environment(pid)]
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    except OSError:  # gone meanwhile
+        return []
+
+
+def test_a_command_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        SparkSubmit([str(tmp_path / "no-such-program")], os.environ, quiet=True)
 
 
 def wait_for(file: Path, timeout_s: float = 20) -> int:
