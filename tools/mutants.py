@@ -4,18 +4,22 @@
 
 Which modules, and which tests, stands in pyproject.toml under [tool.mutmut]. mutmut keeps its work in ``mutants/``: what is
 unchanged since is not run again. The result is printed, a line for each module; without a pattern it is written to RESULTS
-with every change that survived. The exit status is 1 where more than MOST_LEFT of all survived.
+with every change that survived, and why it may: REASONS says so of those that make no difference. The exit status is 1
+where more than MOST_LEFT of all survived.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import tomllib
 
 from tools.setup_environment import PYTHON, ROOT, VENV, is_current, run
 
@@ -23,6 +27,7 @@ SITE = ROOT / ".cache" / "mutants" / "site"
 WORK = ROOT / "mutants"
 REQUIREMENTS = ROOT / "requirements" / "mutants.txt"
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.md"
+REASONS = ROOT / "tests" / "mutants_left.toml"
 MOST_LEFT = 0.10  # share of all mutants
 SURVIVED, NOT_REACHED, NOT_RUN = 0, (5, 33), None  # mutmut's exit codes; all others mean that a test failed or hung
 
@@ -80,8 +85,23 @@ def change_of(name: str) -> str:
     return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
 
 
-def page(found: Sequence[Module]) -> str:
-    """The result as Markdown: the table, then each survivor with its change."""
+def function_of(name: str) -> str:
+    """The function that a mutant changes, as one writes it: ``package.module.Class.method``."""
+    module, _, changed = re.sub(r"__mutmut_\d+$", "", name).rpartition(".")
+    return f"{module}.{changed[1:].removeprefix('_').replace('ǁ', '.').removeprefix('.')}"
+
+
+Reasons = Mapping[str, Mapping[str, str]]  # function -> pattern of a changed line -> why no test can notice it
+
+
+def reason_for(function: str, change: str, reasons: Reasons) -> str:
+    """Why this change of the function makes no difference; "" where nobody says so."""
+    new = "\n".join(line for line in change.splitlines() if line.startswith("+"))
+    return next((why for pattern, why in reasons.get(function, {}).items() if re.search(pattern, new)), "")
+
+
+def page(found: Sequence[Module], reasons: Reasons) -> str:
+    """The result as Markdown: the table, then each survivor with its change and the reason."""
     lines = ["# Changes of the code that its tests do not notice", "", "Made by `make mutants`.", ""]
     lines += ["| module | mutants | survived | share |", "|---|---|---|---|"]
     for module in found:
@@ -90,7 +110,9 @@ def page(found: Sequence[Module]) -> str:
     lines += [f"| all | {total} | {left} | {share_left(found):.1%} |", ""]
     for module in found:
         for name in module.left:
-            lines += [f"`{name}`", "```diff", change_of(name), "```"]
+            change = change_of(name)
+            why = reason_for(function_of(name), change, reasons)
+            lines += [f"`{name}`{': ' if why else ''}{why}", "```diff", change, "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -99,7 +121,7 @@ def main(patterns: Sequence[str]) -> int:
     mutmut("run", *patterns)
     found = [module for module in modules() if module.total > module.not_run]
     if not patterns:
-        RESULTS.write_text(page(found))
+        RESULTS.write_text(page(found, tomllib.loads(REASONS.read_text())))
     for module in found:
         print(f"{share_left([module]):7.1%}  {len(module.left):4} of {module.total:4}  {module.name}")
     not_run = sum(module.not_run for module in found)

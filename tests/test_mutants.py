@@ -1,0 +1,52 @@
+"""The record of `make mutants`: what is said of a change that no test noticed stands beside that change, and no other."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+
+import pytest
+import tomllib
+
+from tools import mutants
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("hopsml.cluster.blame.x_first_of__mutmut_5", "hopsml.cluster.blame.first_of"),
+        ("hopsml.cluster.layout.x__by_bus__mutmut_12", "hopsml.cluster.layout._by_bus"),
+        ("hopsml.cluster.draining.xǁDrainsǁto_store__mutmut_7", "hopsml.cluster.draining.Drains.to_store"),
+        ("hopsml.cluster.gang.xǁGangǁ_other__mutmut_7", "hopsml.cluster.gang.Gang._other"),
+    ],
+)
+def test_a_mutant_is_called_as_the_function_that_it_changes(name: str, function: str) -> None:
+    assert mutants.function_of(name) == function
+
+
+def test_a_reason_is_for_the_line_that_was_put_in_not_for_the_one_that_was_taken_out() -> None:
+    reasons = {"m.f": {r"strict=(None|False)": "they are equally long"}}
+    change = "-    zip(a, b, strict=True)\n+    zip(a, b, strict=False)"
+    assert mutants.reason_for("m.f", change, reasons) == "they are equally long"
+    assert mutants.reason_for("m.f", change.replace("False", "True"), reasons) == ""
+    assert mutants.reason_for("m.f", "- strict=None\n+ strict=True", reasons) == ""
+    assert mutants.reason_for("m.g", change, reasons) == ""
+
+
+def test_the_page_shows_the_reason_beside_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutants, "change_of", lambda name: "- one\n+ two")
+    found = [mutants.Module("m", total=4, left=["m.x_f__mutmut_1", "m.x_g__mutmut_2"])]
+    text = mutants.page(found, {"m.f": {"two": "it is the same"}})
+    assert "| `m` | 4 | 2 | 50.0% |\n| all | 4 | 2 | 50.0% |\n" in text
+    assert "`m.x_f__mutmut_1`: it is the same\n```diff\n- one\n+ two\n```\n" in text
+    assert "`m.x_g__mutmut_2`\n```diff\n" in text
+
+
+def test_reasons_are_given_for_functions_that_exist() -> None:
+    for function, reasons in tomllib.loads(mutants.REASONS.read_text()).items():
+        module, *path = re.split(r"\.(?=[A-Z]|\w+$)", function)
+        assert callable(functools.reduce(getattr, path, importlib.import_module(module)))
+        assert all(re.compile(pattern) and why for pattern, why in reasons.items())
