@@ -22,7 +22,7 @@ GRACE_S = 10.0  # from the first signal to SIGKILL
 TAIL_BYTES = 6000
 _REAP_S = 5.0  # until the system has buried what was killed
 _GATEWAY = b"PYSPARK_GATEWAY_PORT"  # the variable by which spark-submit tells a script where its JVM is
-_TELL_AND_RUN = 'echo $$ >&0; exec "$0" "$@" < /dev/null'  # the guard hears of the process before it becomes the command
+_TELL_AND_RUN = 'echo $$ >&0; exec "$0" "$@" < /dev/null'  # the guard hears of it before it is the command
 _GUARD = Path(__file__).with_name("guard.py")
 
 
