@@ -20,6 +20,7 @@ from hopsml.errors import ArgumentError, EnvironmentConflict
 pytestmark = pytest.mark.fast
 
 TOPOLOGIES = Path(__file__).parent / "fixtures" / "topology"
+TORN = "\tGPU0\tGPU1\nGPU0\t X \n"  # its second half is missing
 
 
 def member(host: str = "10.0.0.1", port: int = 4000, **facts: object) -> Member:
@@ -80,6 +81,12 @@ def test_one_member_with_eight_gpus_gets_them_in_ring_order() -> None:
     assert placement.ring_order == "0,1,2,3,4,5,6,7"  # as the worker numbers what it sees
 
 
+@pytest.mark.parametrize(("count", "ring_order"), [(0, ""), (1, ""), (2, "0,1"), (3, "0,1,2")])
+def test_a_ring_needs_two_gpus(count: int, ring_order: str) -> None:
+    (placement,) = form([member(gpu_indices=tuple(range(count)))]).placements
+    assert placement.ring_order == ring_order
+
+
 def test_one_ring_order_serves_hosts_that_are_wired_differently() -> None:
     dgx, pcie = ((TOPOLOGIES / f"{name}.txt").read_text() for name in ("dgx1_v100", "pcie_two_sockets"))
     layout = form(
@@ -112,6 +119,17 @@ def test_isolated_containers_are_ordered_by_bus() -> None:
     assert layout.notes == ()
 
 
+def test_who_does_not_say_its_bus_comes_first_and_where_buses_and_indices_differ_the_bus_counts() -> None:
+    buses = {1: ("0000:AF:00.0",), 2: ("MIG-7",), 3: (), 4: ("0000:3b:00.0",)}
+    isolated = [member(port=port, gpu_indices=(0,), gpu_bus_ids=ids) for port, ids in buses.items()]
+    assert order(form(isolated)) == [f"10.0.0.1-{port}" for port in (3, 2, 4, 1)]
+    shared = [
+        member(port=1, gpu_indices=(0,), gpu_bus_ids=("3B:00.0",)),
+        member(port=2, gpu_indices=(1,), gpu_bus_ids=("0A:00.0",)),
+    ]
+    assert order(form(shared)) == ["10.0.0.1-2", "10.0.0.1-1"]
+
+
 def test_gpus_of_a_member_without_topology_are_in_bus_order() -> None:
     buses = ("0000:B0:00.0", "0000:0A:00.0", "0000:3B:00.0")
     assert form([member(gpu_indices=(0, 1, 10), gpu_bus_ids=buses)]).placements[0].gpu_indices == (1, 10, 0)
@@ -119,9 +137,33 @@ def test_gpus_of_a_member_without_topology_are_in_bus_order() -> None:
 
 
 def test_an_unreadable_topology_is_noted_and_left_out() -> None:
-    layout = form(one_gpu_each("\tGPU0\tGPU1\nGPU0\t X \n", 2))
+    layout = form(one_gpu_each(TORN, 2))
     assert order(layout) == ["10.0.0.1-4000", "10.0.0.1-4001"]
-    assert "the GPU topology of host-10.0.0.1 is not used" in layout.notes[0]
+    note = "the GPU topology of host-10.0.0.1 is not used: the row GPU0 of the GPU topology has 1 of 2 links"
+    assert layout.notes == (note,)
+    assert form([member(gpu_indices=(1, 0), topology=TORN)]).notes == (note,)
+
+
+def test_of_several_texts_of_a_host_one_that_has_all_its_gpus_is_used() -> None:
+    dgx, two = ((TOPOLOGIES / f"{name}.txt").read_text() for name in ("dgx1_v100", "workstation_2"))
+    no_matrix = "Failed to initialize NVML"
+    good = "Links:\n" + dgx
+    assert max(two, TORN, no_matrix, good) == good, "it is looked at last"
+    members = one_gpu_each("", 4)
+    texts = (good, TORN, two, no_matrix)
+    layout = form([dataclasses.replace(one, topology=text) for one, text in zip(members, texts, strict=True)])
+    assert [p.gpu_indices for p in layout.placements] == [(0,), (3,), (2,), (1,)] and len(layout.notes) == 1
+    for text in (two, no_matrix):
+        layout = form([dataclasses.replace(one, topology=text) for one in members])
+        assert [p.gpu_indices for p in layout.placements] == [(0,), (1,), (2,), (3,)] and not layout.notes
+
+
+def test_members_without_gpus_follow_those_with_by_slot_on_a_host_whose_links_are_known() -> None:
+    trainers = one_gpu_each((TOPOLOGIES / "workstation_2.txt").read_text(), 2)
+    servers = [member(port=5000 - slot, slot=slot) for slot in (2, 0, 1)]
+    layout = form([*servers, *trainers], Roles(parameter_servers=3))
+    assert layout.cluster["ps"] == ["10.0.0.1:5000", "10.0.0.1:4999", "10.0.0.1:4998"]
+    assert [p.local_rank for p in layout.placements] == [0, 1, 2, 3, 4]
 
 
 # -- TF_CONFIG
@@ -279,25 +321,44 @@ def test_parameter_servers_see_no_gpu() -> None:
     assert layout.placements[1].env == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
+def servers_refused(servers: int, possible: str) -> str:
+    rule = f"at least one must be left that trains, so 0 to {possible} parameter servers are possible"
+    return f"parameter_servers={servers} with 2 member(s): {rule}"
+
+
+def evaluator_refused(workers: int) -> str:
+    remedy = "ask for more workers or leave the evaluator out"
+    return f"evaluator=True with {workers} worker(s): the last of at least 3 becomes the evaluator; {remedy}"
+
+
 @pytest.mark.parametrize(
     ("count", "roles", "complaint"),
     [
-        (2, Roles(parameter_servers=2), "parameter_servers=2 with 2 member"),
-        (2, Roles(parameter_servers=-1), "parameter_servers=-1"),
-        (2, Roles(evaluator=True), "at least 3"),
-        (4, Roles(2, True), r"evaluator=True with 2 worker\(s\)"),
+        (2, Roles(parameter_servers=2), servers_refused(2, "1")),
+        (2, Roles(parameter_servers=-1), servers_refused(-1, "1")),
+        (2, Roles(evaluator=True), evaluator_refused(2)),
+        (4, Roles(2, True), evaluator_refused(2)),
     ],
 )
 def test_impossible_roles(count: int, roles: Roles, complaint: str) -> None:
-    with pytest.raises(ArgumentError, match=complaint):
+    with pytest.raises(ArgumentError) as refused:
         form([member(f"10.0.0.{i}") for i in range(count)], roles)
+    assert str(refused.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("count", "roles", "trainers"), [(2, Roles(1), 1), (3, Roles(0, True), 2), (5, Roles(2, True), 2)]
+)
+def test_the_fewest_members_that_can_fill_these_roles(count: int, roles: Roles, trainers: int) -> None:
+    layout = form([member(f"10.0.0.{i}") for i in range(count)], roles)
+    assert layout.placements[0].world_size == trainers
 
 
 # -- what is refused
 
 
 def test_no_members() -> None:
-    with pytest.raises(ArgumentError, match="at least one member"):
+    with pytest.raises(ArgumentError, match=r"^a layout needs at least one member; none was given$"):
         form([])
 
 
@@ -315,15 +376,36 @@ def test_one_agent_twice() -> None:
 
 @pytest.mark.parametrize("bad", [{"host": ""}, {"port": 0}, {"port": 65536}])
 def test_bad_address(bad: dict[str, object]) -> None:
-    with pytest.raises(ArgumentError, match="a host and a port from 1 to 65535"):
-        form([dataclasses.replace(member(), **bad)])  # type: ignore[arg-type]
+    one = dataclasses.replace(member(), **bad)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError) as refused:
+        form([one])
+    rule = "a host and a port from 1 to 65535 are needed"
+    assert str(refused.value) == f"agent {one.agent_id} has the address '{one.address}': {rule}"
+
+
+@pytest.mark.parametrize("port", [1, 65535])
+def test_the_least_and_the_greatest_port(port: int) -> None:
+    assert form([member(port=port)]).leader == f"10.0.0.1:{port}"
 
 
 def test_workers_with_different_numbers_of_gpus() -> None:
     members = [member("10.0.0.1", gpu_indices=(0, 1)), member("10.0.0.2", gpu_indices=(0,))]
-    with pytest.raises(ArgumentError, match=r"agent-10.0.0.1-4000 on host-10.0.0.1: 2, .*: 1"):
+    with pytest.raises(ArgumentError) as refused:
         form(members)
+    assert str(refused.value) == (
+        "the workers hold different numbers of GPUs (agent-10.0.0.1-4000 on host-10.0.0.1: 2, "
+        "agent-10.0.0.2-4000 on host-10.0.0.2: 1); one ring order serves all, so each must hold as many: set "
+        "spark.executor.resource.gpu.amount alike"
+    )
     assert form(members, Roles(parameter_servers=1)).leader == "10.0.0.1:4000"  # a server needs none
+
+
+@pytest.mark.parametrize(("count", "goes_on"), [(20, False), (21, True)])
+def test_of_many_workers_with_different_numbers_of_gpus_twenty_are_shown(count: int, goes_on: bool) -> None:
+    members = [member(port=port, gpu_indices=tuple(range(1 + (port == 1)))) for port in range(1, count + 1)]
+    with pytest.raises(ArgumentError) as refused:
+        form(members)
+    assert str(refused.value).count(" on host-") == 20 and (", ...)" in str(refused.value)) == goes_on
 
 
 def test_bus_ids_that_do_not_fit() -> None:
@@ -375,10 +457,11 @@ def test_torch_and_jax_variables() -> None:
     assert layout.jax_arguments(layout.placements[4]) == {}
 
 
-def test_torch_master_is_an_address_without_brackets() -> None:
-    layout = form([member("fd00::1")])
-    assert layout.torch_variables(layout.placements[0])["MASTER_ADDR"] == "fd00::1"
-    assert layout.jax_arguments(layout.placements[0])["coordinator_address"] == "[fd00::1]:4000"
+@pytest.mark.parametrize(("host", "address"), [("fd00::1", "[fd00::1]:4000"), ("XEON-X", "XEON-X:4000")])
+def test_torch_master_is_an_address_without_brackets(host: str, address: str) -> None:
+    layout = form([member(host)])
+    assert layout.torch_variables(layout.placements[0])["MASTER_ADDR"] == host
+    assert layout.jax_arguments(layout.placements[0])["coordinator_address"] == address
 
 
 # -- the user's environment
@@ -394,8 +477,19 @@ def test_a_clean_environment_is_accepted() -> None:
     ("name", "value"), [("TF_CONFIG", "{}"), ("CUDA_VISIBLE_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "")]
 )
 def test_what_the_user_set_is_not_overwritten(name: str, value: str) -> None:
-    with pytest.raises(EnvironmentConflict, match=rf"{name} is already set .*unset it, or pass"):
+    with pytest.raises(EnvironmentConflict) as refused:
         check_environment({name: value})
+    assert str(refused.value) == (
+        f"{name} is already set ('{value}'), and hopsml sets it for every worker; unset it, or pass "
+        "honour_environment=True to keep it"
+    )
+
+
+@pytest.mark.parametrize(("length", "shown"), [(60, "7" * 60), (61, "7" * 57 + "...")])
+def test_a_long_value_is_shown_by_its_beginning(length: int, shown: str) -> None:
+    with pytest.raises(EnvironmentConflict) as refused:
+        check_environment({"RANK": "7" * length})
+    assert f"('{shown}')" in str(refused.value)
 
 
 def test_what_the_user_set_is_honoured_when_asked_to() -> None:
