@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +15,12 @@ import pytest
 from hopsml import experiment, extras, settings, tracking
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment.arguments import model_name
+from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries, order, sender
 from hopsml.tracking.mlflow.entries import Row
 from hopsml.tracking.mlflow.order import Group, Order
-from hopsml.tracking.mlflow.sender import Sender
+from hopsml.tracking.mlflow.sender import Sender, send_recorded
 from hopsml.tracking.mlflow.store import MlflowAway, MlflowRefused
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import store
@@ -258,6 +260,69 @@ def test_closing_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -> None
     scene.sender.step()
     assert scene.sender.is_done
     assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing after it is carried out, not even an ``except``."""
+
+
+@pytest.mark.parametrize("deeds", [1, 2, 3])
+def test_a_sender_that_is_killed_at_any_moment_leaves_its_run_on_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deeds: int
+) -> None:
+    scene, left = Scene(tmp_path), iter(range(deeds))
+    write_bytes = LocalFileSystem.write_bytes
+
+    def write_and_die(self: LocalFileSystem, url: str, data: bytes) -> None:
+        write_bytes(self, url, data)
+        if next(left) == deeds - 1:
+            raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(LocalFileSystem, "write_bytes", write_and_die)
+        scene.sender.step()
+    assert order.pending(f"file://{tmp_path}") == [scene.directory.url]
+    state, _ = send_recorded(scene.directory, lambda uri: scene.server, URI)  # type: ignore[arg-type, return-value]
+    assert state == "running" and order.pending(f"file://{tmp_path}"), "its driver lives"
+    scene.directory.write_status({"state": "FINISHED", "ended": 9.0})
+    state, _ = send_recorded(scene.directory, lambda uri: scene.server, URI)  # type: ignore[arg-type, return-value]
+    assert state == "sent" and scene.server.statuses == ["FINISHED"] and not order.pending(f"file://{tmp_path}")
+
+
+def test_a_run_that_was_deleted_leaves_the_list(tmp_path: Path) -> None:
+    gone = RunDir(f"file://{tmp_path}/Experiments/app_1")
+    order.write(gone, Order(URI, "digits"))
+    shutil.rmtree(tmp_path / "Experiments")
+    assert send_recorded(gone, lambda uri: pytest.fail("asked"), URI) == ("none", [])
+    assert not order.pending(f"file://{tmp_path}")
+
+
+def test_older_runs_are_sent_by_and_by_where_one_server_of_theirs_is_away(tmp_path: Path) -> None:
+    """Neither the others of them nor the run that is under way wait for that server."""
+    scene, away = Scene(tmp_path), Scripted()
+    away.problem = MlflowAway("no answer")
+    scene.sender._open = lambda uri: away if uri == "http://away" else scene.server  # type: ignore[assignment, return-value]
+    older = [RunDir(f"file://{tmp_path}/Experiments/app_0{number}") for number in range(2)]
+    for directory, uri in zip(older, ("http://away", URI), strict=True):
+        directory.write_run({"started": 1.0})
+        directory.write_status({"state": "FINISHED", "ended": 2.0})
+        order.write(directory, Order(uri, "digits"))
+    scene.sender.step()
+    scene.report(1)
+    scene.sender.step()
+    assert scene.steps == [1] and not scene.notes
+    asked = away.asked
+    scene.now += sender.FIRST_PAUSE_S
+    scene.sender.step()
+    assert [url.rpartition("/")[2] for url in order.pending(f"file://{tmp_path}")] == ["app_00", "app_1"]
+    scene.now += sender.LONGEST_PAUSE_S
+    scene.end()
+    scene.sender.step()
+    assert away.asked > asked > 0 and not scene.sender.runs
+    away.problem = None
+    scene.now += sender.LONGEST_PAUSE_S
+    scene.sender.step()
+    assert away.statuses == ["FINISHED"] and not order.pending(f"file://{tmp_path}")
 
 
 # ---------------------------------------------------------------------------------------------- real processes

@@ -83,17 +83,23 @@ def read(directory: RunDir) -> Order | None:
     """The order of a recorded run; None where it had none."""
     with contextlib.suppress(PathNotFound):
         return parse(directory.read_json(directory.mlflow_json))
+    with contextlib.suppress(PathNotFound, KeyError):  # whoever put it on the list was killed then
+        return parse(directory.read_json(_mark(directory))["order"])
     return None
 
 
 def write(directory: RunDir, order: Order) -> None:
-    """Note how far it is, in the run directory and in the project's list of runs that must still be sent."""
-    directory.write_json(directory.mlflow_json, order.recorded())
-    mark = _mark(directory)
+    """Note how far it is, in the run directory and in the project's list of runs that must still be sent.
+
+    On the list first and off it last: a run that was not sent is on it, whenever the process that writes is killed.
+    """
+    mark, recorded = _mark(directory), order.recorded()
+    if order.state != SENT:
+        listed = {"run_dir": directory.url, "state": order.state, "order": recorded}
+        filesystem.for_url(mark).write_bytes(mark, to_json(listed))
+    directory.write_json(directory.mlflow_json, recorded)
     if order.state == SENT:
         filesystem.for_url(mark).delete(mark)
-    else:
-        filesystem.for_url(mark).write_bytes(mark, to_json({"run_dir": directory.url, "state": order.state}))
 
 
 def pending(project_url: str) -> list[str]:

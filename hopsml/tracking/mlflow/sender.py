@@ -26,9 +26,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hopsml.errors import HopsmlError
+from hopsml.errors import HopsmlError, PathNotFound
 from hopsml.storage import filesystem
-from hopsml.storage.backoff import pause_s
+from hopsml.storage.backoff import Outage, pause_s
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
 from hopsml.tracking.mlflow import order, publish, store
@@ -70,7 +70,9 @@ class Sender:
         self._stores: dict[str, Store] = {}
         self._failures = 0  # in a row
         self._not_before = 0.0
-        self._looked: set[str] = set()  # projects whose older runs were looked after
+        self._looked: set[str] = set()  # projects whose older runs were looked for
+        self._older: deque[tuple[str, Followed]] = deque()  # those, and the run that they were found with
+        self._older_outage = Outage(FIRST_PAUSE_S, LONGEST_PAUSE_S)  # theirs may be other servers
 
     # ------------------------------------------------------------------------------------------ what is said
 
@@ -139,8 +141,9 @@ class Sender:
             except HopsmlError as error:  # the run directory's store
                 self._pause(run, f"what MLflow should get cannot be read or noted in the run directory ({error})")
                 return
-        if self.close_at is None and runs:
-            self._look_after_older(runs[0])
+        if runs:
+            self._look_for_older(runs[0])
+        self._send_older()
 
     def _advance(self, run: Followed) -> None:
         if not run.begun:
@@ -204,26 +207,31 @@ class Sender:
             self._note(run, f"that could not be noted in the run directory: {problem}")
         self._forget(run, order.REFUSED)
 
-    def _look_after_older(self, run: Followed) -> None:
-        """Once: runs of this project that an earlier driver could not send."""
+    def _look_for_older(self, run: Followed) -> None:
+        """Once: runs of this project that an earlier sender could not send."""
         project = order.project_of(run.directory.url)
         if project in self._looked or not run.begun or not run.order.run_id:
             return
         self._looked.add(project)
         try:
-            older = [url for url in order.pending(project) if url not in self.runs]
+            self._older.extend((url, run) for url in order.pending(project) if url not in self.runs)
         except HopsmlError as error:
             self._note(run, f"whether MLflow has missed older runs is not known: {error}")
-            return
-        for url in older:
-            if self.close_at is not None:
-                return
+
+    def _send_older(self) -> None:
+        """Where a server of theirs is away, others have their turn, and it is asked again later; nobody waits for it."""
+        while self._older and self.close_at is None and self._older_outage.may_try(self._clock()):
+            url, run = self._older[0]
             try:
                 send_recorded(RunDir(url), self._store, run.uri)
             except MlflowAway:
-                return
+                self._older.rotate(-1)
+                self._older_outage.failed(self._clock())
+                continue
             except HopsmlError as error:
                 self._note(run, f"{url}, which MLflow has missed, was not sent either: {error}")
+            self._older_outage.succeeded()
+            self._older.popleft()
 
     def _note(self, run: Followed, text: str) -> None:
         self._tell({"event": "note", "run": run.directory.url, "text": text})
@@ -250,8 +258,12 @@ def send_recorded(
         return order.SENT, []
     if wanted.state == order.REFUSED and not refused_too:
         return order.REFUSED, [wanted.note]
-    if catalog.read(directory, brief=True).state == catalog.RUNNING:
-        return "running", []
+    try:
+        if catalog.read(directory, brief=True).state == catalog.RUNNING:
+            return "running", []
+    except PathNotFound:
+        order.forget(directory)
+        return "none", []
     usable = order.with_uri(wanted, current_uri)
     try:
         done, notes = publish.complete(open_store(usable.tracking_uri), usable, directory, history=True)
