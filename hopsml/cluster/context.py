@@ -23,6 +23,7 @@ class CommitPort:
     slots: CommitSlots
     newest: int  # slot of the commit to go on from, -1 for none
     announce: Callable[[str, int, int, int], None]  # committed | parked, step, slot, length in bytes
+    at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the user's function has returned
 
 
 class TrialPort(Protocol):

@@ -66,6 +66,8 @@ class ElasticGang(Gang):
     leaving: dict[str, str] = field(default_factory=dict)  # agents whose nodes go away -> why
     drains: Drains = field(default_factory=Drains)
     reached: int = -1  # the newest step that anybody has committed
+    saviour: str = ""  # who was asked to make a checkpoint of the last commit, where the one that should is lost
+    given_up: bool = False  # the run's end has waited for that long enough
     base: int = -1  # the commit that the generation went on from
     resets: int = 0
     fruitless: int = 0
@@ -114,7 +116,7 @@ class ElasticGang(Gang):
                 return self._drain(event, now)
             case Persisted():
                 self.drains.persisted(event.step, event.seconds, event.agent_id in self.leaving)
-                return self._let_go(now) if self.phase is Phase.WAITING else []
+                return self._let_go(now) if self.phase is Phase.WAITING else self._conclude_if_over()
             case ResizeAsked():
                 self.target = max(event.size, self.spec.minimum)
                 if self.phase is Phase.STOPPING:
@@ -369,6 +371,32 @@ class ElasticGang(Gang):
             table.pop(agent_id, None)
         self.drains.forget(agent_id)
 
+    # -------------------------------------------------------------------------------- its end
+
+    def _conclude_if_over(self) -> list[Action]:
+        """A run that has finished leaves its last commit as a checkpoint, for whoever resumes or exports it: the chief's
+        agent writes it before it says that all is over, another one where that agent is lost. At the deadline that is
+        given up, and said.
+        """
+        actions: list[Action] = []
+        finishes = self.outcome is not None and self.outcome.phase is Phase.FINISHED
+        is_over = self.phase is Phase.STOPPING and all(m.over or m.lost for m in self.members.values())
+        if finishes and is_over and not self.drains.is_safe(self.reached):
+            holders = [name for name in self.members if self.commits.get(name, -1) == self.reached]
+            if holders and not self.given_up and any(member.lost for member in self.members.values()):
+                return self._save_last(holders)
+            where = f"is of step {self.drains.stored}" if self.drains.stored >= 0 else "does not exist"
+            actions.append(
+                Note(f"the run's last commit, of step {self.reached}, is no checkpoint: the newest one {where}")
+            )
+        return actions + super()._conclude_if_over()
+
+    def _save_last(self, holders: list[str]) -> list[Action]:
+        if self.saviour in holders:  # it is at work
+            return []
+        self.saviour = holders[0]
+        return [PersistCommit(self.saviour)]
+
     # -------------------------------------------------------------------------------- from one generation to the next
 
     def _reform(self, now: float, dump: bool = False) -> list[Action]:
@@ -499,6 +527,7 @@ class ElasticGang(Gang):
         if self.phase is Phase.REFORMING:
             silent = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
             return self._cut_off(silent, "did not report its worker's end in time", now)
+        self.given_up = self.phase is Phase.STOPPING
         return super()._tick(now)
 
     def _cut_off(self, agent_ids: tuple[str, ...], reason: str, now: float) -> list[Action]:

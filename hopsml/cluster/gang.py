@@ -382,7 +382,8 @@ class Gang:
             silent = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
             for agent_id in silent:
                 self.members[agent_id].lost = True
-            return [DropAgents(silent, "did not report its worker's end in time"), *self._conclude_if_over()]
+            dropped = [DropAgents(silent, "did not report its worker's end in time")] if silent else []
+            return [*dropped, *self._conclude_if_over()]
         return self._end(self._start_timeout(), now)
 
     def _start_timeout(self) -> Conclude:

@@ -120,7 +120,11 @@ class HeldCommits:
         self.slots.pin(slot, True)
         try:
             await asyncio.to_thread(self._write_checkpoint, formation, step, slot)
-        except (OSError, LookupError) as error:
+        except (
+            LookupError
+        ):  # the worker is ahead of what this agent has read of it: a newer commit is about to be told of
+            return False
+        except OSError as error:
             self._outage.failed(time.monotonic(), formation.checkpoint_every_s)
             self._tell(Persisted(self.run_id, step, problem=str(error)))
             # Nor on a full disk of this machine, which nobody will have emptied by then.

@@ -447,12 +447,15 @@ class Work:
         if note:
             self._note(note)
 
+    async def _store_last_commit(self) -> None:
+        if self.commits is not None and self.launch.rank == 0:
+            await self.commits.persist_last(self.formation, self._flush_s)
+
     async def _close_tree(self) -> list[str]:
         began = time.monotonic()
         await self._keep_what_it_saved()
-        if self.commits is not None and self.launch.rank == 0:
-            await self.commits.persist_last(self.formation, self._flush_s)
-        behind = await self.tree.close(self._flush_s)
+        # Beside each other: after the time for both one after the other this agent would be taken for lost.
+        behind, _ = await asyncio.gather(self.tree.close(self._flush_s), self._store_last_commit())
         if behind:
             took_s = time.monotonic() - began
             log.warning("%d files not on shared storage after %.1f s: %s", len(behind), took_s, behind)

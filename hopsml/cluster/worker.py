@@ -23,7 +23,7 @@ import msgspec
 from hopsml import redact, tracebacks
 from hopsml.cluster import in_force, worker_folder
 from hopsml.cluster.commit_slots import CommitSlots
-from hopsml.cluster.context import CommitPort, WorkerContext, set_current
+from hopsml.cluster.context import CommitPort, WorkerContext, current, set_current
 from hopsml.cluster.framing import framed
 from hopsml.cluster.inbox import Inbox
 from hopsml.cluster.processes import UNREPORTED
@@ -132,10 +132,12 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
         function, arguments = _restore(Path(assignment.payload))
         pipe.send(Event("started", time.time()))
         value = function(**arguments)
+        _complete_commits()
         result = pickle_result(value, context) if context.is_chief else b""
         return Event("finished", time.time(), result=result, seen=in_force.seen())
     except BaseException as error:  # noqa: BLE001 see above
         if isinstance(error, SystemExit) and error.code in (None, 0):
+            _complete_commits()
             return Event("finished", time.time(), seen=in_force.seen(), exited=True)
         return _failure(error, Path(assignment_path).parent / "cwd")
 
@@ -224,6 +226,13 @@ def _report(message: dict[str, Any]) -> Event:
 
 
 # ---------------------------------------------------------------------------------------------- after the function
+
+
+def _complete_commits() -> None:
+    """The function may have left its loop early, while its last commit was still being written."""
+    context = current()
+    for complete in context.commits.at_end if context is not None and context.commits is not None else ():
+        complete()
 
 
 def _failure(error: BaseException, folder: Path) -> Event:

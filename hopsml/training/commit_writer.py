@@ -36,6 +36,7 @@ class CommitWriter:
         self._busy = self._closed = False
         self.problem: BaseException | None = None
         self.written = -1  # the step of the newest complete commit of this process
+        port.at_end.append(self._settle)
         self._thread = threading.Thread(target=self._run, name="hopsml-commits", daemon=True)
         self._thread.start()
 
@@ -58,6 +59,13 @@ class CommitWriter:
         with self._wake:
             self._wake.wait_for(lambda: self._waiting is None and not self._busy)
             self._raise()
+
+    def _settle(self) -> None:
+        """The same at the process's end, where nobody commits any more who could be told."""
+        try:
+            self.wait()
+        except BaseException as error:  # noqa: BLE001 the training itself has succeeded
+            print(f"hopsml: the last commit could not be made: {type(error).__name__}: {error}", flush=True)
 
     def close(self) -> None:
         """End the thread; for a process that lives on without commits."""

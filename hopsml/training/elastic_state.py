@@ -40,6 +40,10 @@ class State:
     any surviving agent holds, else from the newest checkpoint of the run (or of the run that it resumes), else from the
     values as they were given. Outside of a run, or with one that nothing befalls, it is a plain loop.
 
+    A loop that comes to its end commits once more, and the last commit of a run that finishes becomes a checkpoint before
+    the run is called FINISHED: for as long as the run's files have to be brought to its store. A note says where it could
+    not. A loop that is left early (``break``) commits itself what shall be kept.
+
     A value is a TensorFlow or Keras object (build a model before; an optimizer gets its variables here), a dict, list or
     tuple of such objects, an object with ``state_dict`` and ``load_state_dict``, or anything that can be pickled; names must
     not be those of the methods. A compiled model brings its optimizer, and leaves its metrics out.
@@ -115,7 +119,10 @@ class State:
 
     def _finish(self) -> None:
         """Nothing has to be done again, should another worker fail in what comes after the loop."""
-        if self._writer is not None and self._batches > self._writer.written:
+        if self._writer is None:
+            return
+        self._writer.wait()  # written is not announced yet
+        if self._batches > self._writer.written:
             self._writer.write(self._snapshot())
             self._writer.wait()
 

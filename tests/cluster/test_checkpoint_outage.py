@@ -63,6 +63,30 @@ def test_a_commit_a_moment_asks_a_store_that_is_away_seldom_and_seldomer(
     assert checkpoints.steps(run.checkpoints) == [last.step]
 
 
+def test_a_commit_that_is_overwritten_before_it_is_read_is_no_trouble_of_the_stores(tmp_path: Path) -> None:
+    """The worker is ahead of what its agent has heard: the newer commit becomes the checkpoint."""
+    run, told = directory(tmp_path, "app_1", 1), list[Persisted]()
+
+    async def life() -> None:
+        held = HeldCommits(run.run_id, tmp_path / "agent", "token", told.append)
+        try:
+            held.slots.write(0, 1, [b"content"])
+            held.committed(1, 0)
+            held.slots.begin(0)
+            await held.persist_last(formation(run))
+            held.slots.write(1, 2, [b"content"])
+            held.committed(2, 1)
+            held.persist_if_due(formation(run, checkpoint_every_s=0.0))
+            await held.persist_last(formation(run))
+        finally:
+            await held.close()
+
+    (tmp_path / "agent").mkdir()
+    asyncio.run(life())
+    assert [(one.step, one.problem, one.missed) for one in told] == [(2, "", 0)]
+    assert checkpoints.steps(run.checkpoints) == [2]
+
+
 def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catches_up():
     spec = GangSpec("app_1", size=8, min_size=1)
     run = ActiveRun(RunRequest(spec, b"", "file:///run"), gang_for(spec), RunState("app_1", 8))

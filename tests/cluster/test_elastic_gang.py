@@ -635,6 +635,50 @@ def test_while_somebody_has_finished_nobody_is_taken_in():
     assert grant(machine, "c", now=4.0) == [] and machine.phase is Phase.RUNNING
 
 
+def finished(*names: str, step: int) -> ElasticGang:
+    """A run whose workers have all finished behind the commit of this step."""
+    machine = running(*names)
+    for name in names:
+        machine.handle(gang.Committed(name, 0, step), 3.0)
+    for name in names:
+        machine.handle(gang.Finished(name, 0), 4.0)
+    assert machine.phase is Phase.STOPPING
+    return machine
+
+
+def test_a_run_that_finishes_leaves_its_last_commit_as_a_checkpoint():
+    machine = finished("a", "b", step=39)
+    machine.handle(gang.Persisted("a", 39), 4.5)
+    actions = close(machine, "b", "a")
+    assert of_kind(actions, gang.Conclude)[0].phase is Phase.FINISHED and not of_kind(actions, gang.Note)
+
+
+def test_where_the_agent_that_stores_the_last_commit_is_lost_another_one_does():
+    machine = finished("a", "b", "c", step=39)
+    close(machine, "b", "c")
+    (ask,) = machine.handle(gang.MemberLost("a", "its executor died"), 5.0)
+    assert ask == gang.PersistCommit("b")
+    assert machine.handle(gang.Tick(), 6.0) == []
+    assert machine.handle(gang.MemberLost("b", "its executor died"), 7.0) == [gang.PersistCommit("c")]
+    actions = machine.handle(gang.Persisted("c", 39), 8.0)
+    assert of_kind(actions, gang.Conclude)[0].phase is Phase.FINISHED and not of_kind(actions, gang.Note)
+
+
+def test_a_last_commit_that_cannot_be_stored_is_said_and_the_run_ends():
+    away = finished("a", "b", step=39)
+    away.handle(gang.Persisted("a", 36), 4.5)
+    note, _, outcome = close(away, "b", "a")
+    assert "last commit, of step 39, is no checkpoint: the newest one is of step 36" in note.text
+    assert outcome.phase is Phase.FINISHED
+    lost = finished("a", "b", step=39)
+    close(lost, "b")
+    lost.handle(gang.MemberLost("a", "its executor died"), 5.0)
+    assert lost.deadline is not None
+    actions = lost.handle(gang.Tick(), lost.deadline)
+    assert "the newest one does not exist" in of_kind(actions, gang.Note)[0].text
+    assert of_kind(actions, gang.Conclude)[0].phase is Phase.FINISHED
+
+
 def test_where_all_are_on_one_host_it_is_not_set_aside():
     machine = ElasticGang(spec(size=2, host_failure_limit=1))
     machine.begin(0.0)

@@ -7,13 +7,18 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hopsml.cluster import fork_client
 from hopsml.cluster.fork_client import ForkClient
+from hopsml.cluster.held_commits import HeldCommits
+from hopsml.cluster.local_tree import LocalTree
 from hopsml.cluster.outbox import Outbox
 from hopsml.cluster.protocol import Formation, Launch, Message, WorkerClosed, WorkerFailed
 from hopsml.cluster.work import Work
+from hopsml.storage import checkpoints
+from tests.experiment.test_attempts import directory
 
 pytestmark = pytest.mark.fast
 
@@ -74,3 +79,32 @@ def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> Non
         "the process that starts workers on this host was killed: the fork server: killed by "
     )
     assert failed.outside
+
+
+def test_the_last_commit_and_the_last_files_go_to_the_store_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store answers the agent's own writing only once its mirror is done: else it would wait for itself."""
+    run = directory(tmp_path, "app_1", 1)
+    Path(run.checkpoints).write_text("in the way")  # no directory can be made here
+    whole = msgspec.structs.replace(formation(tmp_path), run_url=run.url, run_id=run.run_id, elastic=True, flush_s=1.0)
+
+    async def close(self: LocalTree, flush_s: float) -> list[str]:
+        Path(run.checkpoints).unlink()
+        return []
+
+    async def life() -> None:
+        held = HeldCommits(run.run_id, tmp_path / "agent", "token", lambda told: None)
+        held.slots.write(0, 9, [b"content"])
+        held.committed(9, 0)
+        work = Work(
+            whole, msgspec.structs.replace(LAUNCH, rank=0), send=lambda message: None, room=Outbox().room,
+            folder=tmp_path / "agent", environment={}, sys_path=(), commits=held,
+        )  # fmt: skip
+        await work._close_tree()
+        await held.close()
+
+    (tmp_path / "agent").mkdir()
+    monkeypatch.setattr(LocalTree, "close", close)
+    asyncio.run(life())
+    assert checkpoints.steps(run.checkpoints) == [9]

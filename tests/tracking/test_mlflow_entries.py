@@ -278,9 +278,10 @@ def test_a_sender_that_is_killed_at_any_moment_leaves_its_run_on_the_list(
         if next(left) == deeds - 1:
             raise Killed
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr(LocalFileSystem, "write_bytes", write_and_die)
-        scene.sender.step()
+        with pytest.raises(Killed):
+            scene.sender.step()
     assert order.pending(f"file://{tmp_path}") == [scene.directory.url]
     state, _ = send_recorded(scene.directory, lambda uri: scene.server, URI)  # type: ignore[arg-type, return-value]
     assert state == "running" and order.pending(f"file://{tmp_path}"), "its driver lives"

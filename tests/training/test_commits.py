@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import threading
 from pathlib import Path
@@ -178,6 +179,46 @@ def test_the_state_after_the_last_batch_is_committed_in_any_case(worker: Any) ->
     announced = worker()
     count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(10, 2))
     assert announced[-1][:2] == ("committed", 5)
+
+
+@pytest.mark.parametrize("ends_itself", [True, False], ids=["exhausted", "left early"])
+def test_a_worker_ends_only_when_its_last_commit_is_announced(
+    slots: CommitSlots, worker: Any, ends_itself: bool
+) -> None:
+    """The thread that writes stands still in the moment between the commit and its announcement."""
+    worker()
+    context = contexts.current()
+    assert context is not None and context.commits is not None
+    history, is_there, waited_for = list[str](), threading.Event(), threading.Event()
+
+    def announce(kind: str, step: int, slot: int, length: int) -> None:
+        if step == 3:
+            is_there.set()
+            assert waited_for.wait(60)
+            history.append("announced")
+
+    port = CommitPort(slots, -1, announce)
+    contexts.set_current(dataclasses.replace(context, commits=port))
+    state = hopsml.elastic.State(total=0)
+    wait = state._writer.wait
+
+    def wait_and_say() -> None:
+        waited_for.set()
+        wait()
+
+    state._writer.wait = wait_and_say
+    for _ in state.resume(hopsml.elastic.Sampler(6 if ends_itself else 60, 2)):
+        state.commit(every=3)
+        if state.batches == 3:
+            assert is_there.wait(60)
+            if not ends_itself:
+                break
+    for complete in () if ends_itself else port.at_end:
+        complete()
+    history.append("ended")
+    waited_for.set()
+    state._writer.close()
+    assert history == ["announced", "ended"]
 
 
 def test_outside_of_a_run_it_is_a_plain_loop() -> None:
