@@ -132,7 +132,7 @@ class ElasticGang(Gang):
         member = self.members.get(event.agent_id)
         if member is None or self.phase is not Phase.RUNNING or not self.pace.newly_slow(event.agent_id):
             return notes
-        host = self.hosts.get(event.agent_id, "")
+        host = self.hosts[event.agent_id]
         return [
             *notes,
             Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step"),
@@ -156,10 +156,12 @@ class ElasticGang(Gang):
         staying = [agent_id for agent_id in self.members if agent_id not in self.leaving]
         if self.phase not in self.training or len(staying) < self.target:
             return []
-        surplus = tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving)
-        for agent_id in surplus:
+        return self._give_back(tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving))
+
+    def _give_back(self, agent_ids: tuple[str, ...]) -> list[Action]:
+        for agent_id in agent_ids:
             self._forget(agent_id)
-        return [ReturnAgents(surplus)] if surplus else []
+        return [ReturnAgents(agent_ids)] if agent_ids else []
 
     def _use_spares(self, now: float) -> list[Action]:
         if self.phase is Phase.WAITING:
@@ -171,12 +173,12 @@ class ElasticGang(Gang):
 
         Those that failed as newcomers wait as well, unless it cannot be done without them.
         """
-        hosts = {self.hosts.get(agent_id, "") for agent_id in (*self.spares, *self.members)}
+        hosts = {self.hosts[agent_id] for agent_id in (*self.spares, *self.members)}
         usable = [
             agent_id
             for agent_id in self.spares
             if agent_id not in self.leaving
-            and (len(hosts) == 1 or not self.exclusions.excluded(self.hosts.get(agent_id, ""), now))
+            and (len(hosts) == 1 or not self.exclusions.excluded(self.hosts[agent_id], now))
         ]
         fit = [agent_id for agent_id in usable if not self.unfit.excluded(agent_id, now)]
         return fit if len(fit) >= self.spec.minimum or self.members else usable
@@ -189,7 +191,8 @@ class ElasticGang(Gang):
             self.start_at = None
             return []
         if self.generation == 0 and len(usable) < self.target:
-            self.start_at = self.start_at or now + self.spec.join_s
+            if self.start_at is None:
+                self.start_at = now + self.spec.join_s
             if now < self.start_at:
                 return []
         return self._form(usable, now)
@@ -197,18 +200,16 @@ class ElasticGang(Gang):
     def _form(self, usable: list[str], now: float) -> list[Action]:
         ready = [agent_id for agent_id in usable if self.spares[agent_id]]
         candidates = ready if len(ready) >= self.spec.minimum and self.generation else usable
-        newest, stored = max(self.commits.values(), default=-1), self.drains.stored
+        newest, stored = self._newest(), self.drains.stored
         if self.drains.handed_over > newest:  # else what the survivors hold is enough, and no store needs to answer
             self.commits.clear()
             newest = -1
-        candidates.sort(key=lambda agent_id: -self.commits.get(agent_id, -1))  # who has the state must be among them
+        candidates.sort(key=self._held, reverse=True)  # who has the state must be among them
         chosen = tuple(candidates[: self.target])
         for agent_id in chosen:
             del self.spares[agent_id]
         others = tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving)
-        surplus = others if len(chosen) == self.target else ()
-        for agent_id in surplus:
-            self._forget(agent_id)
+        returned = self._give_back(others if len(chosen) == self.target else ())
         self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(chosen)}
         self.phase, self.deadline, self.start_at = Phase.FORMING, now + self.spec.start_timeout_s, None
         self.base, self.parked, self.failures = newest, None, []
@@ -218,7 +219,7 @@ class ElasticGang(Gang):
         holders = tuple(a for a in (*chosen, *self.spares) if newest >= 0 and self.commits.get(a) == newest)
         start = StartGeneration(self.generation, chosen, newest, holders, self.why, -1 if newest >= 0 else stored)
         return [
-            *([ReturnAgents(surplus)] if surplus else []),
+            *returned,
             *self._lost_commits(newest if newest >= 0 else stored),
             start,
         ]
@@ -245,7 +246,7 @@ class ElasticGang(Gang):
     def _started(self, event: Started, now: float) -> list[Action]:
         actions = super()._started(event, now)
         if event.agent_id in self.members:  # it has got the state that the generation goes on from
-            self.commits[event.agent_id] = max(self.base, self.commits.get(event.agent_id, -1))
+            self._holds(event.agent_id, self.base)
         return actions + ([*self._let_go(now), *self._consider_change(now)] if self.phase is Phase.RUNNING else [])
 
     def _consider_change(self, now: float) -> list[Action]:
@@ -293,14 +294,22 @@ class ElasticGang(Gang):
         return self._reform_if_agreed(now)
 
     def _holds(self, agent_id: str, step: int) -> None:
-        self.commits[agent_id] = max(step, self.commits.get(agent_id, -1))
+        self.commits[agent_id] = max(step, self._held(agent_id))
         self.reached = max(step, self.reached)
+
+    def _held(self, agent_id: str) -> int:
+        """The newest step that an agent holds, -1 for none."""
+        return self.commits.get(agent_id, -1)
+
+    def _newest(self) -> int:
+        """The newest step that any agent holds, -1 for none."""
+        return max(self.commits.values(), default=-1)
 
     def _reform_if_agreed(self, now: float) -> list[Action]:
         """Once all hold the state at which the first one stopped, nothing has to be sent around."""
         if self.phase is not Phase.PARKING or self.parked is None:
             return []
-        if any(self.commits.get(agent_id, -1) < self.parked for agent_id in self.members):
+        if any(self._held(agent_id) < self.parked for agent_id in self.members):
             return []
         return self._reform(now)
 
@@ -316,7 +325,7 @@ class ElasticGang(Gang):
     def _is_last_holder(self, agent_id: str) -> bool:
         """Whether nobody that stays has as new a commit: then it must stay until somebody has got it."""
         staying = [step for other, step in self.commits.items() if other not in self.leaving]
-        return self.commits.get(agent_id, -1) > max(staying, default=-1)
+        return self._held(agent_id) > max(staying, default=-1)
 
     def _is_needed(self, agent_id: str, now: float) -> bool:
         """Whether an agent that leaves has to stay for its state: others can get it there, or it is nowhere else yet."""
@@ -425,7 +434,7 @@ class ElasticGang(Gang):
         actions += self._let_go(now)
         self.generation += 1
         self.phase, self.deadline = Phase.WAITING, now + self.spec.min_workers_timeout_s
-        newest = max(self.commits.values(), default=-1)
+        newest = self._newest()
         step = max(newest, self.drains.handed_over) if newest >= 0 else self.drains.stored
         where = (
             f"ended at step {step}" if step >= 0 else "ended; no agent holds a commit, so the newest checkpoint counts"
@@ -446,7 +455,7 @@ class ElasticGang(Gang):
             return blamed
         self.resets += 1
         # Commits of agents that are gone do not count: what was lost with them has to be done again.
-        advanced = max(self.commits.values(), default=-1) > self.base
+        advanced = self._newest() > self.base
         self.fruitless = 0 if advanced else self.fruitless + 1
         if self.spec.reset_limit is not None and self.resets > self.spec.reset_limit:
             return _with_reason(blamed, f"the reset limit of {self.spec.reset_limit} is reached")
@@ -463,7 +472,7 @@ class ElasticGang(Gang):
         return None
 
     def _count_against_host(self, failure: Failure, now: float, actions: list[Action]) -> None:
-        host = self.hosts.get(failure.agent_id, "")
+        host = self.hosts[failure.agent_id]
         length = self.exclusions.failed(host, now)
         if length is not None and len(set(self.hosts.values())) > 1:
             failed = self.exclusions.failures[host]
@@ -483,7 +492,7 @@ class ElasticGang(Gang):
 
     def _set_aside(self, newcomer: Failure, now: float, actions: list[Action]) -> None:
         length = self.unfit.failed(newcomer.agent_id, now)
-        host = self.hosts.get(newcomer.agent_id, "")
+        host = self.hosts[newcomer.agent_id]
         text = f"a newcomer on {host} failed before the first commit with it, and the group goes on as it was before: "
         member = self.members.get(newcomer.agent_id)
         again = f"; it may try again in {length:g} s" if member is not None and not member.lost else ""
@@ -564,10 +573,7 @@ class ElasticGang(Gang):
         return Conclude(Phase.FAILED, "minimum", reason, missing=missing)
 
     def _take_no_more(self) -> list[Action]:
-        spares = tuple(self.spares)
-        for agent_id in spares:
-            self._forget(agent_id)
-        return [AskAgents(0, 0), *([ReturnAgents(spares)] if spares else [])]
+        return [AskAgents(0, 0), *self._give_back(tuple(self.spares))]
 
 
 def _with_reason(blamed: Conclude, reason: str) -> Conclude:

@@ -13,39 +13,20 @@ from hopsml.cluster.draining import AT_ONCE_S
 from hopsml.cluster.elastic_gang import END_S, ElasticGang
 from hopsml.cluster.gang import GangSpec, Phase
 from hopsml.cluster.pace import Pace
+from tests.cluster.elastic_group import (
+    close,
+    committed,
+    grant,
+    grown,
+    of_kind,
+    parked,
+    running,
+    spec,
+    store_fails,
+    warned,
+)
 
 pytestmark = pytest.mark.fast
-
-
-def spec(**other: Any) -> GangSpec:
-    given: dict[str, Any] = {"size": 3, "min_size": 2, "start_timeout_s": 10, "min_workers_timeout_s": 20}
-    return GangSpec("run", **{**given, **other})
-
-
-def grant(machine: ElasticGang, *names: str, now: float = 0.0, ready: bool = True) -> list[gang.Action]:
-    return machine.handle(gang.Granted(names, tuple(f"host-{n}" for n in names), (ready,) * len(names)), now)
-
-
-def running(*names: str, **other: Any) -> ElasticGang:
-    machine = ElasticGang(spec(**{"size": max(3, len(names)), **other}))
-    machine.begin(0.0)
-    grant(machine, *names)
-    machine.handle(gang.Tick(), 1.5)
-    for name in names:
-        machine.handle(gang.Started(name, 0), 2.0)
-    assert machine.phase is Phase.RUNNING
-    return machine
-
-
-def of_kind(actions: list[gang.Action], kind: type) -> list[Any]:
-    return [action for action in actions if isinstance(action, kind)]
-
-
-def close(machine: ElasticGang, *names: str, now: float = 5.0) -> list[gang.Action]:
-    generation, actions = machine.generation, list[gang.Action]()
-    for name in names:
-        actions += machine.handle(gang.Closed(name, generation), now)
-    return actions
 
 
 def test_a_group_waits_a_moment_for_more_than_its_minimum():
@@ -160,20 +141,6 @@ def test_the_only_worker_waits_for_a_successor_and_hands_over():
 
 
 # ---------------------------------------------------------------------------------------------------- nodes that go away
-
-
-def warned(machine: ElasticGang, *names: str, time_s: float, now: float = 3.0) -> list[gang.Action]:
-    return [one for name in names for one in machine.handle(gang.DrainAsked(name, "its node goes", time_s), now)]
-
-
-def committed(machine: ElasticGang, step: int, *names: str, now: float = 3.0) -> list[gang.Action]:
-    generation = machine.generation
-    return [one for name in names for one in machine.handle(gang.Committed(name, generation, step), now)]
-
-
-def parked(machine: ElasticGang, step: int, *names: str, now: float) -> list[gang.Action]:
-    generation = machine.generation
-    return [one for name in names for one in machine.handle(gang.Parked(name, generation, step), now)]
 
 
 def test_warned_members_go_on_until_all_their_successors_are_ready():
@@ -441,22 +408,6 @@ def test_a_connection_that_broke_because_somebody_called_sys_exit_ends_the_run()
 # ---------------------------------------------------------------------------------------------------- newcomers
 
 
-def grown(**other: Any) -> ElasticGang:
-    """Two members, who have made commits, and a third that joined them at step 7; generation 1 has begun."""
-    machine = running("a", "b", **{"fruitless_limit": 1, "reset_limit": 0, **other})
-    for name in "ab":
-        machine.handle(gang.Committed(name, 0, 5), 3.0)
-    grant(machine, "c", now=3.5)
-    machine.handle(gang.Parked("a", 0, 7), 4.0)
-    machine.handle(gang.Committed("b", 0, 7), 4.0)
-    (start,) = of_kind(close(machine, "a", "b", now=4.0), gang.StartGeneration)
-    assert set(start.agent_ids) == {"a", "b", "c"}
-    machine.assign_ranks(("a", "b", "c"))
-    for name in "abc":
-        machine.handle(gang.Started(name, 1), 4.5)
-    return machine
-
-
 FAILURES: dict[str, gang.Event] = {
     "crash": gang.Failed("c", 1, "killed by signal 11"),
     "kill": gang.Failed("c", 1, "killed by signal 9", outside=True),
@@ -545,14 +496,6 @@ def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
 
 
 # ---------------------------------------------------------------------------------------------------- the store
-
-
-def store_fails(machine: ElasticGang, now: float) -> list[gang.Action]:
-    names, actions = tuple(machine.members), list[gang.Action]()
-    for name in names:
-        cause = "the store could not be read: nobody answers"
-        actions += machine.handle(gang.Failed(name, machine.generation, cause, storage=True), now)
-    return actions + close(machine, *names, now=now)
 
 
 def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():

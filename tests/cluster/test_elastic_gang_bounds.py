@@ -1,0 +1,600 @@
+"""Groups that change, where it turns: first and last moments, exactly enough, step 0, and the words that people read."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsml.cluster import gang
+from hopsml.cluster.draining import AT_ONCE_S
+from hopsml.cluster.elastic_gang import END_S, ElasticGang
+from hopsml.cluster.gang import Conclude, Phase
+from tests.cluster.elastic_group import (
+    close,
+    committed,
+    grant,
+    grown,
+    of_kind,
+    parked,
+    running,
+    spec,
+    store_fails,
+    warned,
+)
+
+pytestmark = pytest.mark.fast
+
+KILLED = "killed by signal 9"
+CRASHED = "killed by signal 11"
+
+
+def notes(actions: list[gang.Action]) -> list[str]:
+    return [one.text for one in of_kind(actions, gang.Note)]
+
+
+def kill(machine: ElasticGang, name: str, now: float = 4.0) -> list[gang.Action]:
+    """The worker dies from outside, and the generation's other workers end."""
+    actions = machine.handle(gang.Failed(name, machine.generation, KILLED, outside=True), now)
+    return actions + close(machine, *machine.members, now=now)
+
+
+def started(machine: ElasticGang, *names: str, now: float) -> list[gang.Action]:
+    generation = machine.generation
+    return [one for name in names for one in machine.handle(gang.Started(name, generation), now)]
+
+
+def only(actions: list[gang.Action]) -> gang.StartGeneration:
+    """The one generation that begins with these actions."""
+    (start,) = of_kind(actions, gang.StartGeneration)
+    assert isinstance(start, gang.StartGeneration)
+    return start
+
+
+# ---------------------------------------------------------------------------------------------------- who takes part
+
+
+def test_a_run_without_enough_agents_fails_when_its_start_time_is_up():
+    machine = ElasticGang(spec(size=4, min_size=3))
+    machine.begin(0.0)
+    grant(machine, "a")
+    assert machine.handle(gang.Tick(), 9.9) == []
+    missing = ((1, "no agent"), (2, "no agent"))
+    reason = "1 of at least 3 workers were there after 10 s"
+    assert machine.handle(gang.Tick(), 10.0) == [
+        gang.AskAgents(0, 0),
+        gang.ReturnAgents(("a",)),
+        gang.ReturnAgents(()),
+        Conclude(Phase.FAILED, "start", reason, missing=missing),
+    ]
+
+
+def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so():
+    machine = running("a", "b")
+    machine.handle(gang.MemberLost("b", "its executor died"), 3.0)
+    close(machine, "a", now=3.0)
+    assert machine.handle(gang.Tick(), 22.9) == []
+    reason = (
+        "1 of at least 2 workers were left for 20 s (min_workers_timeout); what ended the last generation: rank 1: "
+        "its executor died"
+    )
+    (outcome,) = of_kind(machine.handle(gang.Tick(), 23.0), Conclude)
+    assert outcome == Conclude(Phase.FAILED, "minimum", reason, missing=((1, "no agent"),))
+
+
+def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_host_of_its_own():
+    machine = running("a", "b")
+    assert machine.handle(gang.Granted(("c", "d")), 3.0) == []
+    assert machine.spares == {"c": False, "d": False}
+    assert machine.hosts == {"a": "host-a", "b": "host-b", "c": "c", "d": "d"}
+
+
+@pytest.mark.parametrize("facts", [{"hosts": ("one",)}, {"ready": (True, True, True)}])
+def test_a_grant_says_as_many_hosts_as_agents_or_none(facts: dict[str, tuple[str | bool, ...]]):
+    with pytest.raises(ValueError, match="zip"):
+        running("a", "b").handle(gang.Granted(("c", "d"), **facts), 3.0)  # type: ignore[arg-type]
+
+
+def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_once():
+    machine = ElasticGang(spec(size=3))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    assert only(grant(machine, "c", ready=False)).agent_ids == ("a", "b", "c")
+    enough = running("a", "b", size=4)
+    grant(enough, "c", now=3.0, ready=False)
+    assert only(kill(enough, "a")).agent_ids == ("a", "b") and enough.spares == {"c": False}
+    too_few = running("a", "b", size=4)
+    grant(too_few, "c", now=3.0, ready=False)
+    too_few.handle(gang.MemberLost("b", "gone"), 4.0)
+    assert set(only(close(too_few, "a", now=4.0)).agent_ids) == {"a", "c"}
+
+
+def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back():
+    machine = running("a", "b", size=2)
+    committed(machine, 0, "b")
+    grant(machine, "c", now=3.0)
+    assert kill(machine, "a")[1:] == [
+        gang.Note(f"generation 0 ended at step 0: rank 0: {KILLED}"),
+        gang.ReturnAgents(("a",)),
+        gang.StartGeneration(1, ("b", "c"), 0, ("b",), f"rank 0: {KILLED}"),
+    ]
+    assert machine.spares == {} and machine.commits == {"b": 0}
+
+
+def test_of_those_that_are_too_many_nothing_is_kept():
+    machine = running("a", "b", "c", size=4)
+    grant(machine, "d", "e", now=3.0, ready=False)
+    assert machine.handle(gang.ResizeAsked(3), 4.0) == [gang.AskAgents(0, 3), gang.ReturnAgents(("d", "e"))]
+    assert machine.spares == {}
+    assert machine.handle(gang.ResizeAsked(3), 5.0) == [gang.AskAgents(0, 3)]
+    smaller = running("a", "b", size=4)
+    grant(smaller, "c", now=3.0, ready=False)
+    assert smaller.handle(gang.ResizeAsked(3), 4.0) == [gang.AskAgents(0, 3)]  # c is to come in yet
+
+
+def test_spares_are_kept_while_a_generation_ends():
+    machine = running("a", "b", "c")
+    grant(machine, "d", now=3.0)
+    machine.handle(gang.Failed("a", 0, KILLED, outside=True), 4.0)
+    assert machine.phase is Phase.REFORMING
+    assert machine.handle(gang.ResizeAsked(3), 4.1) == [gang.AskAgents(0, 3)]
+
+
+@pytest.mark.parametrize(("members", "newcomers", "joined"), [("ab", "c", 1), ("ab", "cd", 1), ("abc", "d", 0)])
+def test_as_many_join_as_there_is_room_for(members: str, newcomers: str, joined: int):
+    machine = running(*members)
+    park = gang.ParkWorkers(0, tuple(members), f"{joined} more joined")
+    assert grant(machine, *newcomers, now=3.0) == ([park] if joined else [])
+
+
+def test_nobody_is_taken_in_before_all_have_begun_nor_twice():
+    machine = ElasticGang(spec(size=4))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    machine.handle(gang.Tick(), 1.0)
+    assert machine.phase is Phase.FORMING
+    assert grant(machine, "c", now=1.1) == started(machine, "a", now=1.2) == []
+    assert started(machine, "b", now=1.3) == [gang.ParkWorkers(0, ("a", "b"), "1 more joined")]
+    assert grant(machine, "d", now=1.4) == []
+
+
+def test_the_layout_gives_the_ranks():
+    machine = running("a", "b")
+    machine.assign_ranks(("b", "a"))
+    assert [machine.rank(name) for name in ("a", "b", "stranger")] == [1, 0, -1]
+
+
+def test_who_failed_as_a_newcomer_is_taken_where_it_cannot_be_done_without_it():
+    machine = grown(reset_limit=None, fruitless_limit=2)
+    assert only(kill(machine, "c", now=5.0)).agent_ids == ("a", "b")
+    machine.handle(gang.MemberLost("b", "gone"), 6.0)
+    assert set(only(close(machine, "a", now=6.0)).agent_ids) == {"a", "c"}
+
+
+def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on():
+    machine = running("a", "b", "c")
+    kill(machine, "a", now=4.0)
+    started(machine, "a", "c", now=5.0)
+    assert machine.handle(gang.Tick(), 13.9) == []
+    drop, stop = machine.handle(gang.Tick(), 14.0)
+    assert drop == gang.DropAgents(("b",), "did not start its worker within 10 s")
+    assert stop == gang.StopWorkers(1, ("a", "c"), 0.0, 0.0, keep=True)
+    start = only(close(machine, "a", "c", now=14.1))
+    assert start.agent_ids == ("a", "c") and start.why == "rank 1: the agent did not start its worker within 10 s"
+
+
+# ---------------------------------------------------------------------------------------------------- commits
+
+
+@pytest.mark.parametrize("step", [0, 1, 20])
+def test_the_newest_commit_counts_from_the_first_step_on(step: int):
+    machine = running("a", "b", "c")
+    committed(machine, step, "b")
+    machine.handle(gang.Persisted("b", step), 3.5)  # and is not read from the store
+    machine.handle(gang.MemberLost("c", "its executor died"), 4.0)
+    assert close(machine, "a", "b") == [
+        gang.Note(f"generation 0 ended at step {step}: rank 2: its executor died"),
+        gang.StartGeneration(1, ("b", "a"), step, ("b",), "rank 2: its executor died"),
+    ]
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step: int):
+    machine = running("a", "b", "c")
+    committed(machine, step, "a", "b")
+    committed(machine, 9, "c")
+    machine.handle(gang.MemberLost("c", "gone"), 4.0)
+    lost = "the commit of step 9 is lost with the agents that held it: the training goes on from step"
+    assert notes(close(machine, "a", "b"))[1:] == [f"{lost} {step}"]
+
+
+def test_where_nothing_is_left_the_run_begins_anew_and_says_so():
+    machine = running("a", "b")
+    committed(machine, 9, "a", "b")
+    actions = [one for name in "ab" for one in machine.handle(gang.MemberLost(name, "gone"), 4.0)]
+    assert notes(actions) == [
+        "generation 0 ended; no agent holds a commit, so the newest checkpoint counts: rank 0: gone"
+    ]
+    again = grant(machine, "c", "d", "e", now=9.0)
+    assert again == [
+        gang.Note(
+            "the commit of step 9 is lost with the agents that held it: the training begins where this run began, "
+            "since there is no checkpoint either"
+        ),
+        gang.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone"),
+    ]
+
+
+def test_a_checkpoint_counts_where_no_agent_holds_a_commit():
+    machine = running("a", "b")
+    committed(machine, 4, "a", "b")
+    machine.handle(gang.Persisted("a", 4), 3.5)
+    actions = [one for name in "ab" for one in machine.handle(gang.MemberLost(name, "gone"), 4.0)]
+    assert notes(actions) == ["generation 0 ended at step 4: rank 0: gone"]
+    assert grant(machine, "c", "d", "e", now=9.0) == [
+        gang.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone", stored=4)
+    ]
+
+
+def test_a_commit_that_is_told_late_takes_nothing_back():
+    machine = running("a", "b", "c")
+    committed(machine, 20, "a")
+    committed(machine, 10, "a")
+    machine.handle(gang.MemberLost("c", "gone"), 4.0)
+    start = only(close(machine, "a", "b"))
+    assert (start.step, start.holders) == (20, ("a",))
+
+
+def test_the_commit_that_a_generation_began_with_is_no_progress():
+    machine = running("a", "b", fruitless_limit=2)
+    committed(machine, 5, "a", "b")
+    kill(machine, "a")
+    kill(machine, "a")
+    assert machine.fruitless == 1
+    committed(machine, 5, "a", "b")
+    (outcome,) = of_kind(kill(machine, "a"), Conclude)
+    assert outcome.reason == f"{KILLED} (2 generations in a row ended without a new commit)"
+    other = running("a", "b", fruitless_limit=2)
+    committed(other, 5, "a", "b")
+    kill(other, "a")
+    kill(other, "a")
+    committed(other, 6, "a", "b")
+    assert other.fruitless == 0 and not of_kind(kill(other, "a"), Conclude)
+
+
+@pytest.mark.parametrize("how", [gang.Committed, gang.Parked])
+@pytest.mark.parametrize(("step", "proves"), [(7, False), (8, True)])
+def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: type, step: int, proves: bool):
+    machine = grown(size=4)
+    grant(machine, "d", now=4.6)
+    assert machine.phase is Phase.PARKING
+    machine.handle(how("b", 1, step), 5.0)
+    machine.handle(gang.Failed("c", 1, KILLED, outside=True), 5.1)
+    assert bool(of_kind(close(machine, "a", "b", "c", now=5.2), Conclude)) == proves
+
+
+def test_standing_still_counts_when_it_was_asked_for():
+    machine = running("a", "b")
+    assert parked(machine, 7, "a", now=3.0) == [] and machine.commits == {"a": -1, "b": -1}
+    grant(machine, "c", now=3.0)
+    assert committed(machine, 6, "a", "b", now=3.1) == []  # nobody stands still yet
+    assert parked(machine, 9, "stranger", now=3.2) == [] and machine.parked is None
+
+
+def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as_is_agreed():
+    machine = running("a", "b")
+    grant(machine, "c", now=3.0)
+    assert parked(machine, 0, "a", now=4.0) == []  # b holds nothing
+    assert machine.handle(gang.Tick(), 4.0 + spec().agree_s - 0.01) == []
+    (stop,) = machine.handle(gang.Tick(), 4.0 + spec().agree_s)
+    assert stop == gang.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
+
+
+# ---------------------------------------------------------------------------------------------------- nodes that go away
+
+
+def test_a_member_that_is_warned_is_named_and_a_stranger_is_not():
+    machine = running("a", "b")
+    assert warned(machine, "b", time_s=40.0) == [gang.Note("rank 1 is about to leave (its node goes)")]
+    assert warned(machine, "stranger", time_s=40.0) == []
+
+
+def test_a_spare_that_nobody_needs_leaves_with_its_warning():
+    machine = running("a", "b")
+    grant(machine, "c", now=2.5, ready=False)
+    assert warned(machine, "c", time_s=40.0) == [gang.ReturnAgents(("c",), "its node goes")]
+    waiting = ElasticGang(spec())
+    waiting.begin(0.0)
+    grant(waiting, "a")
+    assert warned(waiting, "a", time_s=40.0) == [gang.ReturnAgents(("a",), "its node goes")]  # nobody has a state
+    for one in (machine, waiting):
+        assert not one.leaving and not one.drains.warned, "it is remembered"
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int):
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=AT_ONCE_S)
+    actions = parked(machine, step, "a", "b", now=4.0)
+    actions += close(machine, "a", "b", now=4.1)
+    assert of_kind(actions, gang.PersistCommit) == [gang.PersistCommit("a")]
+    assert not of_kind(actions, gang.ReturnAgents)
+
+
+def test_a_checkpoint_that_took_long_makes_the_warned_stand_still_sooner():
+    machine = running("a", "b", size=2)
+    committed(machine, 4, "a", "b")
+    machine.handle(gang.Persisted("a", 4, seconds=8.0), 3.0)
+    warned(machine, "b", time_s=40.0)
+    assert machine.handle(gang.Tick(), 26.9) == []
+    assert of_kind(machine.handle(gang.Tick(), 27.0), gang.ParkWorkers)
+
+
+def alone(step: int = 5) -> ElasticGang:
+    """Three must be there; a, which alone has a commit, waits with d for a third."""
+    machine = running("a", "b", "c", min_size=3)
+    committed(machine, step, "a")
+    for name in "bc":
+        machine.handle(gang.MemberLost(name, "gone"), 4.0)
+    close(machine, "a", now=4.0)
+    grant(machine, "d", now=5.0)
+    assert machine.phase is Phase.WAITING
+    return machine
+
+
+def test_the_last_holder_stays_until_its_commit_is_stored_where_nobody_can_fetch_it_yet():
+    machine = alone()
+    assert warned(machine, "a", time_s=40.0, now=6.0) == [gang.PersistCommit("a")]
+    assert machine.handle(gang.Persisted("a", 5), 7.0) == [gang.ReturnAgents(("a",), "its node goes")]
+
+
+def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetch_it():
+    machine = running("a", "b", min_size=1)
+    warned(machine, "b", time_s=AT_ONCE_S)
+    parked(machine, 9, "b", now=3.5)
+    machine.handle(gang.Tick(), 3.5 + spec().agree_s)  # a was not there in time
+    machine.handle(gang.Persisted("b", 9), 3.9)
+    actions = close(machine, "a", "b", now=4.0)
+    assert not of_kind(actions, gang.ReturnAgents)
+    start = only(actions)
+    assert (start.agent_ids, start.step, start.holders, start.stored) == (("a",), 9, ("b",), -1)
+    grant(machine, "c", now=4.1, ready=False)
+    assert warned(machine, "c", time_s=40.0, now=4.2) == [gang.ReturnAgents(("c",), "its node goes")]  # b is read from
+    machine.handle(gang.MemberLost("a", "gone"), 4.3)
+    assert machine.phase is Phase.WAITING and machine.leaving == {}, "nobody is there who could fetch it"
+
+
+def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched():
+    machine = running("a", "b", "c")
+    warned(machine, "c", time_s=AT_ONCE_S)
+    parked(machine, 9, "c", now=3.5)
+    machine.handle(gang.Tick(), 3.5 + spec().agree_s)
+    assert only(close(machine, "a", "b", "c", now=4.0)).holders == ("c",)
+    machine.handle(gang.Failed("a", 1, KILLED, outside=True), 4.5)
+    assert machine.handle(gang.Persisted("c", 9), 4.6) == [] and machine.phase is Phase.REFORMING
+    start = only(close(machine, "a", "b", now=4.7))
+    assert (start.step, start.holders) == (9, ("c",))
+
+
+def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another_one_is_there():
+    machine = running("a", "b", "c", min_size=1)
+    warned(machine, "c", time_s=AT_ONCE_S)
+    parked(machine, 9, "c", now=3.5)
+    machine.handle(gang.Tick(), 3.5 + spec().agree_s)
+    close(machine, "a", "b", "c", now=4.0)
+    warned(machine, "a", "b", time_s=40.0, now=4.1)
+    grant(machine, "d", now=4.2, ready=False)
+    assert started(machine, "a", "b", now=4.3) == [] and machine.phase is Phase.RUNNING
+    assert machine.handle(gang.Ready("d"), 4.4) == []
+    assert of_kind(grant(machine, "e", now=4.5), gang.ParkWorkers)
+
+
+def test_what_is_stored_and_held_is_taken_from_who_holds_it():
+    """The store may be away."""
+    machine = running("a", "b", min_size=1)
+    warned(machine, "a", time_s=AT_ONCE_S)
+    parked(machine, 6, "a", now=4.0)
+    committed(machine, 6, "b", now=4.0)
+    machine.handle(gang.Persisted("a", 6), 4.1)
+    start = only(close(machine, "a", "b", now=4.2))
+    assert (start.agent_ids, start.step, start.holders, start.stored) == (("b",), 6, ("b",), -1)
+
+
+def test_nobody_is_asked_to_store_for_a_run_that_ends():
+    machine = running("a", "b", size=2)
+    committed(machine, 4, "a", "b")
+    assert of_kind(warned(machine, "a", "b", time_s=40.0), gang.PersistCommit) == [gang.PersistCommit("a")]
+    committed(machine, 6, "a", "b")
+    assert machine.handle(gang.CancelAsked("enough"), 5.0) == [
+        gang.AskAgents(0, 0),
+        gang.StopWorkers(0, ("a", "b"), 2.0, 4.0),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- who is to blame
+
+
+def test_the_surest_word_counts_as_long_as_the_generation_is_ending():
+    machine = running("a", "b", "c")
+    machine.handle(gang.Failed("a", 0, CRASHED), 4.0)
+    assert of_kind(machine.handle(gang.Tick(), 5.0), gang.StopWorkers)
+    for _ in "twice":
+        machine.handle(gang.Failed("b", 0, KILLED, outside=True), 5.1)
+    assert [one.cause for one in machine.failures] == [CRASHED, KILLED]
+    machine.handle(gang.Failed("stranger", 0, "who?", outside=True), 5.2)
+    assert only(close(machine, "a", "b", "c", now=5.3)).why == f"rank 1: {KILLED}"
+
+
+def test_a_stranger_cannot_fail():
+    machine = running("a", "b")
+    assert machine.handle(gang.Failed("stranger", 0, KILLED, outside=True), 3.0) == []
+    assert machine.phase is Phase.RUNNING and not machine.failures
+
+
+@pytest.mark.parametrize(("closed", "why"), [(False, "rank 1: gone"), (True, f"rank 0: {CRASHED}")])
+def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(closed: bool, why: str):
+    machine = running("a", "b", "c")
+    machine.handle(gang.Failed("a", 0, CRASHED), 4.0)
+    machine.handle(gang.Tick(), 5.0)
+    close(machine, *("b" if closed else ""), now=5.1)
+    assert machine.handle(gang.MemberLost("b", "gone"), 5.2) == []
+    assert only(close(machine, "a", "c", now=5.3)).why == why
+
+
+def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing():
+    machine = running("a", "b", "c", reset_limit=0)
+    machine.handle(gang.ResizeAsked(2), 3.0)
+    parked(machine, 5, "a", "b", "c", now=4.0)
+    assert machine.phase is Phase.REFORMING
+    assert machine.handle(gang.MemberLost("c", "gone"), 4.1) == []
+    actions = close(machine, "a", "b", now=4.2)
+    assert notes(actions) == ["generation 0 ended at step 5: resized to 2 workers"]
+    assert only(actions).why == "resized to 2 workers" and machine.resets == 0
+
+
+def test_an_agent_that_goes_when_its_worker_has_ended_well_stops_nobody():
+    machine = running("a", "b")
+    machine.handle(gang.Finished("a", 0), 3.0)
+    close(machine, "a", now=3.1)
+    assert machine.handle(gang.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
+
+
+def test_of_those_that_do_not_report_their_end_it_is_said():
+    machine = running("a", "b", "c")
+    machine.handle(gang.Failed("a", 0, CRASHED), 3.0)
+    machine.handle(gang.Tick(), 4.0)
+    close(machine, "a", "b", now=4.1)
+    assert machine.handle(gang.Tick(), 3.9 + END_S) == []
+    actions = machine.handle(gang.Tick(), 4.0 + END_S)
+    assert only(actions).why == "rank 2: the agent did not report its worker's end in time"
+
+
+def test_a_process_that_the_system_holds_is_named_before_those_behind_it():
+    machine = running("a", "b", progress_timeout_s=2.0)
+    machine.handle(gang.Stepped("a", 0, 5), 3.0)
+    machine.handle(gang.Stepped("b", 0, 6, stopped=True), 3.0)
+    assert machine.handle(gang.Tick(), 5.0) == []
+    assert of_kind(machine.handle(gang.Tick(), 5.1), gang.StopWorkers) == [
+        gang.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True, dump=True)
+    ]
+    assert only(close(machine, "a", "b", now=5.2)).why == "rank 1: no step for 2 s; its process is stopped"
+
+
+def test_where_all_stand_still_nobody_is_behind():
+    machine = running("a", "b", progress_timeout_s=5.0)
+    for name in "ab":
+        machine.handle(gang.Stepped(name, 0, 3), 3.0)
+    machine.handle(gang.Tick(), 8.1)
+    assert only(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; all stand still"
+
+
+def test_a_step_counts_from_when_it_was_made():
+    machine = running("a", "b", progress_timeout_s=5.0)
+    machine.handle(gang.Stepped("a", 0, 3, age_s=2.0), 5.0)
+    assert machine.handle(gang.Tick(), 8.0) == []
+    assert of_kind(machine.handle(gang.Tick(), 8.1), gang.StopWorkers)
+
+
+def test_nobody_is_called_slow_while_all_are_about_to_stand_still():
+    machine = running("a", "b", "c")
+    machine.handle(gang.ResizeAsked(2), 2.5)
+    assert machine.phase is Phase.PARKING
+    for second in range(20):
+        for name, step in (("a", second), ("b", second - 1), ("c", second)):
+            assert machine.handle(gang.Stepped(name, 0, max(0, step)), 3.0 + second) == []
+
+
+# ---------------------------------------------------------------------------------------------------- hosts and newcomers
+
+
+def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures():
+    machine, said = running("a", "b", min_size=1, host_failure_limit=2, cooldown_s=15), list[str]()
+    for attempt in range(2):
+        committed(machine, attempt, "a", "b")
+        actions = kill(machine, "b", now=4.0 + attempt)
+        said += [text for text in notes(actions) if "aside" in text]
+    assert said == ["host host-b is set aside for 15 s: 2 failures"] and only(actions).agent_ids == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("event", "again"),
+    [
+        (gang.Failed("c", 1, KILLED, outside=True), "; it may try again in 60 s"),
+        (gang.MemberLost("c", KILLED), ""),
+    ],
+)
+def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again(event: gang.Event, again: str):
+    machine = grown(host_failure_limit=1)
+    machine.handle(event, 5.0)
+    assert notes(close(machine, "a", "b", "c", now=5.1)) == [
+        "a newcomer on host-c failed before the first commit with it, and the group goes on as it was before: "
+        f"{KILLED}{again}",
+        "host host-c is set aside for 60 s: 1 failures",
+        f"generation 1 ended at step 7: rank 2: {KILLED}",
+    ]
+
+
+def test_growth_that_does_no_good_is_said():
+    machine = grown(fruitless_limit=1, reset_limit=None)
+    assert notes(kill(machine, "a", now=5.0))[0] == (
+        "no generation with the newcomers has come to a commit, and the group goes on as it was before; they may try "
+        f"again later: {KILLED}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"reset_limit": 0}, "the reset limit of 0 is reached"),
+        ({"fruitless_limit": 1}, "1 generations in a row ended without a new commit"),
+    ],
+)
+def test_the_end_by_a_limit_names_who_failed_and_the_limit(limits: dict[str, int], why: str):
+    (outcome,) = of_kind(kill(running("a", "b", **limits), "b"), Conclude)
+    assert outcome == Conclude(Phase.FAILED, "worker", f"{KILLED} ({why})", "b", 1)
+
+
+# ---------------------------------------------------------------------------------------------------- the store, and the end
+
+
+def test_a_store_that_does_not_come_back_ends_the_run_with_its_word():
+    machine = running("a", "b", min_workers_timeout_s=100)
+    away = "the store could not be read: nobody answers"
+    said = notes(store_fails(machine, 3.0))
+    assert said[0] == f"the store does not answer; the run waits for it, at most 100 s: {away}"
+    machine.handle(gang.Tick(), 5.0)
+    assert notes(store_fails(machine, 102.9))[0].startswith("generation 1 ended"), "it is said once"
+    machine.handle(gang.Tick(), 103.0)
+    (outcome,) = of_kind(store_fails(machine, 103.0), Conclude)
+    reason = f"the store did not answer for 100 s (min_workers_timeout): {away}"
+    assert outcome == Conclude(Phase.FAILED, "storage", reason, "a", 0)
+
+
+def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time():
+    machine = running("a", "b")
+    store_fails(machine, 3.0)
+    machine.handle(gang.Tick(), 5.0)
+    committed(machine, 1, "a", "b", now=6.0)
+    assert notes(store_fails(machine, 7.0))[0].startswith("the store does not answer")
+    assert machine.handle(gang.Tick(), 8.9) == []
+    assert of_kind(machine.handle(gang.Tick(), 9.0), gang.StartGeneration)
+
+
+def test_generations_are_counted():
+    machine = running("a", "b", fruitless_limit=9, host_failure_limit=9)
+    for generation in range(3):
+        actions = kill(machine, "a")
+        assert notes(actions)[0].startswith(f"generation {generation} ended")
+        assert only(actions).generation == generation + 1
+
+
+def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first():
+    machine = running("a", "b")
+    grant(machine, "c", now=3.0, ready=False)
+    stop = gang.StopWorkers(0, ("a", "b"), 2.0, 4.0)
+    assert machine.handle(gang.CancelAsked("enough"), 4.0) == [gang.AskAgents(0, 0), gang.ReturnAgents(("c",)), stop]
+    assert machine.spares == {}
+    assert grant(machine, "d", now=4.1) == [gang.ReturnAgents(("d",))]
+    machine.handle(gang.Closed("a", 0), 4.2)
+    assert machine.handle(gang.MemberLost("b", "gone"), 4.3) == [
+        gang.ReturnAgents(("a",)),
+        Conclude(Phase.CANCELLED, "cancelled", "enough"),
+    ]
