@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
+from benchmarks import light_agents
 from benchmarks.figures import Report, measured
 from benchmarks.options import Options
 
 AGENTS = 1024
-BEATS_S = 0.25  # of each agent: 4 096 heartbeats a second in all
 BEATING_S = 8.0
 SETTLING_S, SETTLED_SHARE, SETTLING_MOST_S = 0.5, 0.5, 60.0  # heartbeats alone take a fifth of a core
 
@@ -130,8 +130,9 @@ class _Backend:
         if self._process is None:
             context = multiprocessing.get_context("spawn")
             args = (msgspec.msgpack.encode(bootstrap), count, self._theirs)
-            self._process = context.Process(target=agents, args=args, daemon=True)
+            self._process = context.Process(target=light_agents.run, args=args, daemon=True)
             self._process.start()
+            self._theirs.close()  # where that process ends early, waiting ends, too
 
     def wait(self) -> dict[str, float]:
         if not self._ours.poll(120):
@@ -162,82 +163,3 @@ class _Backend:
 
     def close(self) -> None:
         """Ended by ``end``."""
-
-
-def agents(data: bytes, count: int, pipe: Connection) -> None:
-    """The other process: connect all, tell when that began, when the last had registered and had its assignment; beat."""
-    import asyncio
-
-    from hopsml.cluster.agent import decode_bootstrap
-
-    asyncio.run(_agents(decode_bootstrap(data), count, pipe))
-
-
-async def _agents(bootstrap: Any, count: int, pipe: Connection) -> None:
-    import asyncio
-
-    from hopsml.cluster import protocol
-    from tools.simulated_agent import client_tls, connected, hello
-
-    tls = client_tls(bootstrap.certificate)
-    registered: list[float] = []
-    assigned: list[float] = []
-    beat = protocol.encode(protocol.Heartbeat())
-    connecting = time.monotonic()
-
-    async def one(index: int) -> None:
-        async with connected(bootstrap.addresses[0], bootstrap.certificate, bootstrap.token, tls) as connection:
-            greeting = hello(bootstrap.ask, index)
-            await connection.send(protocol.encode(greeting))
-            assert isinstance(protocol.decode_for_agent(await connection.recv(decode=False)), protocol.Welcome)
-            registered.append(time.monotonic())
-            await connection.send(protocol.encode(_figures(greeting)))
-            launched = asyncio.Event()
-            receiving = asyncio.create_task(_obey(connection, launched))
-            await launched.wait()
-            assigned.append(time.monotonic())
-            if len(assigned) == count:
-                times = {"connecting": connecting, "registered": max(registered), "assigned": max(assigned)}
-                pipe.send(json.dumps(times))
-            while not receiving.done():
-                await asyncio.sleep(BEATS_S)
-                await connection.send(beat)
-
-    await asyncio.gather(*(one(index) for index in range(count)))
-
-
-def _figures(greeting: Any) -> Any:
-    """What an agent in good health has measured of itself."""
-    from hopsml.cluster import protocol
-
-    return protocol.PreflightFacts(
-        clock=time.time(),
-        host=greeting.host,
-        door=4000,
-        folder="/scratch",
-        open_files=65536,
-        stack_mb=8.0,
-        shared_memory_mb=8192.0,
-        disk_mb=50_000.0,
-        write_mb_s=200.0,
-        disk_problem="",
-        versions={"python": "3.11", "hopsml": "1", "tensorflow": "2.21.0", "keras": "3", "numpy": "2"},
-        core_mb_s=1500.0,
-    )
-
-
-async def _obey(connection: Any, launched: Any) -> None:
-    """Say when the assignment is there; answer what the preflight asks."""
-    from websockets.exceptions import ConnectionClosed
-
-    from hopsml.cluster import protocol
-
-    while True:
-        try:
-            message = protocol.decode_for_agent(await connection.recv(decode=False))
-        except ConnectionClosed:
-            return
-        if isinstance(message, protocol.Launch):
-            launched.set()
-        elif isinstance(message, protocol.ProbePeer):
-            await connection.send(protocol.encode(protocol.PeerProbed(message.agent_id, mb_s=900.0)))

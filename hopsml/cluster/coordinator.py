@@ -204,7 +204,7 @@ class Coordinator:
     async def _watch_executors(self) -> None:
         """What idle agents keep others from, and which executors go away: slower answers, so asked for separately."""
         while True:
-            idle = bool(self.pool.idle())
+            idle = bool(self.pool.agents.idle_count)
             tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
             self._others_wait, going = (
                 await asyncio.to_thread(self._look, idle, tasks) if tasks or self.runs else (False, {})

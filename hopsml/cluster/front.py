@@ -15,7 +15,7 @@ import resource
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 SHOW_S = 10.0  # to show the token, from the moment of being accepted: TLS and all
@@ -63,11 +63,13 @@ class Stranger:
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-def to_cut(strangers: list[Stranger], limits: Limits) -> Stranger | None:
+def to_cut(strangers: Collection[Stranger], limits: Limits) -> Stranger | None:
     """Who has to go, if anybody: of the address with most of them the oldest that has had its time. The oldest come first.
 
     Where there is room, only of an address that has more than its share. Pure.
     """
+    if len(strangers) < limits.strangers and len(strangers) <= limits.of_one_peer:
+        return None  # wherever they come from, so that a group that joins is not counted anew for each of its agents
     there = [each for each in strangers if not each.was_cut]
     peers = Counter(each.peer for each in there)
     if not peers:
@@ -89,7 +91,7 @@ class Front:
     ) -> None:
         self._make, self._tls, self._refuse = make, tls, refuse
         self._loop = asyncio.get_running_loop()
-        self._strangers: list[Stranger] = []
+        self._strangers: dict[Stranger, None] = {}  # in the order of coming
         self._tasks: set[asyncio.Task[None]] = set()
         self._resting: asyncio.TimerHandle | None = None
         self._is_open = False
@@ -191,7 +193,7 @@ class Front:
         connection.setblocking(False)
         stranger = Stranger(connection, peer, lambda: self._left(stranger))
         stranger.deadline = self._loop.call_later(SHOW_S, self._too_late, stranger)
-        self._strangers.append(stranger)
+        self._strangers[stranger] = None
         task = self._loop.create_task(self._greet(stranger))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -220,8 +222,7 @@ class Front:
     def _left(self, stranger: Stranger) -> None:
         if stranger.deadline is not None:
             stranger.deadline.cancel()
-        if stranger in self._strangers:
-            self._strangers.remove(stranger)
+        self._strangers.pop(stranger, None)
 
 
 def with_streams(

@@ -8,7 +8,9 @@ other Spark jobs of the application wait for a slot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from hopsml.cluster.roster import Agent, Roster
 
 RETRY_MOST_S = 60.0
 ASIDE = ""  # in place of a run: agents whose slots are not good enough
@@ -49,20 +51,11 @@ Action = Grant | Submit | DismissAgents | CancelAsk
 
 
 @dataclass
-class _Agent:
-    slot: tuple[int, int]
-    executor_id: str
-    run_id: str | None = None
-    idle_since: float = 0.0
-    leaving: str = ""  # why it is going away: another one may be asked for
-
-
-@dataclass
 class Pool:
     """The agents of one application and the runs that want some; each method is one event."""
 
     keep_warm_s: float = 10.0
-    agents: dict[str, _Agent] = field(default_factory=dict)
+    agents: Roster = field(default_factory=Roster)
     demands: dict[str, int] = field(default_factory=dict)  # run -> wanted; insertion order is the queue
     most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
     refused: dict[str, int] = field(default_factory=dict)  # run -> agents that were set aside for it
@@ -94,7 +87,7 @@ class Pool:
         """An agent is there. ``slot`` is (ask, index): a Spark retry of a lost agent comes with the old one's."""
         self.expected.discard(slot)
         self.failures, self.retry_at = 0, None
-        self.agents[agent_id] = _Agent(slot, executor_id, idle_since=now)
+        self.agents.put(agent_id, Agent(slot, executor_id, idle_since=now))
         return self.serve(now)
 
     def lost(self, agent_id: str, returns: bool) -> None:
@@ -103,7 +96,7 @@ class Pool:
         ``serve`` says what follows, once its run knows: one that ends by it must not give it back, nor one that has not
         heard of it be granted another.
         """
-        agent = self.agents.pop(agent_id, None)
+        agent = self.agents.pop(agent_id)
         if agent is not None and returns:
             self.expected.add(agent.slot)
 
@@ -126,25 +119,25 @@ class Pool:
         for agent_id in agent_ids:
             agent = self.agents.get(agent_id)
             if agent is not None:
-                agent.run_id, agent.idle_since = None, now
+                self.agents.put(agent_id, replace(agent, run_id=None, idle_since=now))
                 gone += self.dismiss((agent_id,), agent.leaving) if agent.leaving else []
         return gone + self.serve(now)
 
     def leaves(self, agent_id: str, reason: str) -> None:
         """An agent that a run holds is going away; ``serve`` finds a successor for it, once the run knows."""
         if agent := self.agents.get(agent_id):
-            agent.leaving = reason
+            self.agents.put(agent_id, replace(agent, leaving=reason))
 
     def dismiss(self, agent_ids: tuple[str, ...], reason: str) -> list[Action]:
         """These agents shall end, for instance because their node goes away."""
-        known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id, None) is not None)
+        known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id) is not None)
         return [DismissAgents(known, reason)] if known else []
 
     def set_aside(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
         """A run refuses these; nobody shall have them, but they stay: the cluster cannot give the same slots again."""
         for agent_id in agent_ids:
             if agent := self.agents.get(agent_id):
-                agent.run_id = ASIDE
+                self.agents.put(agent_id, replace(agent, run_id=ASIDE))
         self.refused[run_id] = self.refused.get(run_id, 0) + len(agent_ids)
         return self.serve(now)
 
@@ -162,40 +155,31 @@ class Pool:
         if self.demands:
             return []
         patience = 0.0 if others_wait else self.keep_warm_s
-        tired = tuple(
-            agent_id
-            for agent_id, agent in self.agents.items()
-            if self._idle(agent) and now - agent.idle_since >= patience
-        )
+        tired = tuple(one for one in self.idle() if now - self.agents[one].idle_since >= patience)
         if not tired:
             return []
         for agent_id in tired:
-            del self.agents[agent_id]
+            self.agents.pop(agent_id)
         reason = "another job waits for the slot" if others_wait else f"idle for {self.keep_warm_s:g} s"
         return [DismissAgents(tired, reason)]
 
     # -------------------------------------------------------------------------------- rules
 
-    @staticmethod
-    def _idle(agent: _Agent) -> bool:
-        return agent.run_id is None and not agent.leaving
-
     def idle(self) -> list[str]:
         """Agents that no run holds."""
-        return [agent_id for agent_id, agent in self.agents.items() if self._idle(agent)]
+        return self.agents.idle()
 
     def serve(self, now: float) -> list[Action]:
         """Grant what is there, in order; ask for what is lacking."""
         actions: list[Action] = []
         for run_id, wanted in list(self.demands.items()):
-            idle = self._spread(self.idle())
-            if len(idle) < wanted:
+            if self.agents.idle_count < wanted:
                 break  # strict order: a small run that overtook for ever would starve a large one
             del self.demands[run_id]
-            actions.append(self._grant(run_id, idle[: max(wanted, self._room(run_id))]))
+            actions.append(self._grant(run_id, max(wanted, self._room(run_id))))
         if not self.demands:
             actions += self._serve_growth()
-        missing = -len(self.idle()) - len(self.expected)
+        missing = -self.agents.idle_count - len(self.expected)
         needed = sum(self.demands.values()) + missing
         wanted = self._wanted() + missing if self.retry_at is None else needed
         if not self.singly:  # all in one ask: Spark then spreads them over its executors
@@ -208,20 +192,19 @@ class Pool:
     def _serve_growth(self) -> list[Action]:
         grants: list[Action] = []
         for run_id in self.most:
-            idle = self._spread(self.idle())[: self._room(run_id)]
-            if idle:
-                grants.append(self._grant(run_id, idle))
+            if self.agents.idle_count and (room := self._room(run_id)):
+                grants.append(self._grant(run_id, room))
         return grants
 
-    def _grant(self, run_id: str, agent_ids: list[str]) -> Grant:
+    def _grant(self, run_id: str, most: int) -> Grant:
+        agent_ids = self._spread(self.idle())[:most]
         for agent_id in agent_ids:
-            self.agents[agent_id].run_id = run_id
+            self.agents.put(agent_id, replace(self.agents[agent_id], run_id=run_id))
         return Grant(run_id, tuple(agent_ids))
 
     def _room(self, run_id: str) -> int:
         """How many more agents a run would take."""
-        held = sum(agent.run_id == run_id and not agent.leaving for agent in self.agents.values())
-        most = self.most.get(run_id, 0)
+        most, held = self.most.get(run_id, 0), self.agents.staying(run_id)
         # After as many refusals as it has workers others will hardly be better: not asked for without end.
         return max(0, most - held - max(0, self.refused.get(run_id, 0) - most))
 
@@ -238,7 +221,7 @@ class Pool:
 
     def _cancel_surplus(self) -> list[Action]:
         """Asks that nobody wants and of which no agent has come; one that has come is dismissed when idle."""
-        surplus = len(self.expected) - max(0, self._wanted() - len(self.idle()))
+        surplus = len(self.expected) - max(0, self._wanted() - self.agents.idle_count)
         alive = {agent.slot[0] for agent in self.agents.values()}
         cancelled: list[Action] = []
         for ask in sorted({ask for ask, _ in self.expected} - alive, reverse=True):

@@ -17,9 +17,9 @@ def waiting_text(run: ActiveRun, pool: Pool) -> str:
     if isinstance(run.gang, ElasticGang):
         there, wanted = len(run.gang.spares), f"at least {run.request.spec.minimum}"
     elif isinstance(run.gang, IndependentGang):
-        there, wanted = len(pool.idle()), "1 or more"
+        there, wanted = pool.agents.idle_count, "1 or more"
     else:
-        there, wanted = min(len(pool.idle()), run.state.size), str(run.state.size)
+        there, wanted = min(pool.agents.idle_count, run.state.size), str(run.state.size)
     return f"waiting for executors: {there} of {wanted} agents there"
 
 
@@ -33,7 +33,7 @@ def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend,
         )
     held = [f"{run_id} holds some" for run_id in others]
     reasons = [backend.why_missing(ask) for ask in sorted({ask for ask, _ in pool.expected})]
-    there = len(pool.idle())
+    there = pool.agents.idle_count
     why = [*reasons, *held] or [
         "those that were asked for have ended, and no other is on its way; see the driver's log"
     ]

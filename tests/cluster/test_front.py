@@ -24,6 +24,7 @@ from tests.cluster.backend_contract import submit
 from tests.cluster.simulated import client_tls
 from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import store
+from tests.operations import operations
 
 pytestmark = pytest.mark.fast
 __all__ = ["store"]
@@ -53,6 +54,12 @@ def test_who_goes_when_there_are_too_many() -> None:
         young[2].looks += 1
         assert to_cut(young, limits) is young[2]  # too many of one address, though there is room
     assert to_cut([], limits) is None
+
+
+def test_a_group_that_joins_from_one_host_is_not_counted_anew_for_each_of_its_agents() -> None:
+    limits = Limits(strangers=64, of_one_peer=48, descriptors=100)
+    with strangers(*[("a", 0)] * 48) as many:
+        assert operations(lambda: to_cut(many, limits)) < 1.5 * operations(lambda: to_cut(many[:1], limits))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.pool import CancelAsk, DismissAgents, Grant, Pool, Submit
+from tests.operations import operations
 
 pytestmark = pytest.mark.fast
 
@@ -127,6 +128,23 @@ def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(scrip
         first = next(iter(pool.demands.values()), None)
         assert first is None or len(pool.idle()) < first
         assert len(pool.idle()) + len(pool.expected) >= sum(pool.demands.values())
+
+
+def gather(size: int, most: int | None = None) -> None:
+    """A run that gets its agents when all have come, or, where it may grow, one after the other; then all are lost."""
+    pool = Pool()
+    pool.demand("r", 1 if most else size, 0.0, most)
+    granted = [action for n in range(size) for action in pool.connected(f"a{n}", (1, n), f"e{n}", 1.0)]
+    assert sum(len(action.agent_ids) for action in granted if isinstance(action, Grant)) == size
+    for n in range(size):
+        pool.lost(f"a{n}", returns=True)
+        assert pool.serve(2.0) == []
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(grows: bool) -> None:
+    most = (256, 64) if grows else (None, None)
+    assert operations(lambda: gather(256, most[0])) < 4.5 * operations(lambda: gather(64, most[1]))
 
 
 # ---------------------------------------------------------------------------------------------------- groups that grow

@@ -5,6 +5,9 @@
 A run with "warn" gets its agents at once, and notes when something is found. One with "enforce" waits for the figures,
 for ``FIGURES_S`` at most: they come while the agents import the framework. A slot that fails is set aside, not given
 back: its agent stays where it is, so that the cluster cannot offer the same slot again.
+
+A judgement compares all members of a run, so it is not made for each piece of news: of agents that wait when the last
+of what they wait for is there, of a large group that trains already at the next tick.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from hopsml.cluster.preflight import rules
 from hopsml.cluster.preflight.rules import Fault, Limits
 from hopsml.cluster.protocol import PeerProbed, PreflightFacts
 
+Pair = tuple[str, str]  # who asks, and whom
 Mode = Literal["off", "warn", "enforce"]
 MODES: tuple[Mode, ...] = ("off", "warn", "enforce")
 FIGURES_S = 10.0
+SMALL = 64  # members; so few, when nobody waits, are judged with each piece of news: a short run shall hear of it
 
 
 @dataclass(frozen=True)
@@ -81,11 +86,24 @@ class _Group:
     mode: Mode
     size: int
     whole: bool  # all at once, or none
-    waiting: list[str] = field(default_factory=list)
-    passed: list[str] = field(default_factory=list)
-    aside: list[str] = field(default_factory=list)
+    waiting: dict[str, None] = field(default_factory=dict)  # these three in the order of their coming
+    passed: dict[str, None] = field(default_factory=dict)
+    aside: dict[str, None] = field(default_factory=dict)
     told: set[tuple[str, str]] = field(default_factory=set)  # agent (or host) and rule that were noted
     deadline: float = 0.0
+    silent: set[str] = field(default_factory=set)  # of those that wait: whose figures are not there
+    meeting: set[Pair] = field(default_factory=set)  # exchanges that are waited for
+    has_news: bool = False  # for the next tick
+
+    def has(self, agent_ids: Iterable[str]) -> bool:
+        """Whether one of these takes part, or may."""
+        return any(one in self.passed or one in self.waiting for one in agent_ids)
+
+    def forget(self, agent_id: str) -> None:
+        """It is gone."""
+        for members in (self.waiting, self.passed, self.aside):
+            members.pop(agent_id, None)
+        self.silent.discard(agent_id)
 
 
 @dataclass
@@ -96,7 +114,8 @@ class Gate:
     facts: dict[str, PreflightFacts] = field(default_factory=dict)
     own: dict[str, list[Fault]] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
-    probes: dict[tuple[str, str], PeerProbed | None] = field(default_factory=dict)  # None: on its way
+    probes: dict[Pair, PeerProbed | None] = field(default_factory=dict)  # None: on its way
+    peers: dict[str, set[str]] = field(default_factory=dict)  # with whom there is a probe
     groups: dict[str, _Group] = field(default_factory=dict)
 
     # -------------------------------------------------------------------------------- events
@@ -112,9 +131,10 @@ class Gate:
         if group is None:
             return [Pass(run_id, agent_ids)]
         if group.mode == "warn":
-            group.passed += agent_ids
-            return [Pass(run_id, agent_ids), *self._advance(run_id, now)]
-        group.waiting += agent_ids
+            group.passed |= dict.fromkeys(agent_ids)
+            return [Pass(run_id, agent_ids), *self._news(agent_ids, now)]
+        group.waiting |= dict.fromkeys(agent_ids)
+        group.silent.update(one for one in agent_ids if one not in self.facts)
         group.deadline = now + FIGURES_S
         return self._advance(run_id, now)
 
@@ -122,34 +142,43 @@ class Gate:
         """An agent's figures. ``place``: what people call it; ``received``: the driver's clock, since the epoch."""
         self.facts[agent_id], self.places[agent_id] = facts, place
         self.own[agent_id] = rules.own_faults(facts, received, self.limits)
-        return self._about((agent_id,), now)
+        for group in self.groups.values():
+            group.silent.discard(agent_id)
+        return self._news((agent_id,), now)
 
     def probed(self, agent_id: str, result: PeerProbed, now: float) -> list[Action]:
-        """What came of an exchange. One that went well is news only for a run that waits for it.
-
-        Else a thousand members, each with its own good news, would be compared with all others a thousand times.
-        """
-        if (agent_id, result.agent_id) not in self.probes:
+        """What came of an exchange. One that went well is news only for a run that waits for it."""
+        pair = (agent_id, result.agent_id)
+        if pair not in self.probes:
             return []
-        self.probes[agent_id, result.agent_id] = result
-        waited_for = not rules.exchange_failed(result, self.limits)
-        return self._about((agent_id, result.agent_id), now, waited_for)
+        self.probes[pair] = result
+        for group in self.groups.values():
+            group.meeting.discard(pair)
+        return self._news(pair, now, waited_for=not rules.exchange_failed(result, self.limits))
 
     def left(self, agent_id: str, now: float) -> list[Action]:
         """An agent is gone."""
         for table in (self.facts, self.own, self.places):
             table.pop(agent_id, None)
-        self.probes = {pair: probe for pair, probe in self.probes.items() if agent_id not in pair}
+        met: set[Pair] = set()
+        for other in self.peers.pop(agent_id, ()):
+            self.peers[other].discard(agent_id)
+            met |= {(agent_id, other), (other, agent_id)}
+        for pair in met:
+            self.probes.pop(pair, None)
         actions: list[Action] = []
         for run_id, group in self.groups.items():
-            if agent_id in group.waiting and group.whole:
-                others = tuple(one for one in group.waiting if one != agent_id)
-                group.waiting = []
-                actions.append(AskAgain(run_id, others, group.size))
-            for members in (group.waiting, group.passed, group.aside):
-                if agent_id in members:
-                    members.remove(agent_id)
-            actions += self._advance(run_id, now)
+            concerned = group.has((agent_id,))
+            broken = group.whole and agent_id in group.waiting
+            group.forget(agent_id)
+            group.meeting -= met
+            if broken:
+                actions.append(AskAgain(run_id, tuple(group.waiting), group.size))
+                group.waiting.clear()
+                group.silent.clear()
+                group.meeting.clear()
+            if concerned:
+                actions += self._heard(run_id, group, now)
         return actions
 
     def ended(self, run_id: str) -> tuple[str, ...]:
@@ -160,29 +189,44 @@ class Gate:
     def returned(self, agent_ids: Iterable[str]) -> None:
         """Runs have given these back while they go on."""
         for group in self.groups.values():
-            group.passed = [one for one in group.passed if one not in set(agent_ids)]
+            for one in agent_ids:
+                group.passed.pop(one, None)
 
     def tick(self, now: float) -> list[Action]:
         """Time passes."""
-        due = [run_id for run_id, group in self.groups.items() if group.waiting and now >= group.deadline]
+        due = [
+            run_id
+            for run_id, group in self.groups.items()
+            if group.has_news or (group.waiting and now >= group.deadline)
+        ]
         return [action for run_id in due for action in self._advance(run_id, now)]
 
     # -------------------------------------------------------------------------------- rules
 
-    def _about(self, agent_ids: tuple[str, ...], now: float, waited_for: bool = False) -> list[Action]:
-        """``waited_for``: it matters to runs alone that still wait."""
+    def _news(self, agent_ids: Iterable[str], now: float, waited_for: bool = False) -> list[Action]:
+        """Something is known of these; ``waited_for``: it matters to runs alone that still wait."""
         concerned = [
-            run_id
+            (run_id, group)
             for run_id, group in self.groups.items()
-            if (group.waiting or not waited_for) and {*group.waiting, *group.passed} & set(agent_ids)
+            if (group.waiting or not waited_for) and group.has(agent_ids)
         ]
-        return [action for run_id in concerned for action in self._advance(run_id, now)]
+        return [action for run_id, group in concerned for action in self._heard(run_id, group, now)]
+
+    def _heard(self, run_id: str, group: _Group, now: float) -> list[Action]:
+        """Judge at once where it is time to, or else later."""
+        if group.waiting:
+            is_due = not group.silent and not group.meeting
+        else:
+            is_due = len(group.passed) <= SMALL
+            group.has_news = True
+        return self._advance(run_id, now) if is_due else []
 
     def _advance(self, run_id: str, now: float) -> list[Action]:
         group = self.groups[run_id]
+        group.has_news = False
         members = [*group.passed, *group.waiting]
         late = now >= group.deadline
-        if any(one not in self.facts for one in group.waiting) and not late:
+        if group.silent and not late:
             return []
         known = {one: self.facts[one] for one in members if one in self.facts}
         faults = {one: list(self.own[one]) for one in known if self.own[one]}
@@ -194,15 +238,17 @@ class Gate:
         for one, more in [item for found in compared for item in found.items()]:
             faults.setdefault(one, []).extend(more)
         actions, pairs = self._exchange([one for one in known if one not in faults])
-        pending = [pair for pair in pairs if self.probes[pair] is None and set(pair) & set(group.waiting)]
-        if pending and not late:
+        group.meeting = {
+            pair for pair in pairs if self.probes[pair] is None and not group.waiting.keys().isdisjoint(pair)
+        }
+        if group.meeting and not late:
             return actions
         done = [(asker, probe) for asker, peer in pairs if (probe := self.probes[asker, peer]) is not None]
         for one, more in rules.pair_faults(done, self._name, self.limits).items():
             faults.setdefault(one, []).extend(more)
         return actions + self._conclude(run_id, group, faults)
 
-    def _exchange(self, members: list[str]) -> tuple[list[Action], list[tuple[str, str]]]:
+    def _exchange(self, members: list[str]) -> tuple[list[Action], list[Pair]]:
         """The neighbours in the ring of these members, and what must be done so that each pair has met once."""
         ring = sorted(members, key=lambda one: (host_key(self.facts[one].host), self.facts[one].door))
         wanted = [(one, ring[number - 1]) for number, one in enumerate(ring)] if len(ring) > 1 else []
@@ -215,6 +261,8 @@ class Gate:
             pairs.append(pair)
             if pair not in self.probes:
                 self.probes[pair] = None
+                self.peers.setdefault(one, set()).add(other)
+                self.peers.setdefault(other, set()).add(one)
                 facts = self.facts[pair[1]]
                 host = f"[{facts.host}]" if ":" in facts.host else facts.host
                 actions.append(Probe(pair[0], pair[1], f"{host}:{facts.door}"))
@@ -238,9 +286,11 @@ class Gate:
             return actions
         bad = tuple(one for one in group.waiting if one in faults)
         good = tuple(one for one in group.waiting if one not in faults)
-        group.waiting = []
+        group.waiting.clear()
+        group.silent.clear()
+        group.meeting.clear()
         if bad:
-            group.aside += bad
+            group.aside |= dict.fromkeys(bad)
             actions.append(SetAside(run_id, bad))
         if bad and len(group.aside) > group.size and not group.passed and (group.whole or not good):
             why = f"{len(group.aside)} slots failed the preflight (preflight='enforce'), the last one: "
@@ -248,7 +298,7 @@ class Gate:
         elif bad and group.whole:
             actions.append(AskAgain(run_id, good, group.size))
         elif good:
-            group.passed += good
+            group.passed |= dict.fromkeys(good)
             actions.append(Pass(run_id, good))
         return actions
 

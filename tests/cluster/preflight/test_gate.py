@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.preflight import rules
-from hopsml.cluster.preflight.gate import FIGURES_S, AskAgain, Gate, Mode, Pass, Probe, Refuse, SetAside, Warn
+from hopsml.cluster.preflight.gate import FIGURES_S, SMALL, AskAgain, Gate, Mode, Pass, Probe, Refuse, SetAside, Warn
 from hopsml.cluster.protocol import PeerProbed
 from tests.cluster.preflight.test_rules import with_
+from tests.operations import operations
 
 pytestmark = pytest.mark.fast
 NOW = 10.0
@@ -69,6 +70,45 @@ def test_good_news_of_many_members_are_not_each_compared_with_all(monkeypatch) -
     assert compared == []
     (warning,) = found.probed(probes[-1].agent_id, PeerProbed(probes[-1].peer, 0.0, "no route"), NOW)
     assert isinstance(warning, Warn) and "no route" in warning.text
+
+
+def join(mode: Mode, size: int) -> None:
+    """A group of which each member's figures come after the grant, and each exchange goes well; then all leave."""
+    found, members = gate(mode, size), tuple(f"a{number}" for number in range(size))
+    actions = found.granted("run", members, NOW)
+    for one in members:
+        actions += tell(found, one)
+    actions += found.tick(NOW + 0.25)
+    assert len([action for action in actions if isinstance(action, Probe)]) == size
+    actions += answer(found, actions) + found.tick(NOW + 0.5)
+    assert [action for action in actions if not isinstance(action, Probe)] == [Pass("run", members)]
+    for one in members:
+        found.left(one, NOW + 1)
+    assert not (found.facts or found.probes or any(found.peers.values()))
+
+
+@pytest.mark.parametrize("mode", ["warn", "enforce"])
+def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(mode: Mode) -> None:
+    assert operations(lambda: join(mode, 384)) < 4.5 * operations(lambda: join(mode, 96))
+
+
+def test_a_large_group_is_warned_of_at_the_next_tick() -> None:
+    found, members = gate("warn", SMALL + 1), tuple(f"a{number}" for number in range(SMALL + 1))
+    assert found.granted("run", members, NOW) == [Pass("run", members)]
+    assert tell(found, "a1", open_files=100) == tell(found, "a2", open_files=100) == []
+    assert [action.text[:37] for action in found.tick(NOW + 0.25) if isinstance(action, Warn)] == [
+        "preflight: the slot of a1: open-file ", "preflight: the slot of a2: open-file "
+    ]  # fmt: skip
+    assert found.tick(NOW + 0.5) == []
+
+
+def test_one_that_leaves_while_its_group_meets_is_waited_for_no_more() -> None:
+    found = gate("enforce", size=3, whole=False)
+    found.granted("run", ("a1", "a2", "a3"), NOW)
+    asked = [action for one in ("a1", "a2", "a3") for action in tell(found, one)]
+    (first, *others) = [action for action in asked if isinstance(action, Probe) and "a3" not in (action.agent_id, action.peer)]
+    assert not others and found.probed(first.agent_id, PeerProbed(first.peer, 99.0), NOW) == []
+    assert found.left("a3", NOW) == [Pass("run", ("a1", "a2"))]
 
 
 def test_a_run_that_enforces_waits_for_figures_and_for_the_exchange() -> None:
