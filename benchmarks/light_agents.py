@@ -1,8 +1,8 @@
 """Simulated agents that cost little: a thousand of them in one process, so that it is the coordinator that is measured.
 
-What they send and receive is what an agent does: TLS with the pinned certificate, the token in the upgrade, typed messages
-in masked frames. What is spared is theirs alone: a task and a state machine for each connection, and a mask that nobody
-could guess.
+What they say is what an agent says: TLS with the pinned certificate, the token in the upgrade, typed messages in masked
+frames. What is spared is an agent's alone, each of which has a machine: a task and a state machine for its connection, and
+a mask that nobody can guess.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -20,114 +21,142 @@ from hopsml.cluster.agent import Bootstrap, decode_bootstrap
 from tools.simulated_agent import client_tls, hello
 
 BEATS_S = 0.25  # of each agent
-_KEY = "AAAAAAAAAAAAAAAAAAAAAA=="  # of the upgrade; any 16 bytes do
+_UPGRADE = """GET / HTTP/1.1\r
+Host: coordinator\r
+Upgrade: websocket\r
+Connection: Upgrade\r
+Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r
+Sec-WebSocket-Version: 13\r
+Authorization: Bearer {token}\r
+\r
+"""
 
 
 def run(data: bytes, count: int, pipe: Connection) -> None:
-    """The other process: connect all, tell when that began, when the last had registered and had its assignment; beat."""
+    """The other process, on a core of its own where there are two: connect all of an ask, then beat until it is killed.
+
+    The pipe gets the monotonic times at which the first began to connect, the last had registered and the last had its
+    assignment, and the processor's seconds that all of it took here.
+    """
     import uvloop
 
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     gc.disable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Crowd(decode_bootstrap(data), count, pipe).live())
 
 
 class _Crowd:
-    """All agents of an ask, and what there is to be told of them together."""
+    """All agents of an ask, and when they have come how far."""
 
     def __init__(self, bootstrap: Bootstrap, count: int, pipe: Connection) -> None:
-        self.bootstrap, self._count, self._pipe = bootstrap, count, pipe
-        self._times: dict[str, list[float]] = {"registered": [], "assigned": []}
+        self._bootstrap, self._count, self._pipe = bootstrap, count, pipe
+        self._registered = self._assigned = 0
+        self._times: dict[str, float] = {}
 
     async def live(self) -> None:
-        """Until the process is ended."""
-        host, port = self.bootstrap.addresses[0]
-        tls, loop = client_tls(self.bootstrap.certificate), asyncio.get_running_loop()
-        agents = [_LightAgent(self, index, loop) for index in range(self._count)]
-        self._connecting = time.monotonic()
+        """Until the process is ended, or the coordinator does not want one of them."""
+        host, port = self._bootstrap.addresses[0]
+        tls, loop = client_tls(self._bootstrap.certificate), asyncio.get_running_loop()
+        self._refused: asyncio.Future[None] = loop.create_future()
+        upgrade = _UPGRADE.format(token=self._bootstrap.token).encode()
+        agents = [LightAgent(self, hello(self._bootstrap.ask, index), upgrade) for index in range(self._count)]
+        self._times["connecting"], self._used_s = time.monotonic(), time.process_time()
         await asyncio.gather(*(loop.create_connection(agent.itself, host, port, ssl=tls) for agent in agents))
-        await asyncio.Event().wait()
+        await self._refused
 
-    def reached(self, what: str) -> None:
-        """One more agent is there."""
-        self._times[what].append(time.monotonic())
-        if len(self._times["assigned"]) == self._count:
-            times = {name: max(each) for name, each in self._times.items()}
-            self._pipe.send(json.dumps({"connecting": self._connecting, **times}))
+    def refused(self, why: str) -> None:
+        """One could not stay."""
+        if not self._refused.done():
+            self._refused.set_exception(RuntimeError(f"the coordinator refused an agent: {why}"))
+
+    def registered(self) -> None:
+        """One more agent is in."""
+        self._registered += 1
+        if self._registered == self._count:
+            self._times["registered"] = time.monotonic()
+
+    def assigned(self) -> None:
+        """One more agent knows its place."""
+        self._assigned += 1
+        if self._assigned == self._count:
+            used_s = time.process_time() - self._used_s
+            self._pipe.send(json.dumps({**self._times, "assigned": time.monotonic(), "processor": used_s}))
 
 
-class _LightAgent(asyncio.Protocol):
-    def __init__(self, crowd: _Crowd, index: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._crowd, self._loop, self._hello = crowd, loop, hello(crowd.bootstrap.ask, index)
-        self._take: Callable[[], bool] = self._take_answer
+class LightAgent(asyncio.Protocol):
+    """One agent: registers, sends its figures, takes its assignment, and says from then on that it is there."""
+
+    def __init__(self, crowd: _Crowd, greeting: protocol.Hello, upgrade: bytes) -> None:
+        self._crowd, self._hello, self._upgrade = crowd, greeting, upgrade
         self._read = bytearray()
+        self._take: Callable[[], bool] = self._take_answer
 
-    def itself(self) -> _LightAgent:
-        """As asyncio asks for a protocol."""
+    def itself(self) -> LightAgent:
+        """As a loop asks for the protocol of a new connection."""
         return self
 
     def connection_made(self, transport: Any) -> None:
+        """As of asyncio."""
         self._transport = transport
-        transport.write(
-            f"GET / HTTP/1.1\r\nHost: coordinator\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {_KEY}\r\nSec-WebSocket-Version: 13\r\n"
-            f"Authorization: Bearer {self._crowd.bootstrap.token}\r\n\r\n".encode()
-        )
+        transport.write(self._upgrade)
 
     def data_received(self, data: bytes) -> None:
+        """As of asyncio."""
         self._read += data
         while self._read and self._take():
             pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As of asyncio."""
+        self._crowd.refused(f"its connection ended: {exc}")
 
     def _take_answer(self) -> bool:
         head, found, rest = self._read.partition(b"\r\n\r\n")
         if not found:
             return False
         if not head.startswith(b"HTTP/1.1 101 "):
-            raise RuntimeError(f"the coordinator refused an agent: {head.decode()}")
-        self._read, self._take = rest, self._take_frame
+            self._crowd.refused(head.decode())
+        self._read, self._take = rest, self._take_message
         self._send(self._hello)
         return True
 
-    def _take_frame(self) -> bool:
-        content = _unframed(self._read)
+    def _take_message(self) -> bool:
+        content = unframed(self._read)
         if content is None:
             return False
-        self._obey(protocol.decode_for_agent(content))
-        return True
-
-    def _obey(self, message: protocol.ToAgent) -> None:
-        match message:
+        match protocol.decode_for_agent(content):
             case protocol.Welcome():
-                self._crowd.reached("registered")
+                self._crowd.registered()
                 self._send(_figures(self._hello))
-            case protocol.ProbePeer():
-                self._send(protocol.PeerProbed(message.agent_id, mb_s=900.0))
+            case protocol.ProbePeer() as asked:
+                self._send(protocol.PeerProbed(asked.agent_id, mb_s=900.0))
             case protocol.Launch():
-                self._crowd.reached("assigned")
+                self._crowd.assigned()
                 self._beat()
+        return True
 
     def _beat(self) -> None:
         self._transport.write(_BEAT)
-        self._loop.call_later(BEATS_S, self._beat)
+        asyncio.get_running_loop().call_later(BEATS_S, self._beat)
 
     def _send(self, message: protocol.Message) -> None:
-        self._transport.write(_framed(protocol.encode(message)))
+        self._transport.write(framed(protocol.encode(message)))
 
 
-def _framed(content: bytes) -> bytes:
-    """A message as one binary frame of a client: with a mask, which is zero, so that it changes nothing."""
+def framed(content: bytes) -> bytes:
+    """A message of less than 64 KiB as one final binary frame of a client, with a mask that changes nothing: zeros."""
     length = len(content)
     size = bytes((0x80 | length,)) if length < 126 else b"\xfe" + length.to_bytes(2, "big")
     return b"\x82" + size + bytes(4) + content
 
 
-def _unframed(read: bytearray) -> bytes | None:
-    """The content of the first frame of a server, which is taken out; None where it has not come as a whole."""
-    if len(read) < 2:
-        return None
-    more = {126: 2, 127: 8}.get(read[1], 0)
+def unframed(read: bytearray) -> bytes | None:
+    """The content of a server's frame, which is taken out of what was read; None where it is not there as a whole."""
+    more = {126: 2, 127: 8}.get(read[1], 0) if len(read) > 1 else 0  # bytes of the length, where it is not short
     begin = 2 + more
+    if len(read) < begin:
+        return None
     end = begin + (int.from_bytes(read[2:begin], "big") if more else read[1])
     if len(read) < end:
         return None
@@ -136,7 +165,7 @@ def _unframed(read: bytearray) -> bytes | None:
     return content
 
 
-_BEAT = _framed(protocol.encode(protocol.Heartbeat()))
+_BEAT = framed(protocol.encode(protocol.Heartbeat()))
 
 
 def _figures(greeting: protocol.Hello) -> protocol.PreflightFacts:

@@ -22,6 +22,7 @@ class ActiveRun:
     placements: dict[str, Placement] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
     result: bytes = b""
+    waits_for: str = ""  # which people were told
     checkpoints_fail: bool = False  # the last one could not be written
     behind: set[str] = field(default_factory=set)  # agents whose mirrors are
     mirrors_fail: bool = False  # which people were told

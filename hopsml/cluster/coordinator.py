@@ -182,6 +182,7 @@ class Coordinator:
                         run.state.publish(Change("note", text=problem))
             self.inspection.tick()
             self._pool(self.pool.tick(time.monotonic(), self._others_wait))
+            self._say_who_waits()
             self._close_when_idle()
             try:
                 await asyncio.wait_for(self._closing.wait(), TICK_S)
@@ -253,8 +254,6 @@ class Coordinator:
             self._pool(self.pool.retired(slot, time.monotonic()))
             return
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
-        for run in self._waiting():
-            run.state.publish(Change("phase", text=waiting_text(run, self.pool)))
 
     def left(self, session: Session, reason: str) -> None:
         """An agent is gone."""
@@ -337,7 +336,7 @@ class Coordinator:
         self._preload = request.preload
         self.inspection.begin(request)
         self._gang(run, run.gang.begin(time.monotonic()))
-        state.publish(Change("phase", text=waiting_text(run, self.pool)))
+        self._say_who_waits()
 
     def _event(self, run_id: str, event: gang.Event) -> None:
         run = self.runs.get(run_id)
@@ -346,7 +345,7 @@ class Coordinator:
         before = run.gang.phase
         actions = run.gang.handle(event, time.monotonic())
         if run.gang.phase is not before:
-            run.state.phase = run.gang.phase
+            run.state.phase, run.waits_for = run.gang.phase, ""
             if not run.gang.phase.is_final:
                 run.state.publish(Change("phase", text=run.gang.phase.value))
         self._gang(run, actions)
@@ -507,6 +506,13 @@ class Coordinator:
 
     def _waiting(self) -> list[ActiveRun]:
         return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]
+
+    def _say_who_waits(self) -> None:
+        """At each tick, not for each agent: nobody reads a thousand of these."""
+        for run in self._waiting():
+            if (text := waiting_text(run, self.pool)) != run.waits_for:
+                run.waits_for = text
+                run.state.publish(Change("phase", text=text))
 
 
 def _log_aside(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -47,6 +47,7 @@ def make_identity(name: str = "hopsml-coordinator") -> Identity:
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nobody comes twice; two of them would be a fifth of what a handshake costs
     # The ssl module reads key material from files alone: one that only this user can read, gone right after.
     with tempfile.NamedTemporaryFile(dir=_memory_folder()) as file:
         file.write(secret + pem)

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import scale
+from benchmarks import light_agents, scale
+from hopsml.cluster import direct
 from hopsml.cluster.preflight.inspection import Inspection
 from hopsml.cluster.protocol import PeerProbed, PreflightFacts
 
 pytestmark = pytest.mark.fast
+
+
+def test_frames_of_a_server_are_found_in_pieces():
+    contents = [bytes(length) for length in (0, 1, 125, 126, 65535, 65536)]
+    read, found = bytearray(), []
+    for byte in b"".join(direct.framed(content) for content in contents):
+        read.append(byte)
+        if (content := light_agents.unframed(read)) is not None:
+            found.append(content)
+    assert found == contents and not read
 
 
 def test_a_small_group_is_formed(monkeypatch):
@@ -25,4 +36,5 @@ def test_a_small_group_is_formed(monkeypatch):
     one = scale.one_round()
     assert one.formed_s == pytest.approx(one.connected_s + one.assigned_s)
     assert one.connected_s > 0 and one.assigned_s > 0  # it begins before anybody is connected
+    assert one.agents_processor_s > 0
     assert said.count(PreflightFacts) == 8 and said.count(PeerProbed) >= 8  # each with its neighbour in the ring

@@ -13,13 +13,14 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from hopsml.cluster import protocol, sessions
+from hopsml.cluster import coordinator, protocol, sessions
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import AskEnded
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.sessions import Session
+from hopsml.cluster.waiting import waiting_text
 from hopsml.delivery import RECORDS
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
@@ -246,6 +247,29 @@ def test_two_hundred_agents_join_are_launched_and_finish(crowd: Coordinator) -> 
     assert again.wait(WAIT_S) and again.error is None
     assert clock.awake() - began < WAIT_S
     assert not crowd.door.refused
+
+
+def test_how_many_are_there_is_said_with_the_ticks_and_not_with_each_agent(
+    crowd: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    tick, ticks = crowd.pool.tick, 0
+
+    def counted(now: float, others_wait: bool = False) -> list[Any]:
+        nonlocal ticks
+        ticks += 1
+        return tick(now, others_wait)
+
+    def noted(*of: Any) -> str:
+        said.append(waiting_text(*of))
+        return said[-1]
+
+    monkeypatch.setattr(crowd.pool, "tick", counted)
+    monkeypatch.setattr(coordinator, "waiting_text", noted)
+    state = crowd.launch(request("app_1", 200))
+    assert state.wait(WAIT_S) and state.error is None
+    assert said[0] == "waiting for executors: 0 of 200 agents there"
+    assert len(said) <= ticks + 1  # the one when it begins
 
 
 def test_runs_queue_for_slots_and_all_of_them_finish(crowd: Coordinator) -> None:

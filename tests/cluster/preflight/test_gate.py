@@ -106,7 +106,9 @@ def test_one_that_leaves_while_its_group_meets_is_waited_for_no_more() -> None:
     found = gate("enforce", size=3, whole=False)
     found.granted("run", ("a1", "a2", "a3"), NOW)
     asked = [action for one in ("a1", "a2", "a3") for action in tell(found, one)]
-    (first, *others) = [action for action in asked if isinstance(action, Probe) and "a3" not in (action.agent_id, action.peer)]
+    (first, *others) = [
+        action for action in asked if isinstance(action, Probe) and "a3" not in (action.agent_id, action.peer)
+    ]
     assert not others and found.probed(first.agent_id, PeerProbed(first.peer, 99.0), NOW) == []
     assert found.left("a3", NOW) == [Pass("run", ("a1", "a2"))]
 
