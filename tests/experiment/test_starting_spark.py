@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from types import FrameType
 
 import pytest
 
@@ -38,11 +39,16 @@ def usual_interrupt() -> object:
 def test_an_interrupt_waits_for_the_context_and_stops_it() -> None:
     context, interrupted = Context(), threading.Event()
 
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
     def make() -> Context:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        interrupted.wait(0.3)  # it takes a while
+        assert interrupted.wait(20)
         return context
 
+    signal.signal(signal.SIGINT, interrupt)
     with pytest.raises(KeyboardInterrupt, match="Spark was still starting; nothing runs"):
         applications._uninterrupted(make)
     assert context.asked == ["OFF", "stop"]
