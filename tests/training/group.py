@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import clock
+from tests.training.forking import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 _STOP_WITHIN_S = 10.0
@@ -32,11 +33,13 @@ class Group:
         folder: Path,
         workers: int = 2,
         env: dict[str, str] | None = None,
+        fresh: bool = False,
         **arguments: Any,
     ) -> None:
         """Start ``workers`` processes that run ``job`` ("module:function" below tests.training.jobs).
 
-        ``folder`` holds everything they write; ``arguments`` are JSON and go to the job.
+        ``folder`` holds everything they write; ``arguments`` are JSON and go to the job. They are forked with TensorFlow
+        imported, unless ``fresh``, or ``env`` says something that its import looks at.
         """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,9 +56,9 @@ class Group:
             }
             for rank in range(workers)
         ]
-        self.processes = [self._start(spec, env or {}) for spec in self._specs]
+        self.processes = [self._start(spec, env or {}, forked=not (fresh or env)) for spec in self._specs]
 
-    def _start(self, spec: dict[str, Any], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, spec: dict[str, Any], env: dict[str, str], forked: bool) -> subprocess.Popen[bytes] | Forked:
         rank, addresses = spec["rank"], spec["addresses"]
         environment = {
             **os.environ,
@@ -70,10 +73,13 @@ class Group:
             environment["TF_CONFIG"] = json.dumps(
                 {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
             )
-        (self.folder / f"spec-{rank}.json").write_text(json.dumps(spec))
-        with (self.folder / f"log-{rank}.txt").open("wb") as log:
+        specification, log_file = self.folder / f"spec-{rank}.json", self.folder / f"log-{rank}.txt"
+        specification.write_text(json.dumps(spec))
+        if forked:
+            return Forked(specification, log_file, environment)
+        with log_file.open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.training.worker", str(self.folder / f"spec-{rank}.json")],
+                [sys.executable, "-m", "tests.training.worker", str(specification)],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -82,7 +88,7 @@ class Group:
                 start_new_session=True,
             )
 
-    def wait(self, timeout_s: float = 120.0) -> list[dict[str, Any]]:
+    def wait(self, timeout_s: float = 200.0) -> list[dict[str, Any]]:
         """The results by rank; GroupFailed when a worker fails or the time is up."""
         deadline = clock.awake() + timeout_s
         for rank in range(len(self.processes)):
@@ -118,7 +124,7 @@ class Group:
         """End what still runs (workers ignore SIGTERM once the strategy exists) and give the ports back."""
         for process in self.processes:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                process.send_signal(signal.SIGKILL)
             process.wait(_STOP_WITHIN_S)
         for port in self._ports:
             port.close()
@@ -143,7 +149,7 @@ def group(job: str, folder: Path, workers: int = 2, **options: Any) -> Iterator[
 
 
 def run_group(
-    job: str, folder: Path, workers: int = 2, timeout_s: float = 120.0, **options: Any
+    job: str, folder: Path, workers: int = 2, timeout_s: float = 200.0, **options: Any
 ) -> list[dict[str, Any]]:
     """Start a group, wait for it, and give the results by rank."""
     with group(job, folder, workers, **options) as started:

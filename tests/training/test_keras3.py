@@ -38,7 +38,7 @@ def test_loss_curve_does_not_depend_on_the_number_of_workers(results: Results, t
 
 def test_a_plain_strategy_does_the_same(results: Results, tmp_path: Path) -> None:
     for plain, ours in zip(
-        run_group("keras3:training", tmp_path, parts=["fit", "several_steps"], plain=True),
+        run_group("keras3:training", tmp_path, parts=["fit", "several_steps"], plain=True, fresh=True),
         results,
         strict=True,
     ):

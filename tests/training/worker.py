@@ -14,11 +14,11 @@ from typing import Any
 from hopsml.cluster.context import WorkerContext, set_current
 
 
-def main() -> None:
-    """Run the job of the specification named on the command line."""
+def main(specification: Path) -> None:
+    """Run the job of the specification."""
     _die_with_parent()
     faulthandler.register(signal.SIGUSR1)  # the group asks for stacks when its time is up
-    spec = json.loads(Path(sys.argv[1]).read_text())
+    spec = json.loads(specification.read_text())
     context, sent = make_context(spec)
     set_current(context)
     module, _, function = spec["job"].partition(":")
@@ -67,4 +67,4 @@ def make_context(spec: dict[str, Any]) -> tuple[WorkerContext, list[dict[str, An
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))
