@@ -14,7 +14,7 @@ hopsml-own      as hopsml-plain, with TensorFlow's own reduction put back: a wor
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.figures import Report, measured, ratio_of
@@ -66,15 +66,15 @@ def run(options: Options) -> Report:
     return report
 
 
-def measure(workers: int, options: Options) -> dict[str, list[float]]:
-    """Milliseconds of a step by way, one median a round."""
+def measure(workers: int, options: Options, ways: Sequence[str] = WAYS) -> dict[str, list[float]]:
+    """Milliseconds of a step by way, one median a round; of ``ways`` one at least must be ours."""
     python = PEER.python(options.say)
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
-        with Launched(commands(python, folder, server.path, workers), folder) as launched:
-            wanted = workers * len(WAYS)
+        with Launched(commands(python, folder, server.path, workers, ways), folder) as launched:
+            wanted = workers * len(ways)
             launched.wait_until(lambda: server.accept() == wanted, START_TIMEOUT_S, f"{wanted} workers ready")
-            turns = take_turns(server, WAYS, STEPS)
+            turns = take_turns(server, ways, STEPS)
             for way in turns:
                 server.steps(way, WARM_UP)
             rounds = alternate(options.rounds_of(40, 12), {way: _median_ms(turns[way]) for way in turns})
@@ -89,16 +89,18 @@ def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
     return lambda: statistics.median(turn()) * 1000
 
 
-def commands(python: Path, folder: Path, socket: Path, workers: int) -> list[Command]:
+def commands(python: Path, folder: Path, socket: Path, workers: int, ways: Sequence[str]) -> list[Command]:
     """The workers by hand of each such way, and one driver of ours with a run for each of ours."""
+    ours = [way for way in OURS if way in ways]
     conf = folder / "conf"
     conf.mkdir()
-    (conf / "local.yaml").write_text(f"master: none\nlocal_slots: {workers * len(OURS)}\n")
+    (conf / "local.yaml").write_text(f"master: none\nlocal_slots: {workers * len(ours)}\n")
     variables = {"HOPSML_CONF_DIR": str(conf), "HOPSML_PROJECT_URL": f"file://{folder}/project"}
-    script = [str(python), str(SCRIPTS / "hopsml_steps.py"), str(socket), str(workers), *OURS]
+    script = [str(python), str(SCRIPTS / "hopsml_steps.py"), str(socket), str(workers), *ours]
     by_hand = [
         Command(command.arguments, {**command.variables, **(worker_variables() if way == "bare-variables" else {})})
         for way in BY_HAND
+        if way in ways
         for command in bare.start(python, [str(SCRIPTS / "bare_steps.py"), str(socket), way], workers)
     ]
     return [*by_hand, Command(script, variables)]
