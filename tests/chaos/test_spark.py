@@ -40,10 +40,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 # Of those that are played on every backend, what differs on Spark: who starts an agent anew, and on which executor.
 GENERAL = ("kill -9 of an agent (Spark's Python worker)", "SIGSTOP of an agent", "3 workers, then 1, then 3")
+# To an executor it is all one which rank it has; to the group, what the loss of rank 0 is has been shown on every backend.
+OF_RANK_0 = ("kill -9 of rank 0's executor", "Spark decommissions rank 0's executor")
 
 
 def _marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
-    return [] if FULL or scenario.needs == "spark" or scenario.name in GENERAL else [pytest.mark.variant]
+    here = scenario.needs == "spark" and scenario.name not in OF_RANK_0
+    return [] if FULL or here or scenario.name in GENERAL else [pytest.mark.variant]
 
 
 HERE = [

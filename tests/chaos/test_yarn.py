@@ -125,6 +125,7 @@ def test_driver(
     assert outcome.passed, str(outcome)
 
 
+@pytest.mark.variant  # of the one on Spark's executors: tests/cluster_tests/test_search.py
 def test_search(application: str, tmp_path: Path) -> None:
     """An executor is killed in the middle of a trial, which goes on elsewhere."""
     result, directory, step = yarn_search.play(tmp_path)

@@ -68,7 +68,8 @@ def check(run: Run, generation: int) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.variant)])
+@pytest.mark.variant  # of the one below, which loses an executor with its worker
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_worker(store: Path, tmp_path: Path, rank: int) -> None:
     run = submit(str(tmp_path), 2, 2)
     await_step(tmp_path, 12)

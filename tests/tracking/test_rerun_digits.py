@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.tensorflow
-@pytest.mark.variant
 @pytest.mark.timeout(300)
 def test_on_local_workers(store: Path) -> None:
     first = experiment.submit(jobs.train_digits, num_workers=2, progress=False, keep_warm=60).result(200)
@@ -33,6 +32,7 @@ def test_on_local_workers(store: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.tensorflow
+@pytest.mark.variant  # of the one above, and of the command that tests/tracking/test_rerun.py gives
 @pytest.mark.timeout(600)
 def test_on_spark_executors_by_the_command(tmp_path: Path) -> None:
     """Two processes, two Spark applications; the second knows nothing of the first but its run directory."""
