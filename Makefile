@@ -50,13 +50,15 @@ lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
 	@$(BIN)/lint-imports --config pyproject.toml > .cache/lint-imports.log || { cat .cache/lint-imports.log; exit 1; }
 	@echo "lint: ruff, mypy and import-linter found nothing"
 
-test-fast: $(STAMP)  ## what needs neither Spark nor Hadoop nor TensorFlow; under a minute
+test-fast: $(STAMP)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4
 
-# What starts nothing heavy runs two at a time; the rest one by one, as it fills the machine and some of it watches clocks.
-test: $(STAMP) lint  ## everything: fast; then airflow, tensorflow, spark, hadoop, in this order
-	@status=0; $(BIN)/python -m pytest -q -m "fast and not variant" -n 2 || status=$$?; \
-	    $(BIN)/python -m pytest -q -m "not fast and not variant" --durations=20 --durations-min=5 || status=$$?; exit $$status
+# The rest runs two at a time, too: one waits while the other computes. Who shares a cluster stays in one process
+# (tests/side_by_side.py).
+test: $(STAMP) lint  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
+	@status=0; $(BIN)/python -m pytest -q -m "fast and not variant" -n 4 || status=$$?; \
+	    $(BIN)/python -m pytest -q -m "not fast and not variant" -n 2 --dist loadgroup \
+	    --durations=20 --durations-min=5 || status=$$?; exit $$status
 
 test-all: $(STAMP) lint  ## and the variants: what is said of one backend, said of each
 	@$(BIN)/python -m pytest -q --durations=15 --durations-min=5

@@ -16,7 +16,7 @@ from tests import clock, leaks
 from tools.guard import Guard, guard_for
 
 # In this order: what is quick and says most comes first.
-NEEDS = ("fast", "airflow", "mlflow", "chaos", "tensorflow", "spark", "hadoop")
+NEEDS = ("fast", "local", "airflow", "mlflow", "chaos", "tensorflow", "spark", "hadoop")
 SHOWN_LINES = 12  # of a failure, at once; the whole of it stands at the end
 
 
@@ -53,12 +53,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     tempfile.tempdir = None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first; a test that does not say what it needs is refused, as no selection would run it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Quick tests first; a test that does not say what it needs is refused, as no selection would run it.
+
+    Where they run side by side, what takes longest comes first: at the end all processes are to end together.
+    """
     silent = [item.nodeid for item in items if _need(item) is None]
     if silent:
         raise pytest.UsageError(f"one of the markers {', '.join(NEEDS)} is missing: {', '.join(silent[:5])}")
-    items.sort(key=lambda item: NEEDS.index(str(_need(item))))
+    items.sort(key=lambda item: NEEDS.index(str(_need(item))), reverse=config.getoption("loadgroup", False))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """With --dist loadgroup: tests that share something run in one process."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.side_by_side import ByWhatIsShared
+
+    return ByWhatIsShared(config, log)
 
 
 def _need(item: pytest.Item) -> str | None:

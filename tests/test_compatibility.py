@@ -25,7 +25,7 @@ GROUPS = {
 }
 
 
-@pytest.mark.fast
+@pytest.mark.local
 @pytest.mark.timeout(600)  # some runs each
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_table_says_what_comes_of_using_each_name(tmp_path: Path, group: str) -> None:
@@ -41,7 +41,7 @@ def test_the_table_says_what_comes_of_names_that_take_tensorflow(tmp_path: Path)
         assert differing([row for row in ROWS if row.slow]) == []
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_the_table_has_these_rows_and_no_others() -> None:
     lines = TABLE.read_text().splitlines()
     found = [line for line in lines if line.startswith("| `")]
@@ -49,7 +49,7 @@ def test_the_table_has_these_rows_and_no_others() -> None:
     assert "\n".join(lines).startswith(compatibility.HEAD)
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_every_public_name_of_the_helpers_has_a_row() -> None:
     rows = {(row.module, name) for row in ROWS for name in row.name.split(", ")}
     assert {("hdfs", name) for name in hdfs.__all__} <= rows

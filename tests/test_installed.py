@@ -28,7 +28,7 @@ if __name__ == "__main__":
     print(result.json(library=hopsml.__file__))
 """
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 Call = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

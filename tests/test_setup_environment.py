@@ -12,7 +12,7 @@ import pytest
 
 from tools import setup_environment
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKE = str(shutil.which("make"))

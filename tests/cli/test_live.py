@@ -22,7 +22,7 @@ from tests.cli.conftest import Cli
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 WAIT_S = 60.0
 COMMAND = str(Path(sys.executable).with_name("hopsml"))

@@ -15,9 +15,9 @@ from hopsml.cluster.run_state import RunState
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import progress
 from tests.cluster.backend_contract import submit
-from tests.cluster.workloads import WAIT_S, Trap
+from tests.cluster.workloads import WAIT_S, Trap, wait_until
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +57,8 @@ def test_a_callback_hears_of_the_end(store: Path) -> None:
     run = submit(lambda: 1)
     run.add_done_callback(lambda future: heard.append(future.result().value))
     run.result(WAIT_S)
-    assert heard == [1] and run.done()
+    wait_until(lambda: heard == [1], "the callback")
+    assert run.done()
 
 
 def test_values_that_messages_cannot_hold_do_not_end_the_training(store: Path) -> None:

@@ -23,7 +23,7 @@ from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import store
 from tests.experiment.lanes_kit import bench
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 

@@ -17,7 +17,7 @@ from tests.cluster import workloads
 from tests.cluster.workloads import living, traces, wait_until
 from tests.experiment.conftest import SLOTS
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 def add(a: int, b: int = 0) -> dict[str, Any]:

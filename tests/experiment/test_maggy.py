@@ -29,7 +29,7 @@ from hopsml.maggy.optimizer.base import searcher_of
 from hopsml.search.trial import trial_id
 from tests.experiment.conftest import local_application
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 60.0, "seed": 3, "max_executors": 2}
 

@@ -15,7 +15,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError, RunError
 from hopsml.experiment import predecessor
 from tests.experiment.conftest import local_application
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 60.0, "seed": 3, "max_executors": 2}
 

@@ -16,7 +16,7 @@ from hopsml.errors import ArgumentError
 from hopsml.storage import job_record
 from hopsml.tracking import machine
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture

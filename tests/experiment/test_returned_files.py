@@ -14,7 +14,7 @@ from hopsml.errors import WorkerFailed
 from tests.cluster import backend_contract
 from tests.cluster.workloads import WAIT_S
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 TEXTS = {
     "backbone": "microsoft/resnet-50",

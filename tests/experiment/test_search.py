@@ -28,7 +28,7 @@ from tests import clock
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 SPACE = Searchspace(x=("DOUBLE", [0.0, 1.0]), y=("INTEGER", [0, 4]))
 

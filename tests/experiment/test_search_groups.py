@@ -13,7 +13,7 @@ import pytest
 import hopsml
 from hopsml import experiment
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 def folder(result: Any) -> Path:

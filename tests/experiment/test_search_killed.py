@@ -17,7 +17,7 @@ import pytest
 from hopsml import experiment
 from tests.cluster.workloads import wait_until
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 DRIVER = """
     import sys, time

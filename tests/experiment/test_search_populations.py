@@ -14,7 +14,7 @@ import hopsml
 from hopsml import Searchspace, experiment
 from tests.experiment.conftest import local_application
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 STEPS = 12
 RATES = Searchspace(rate=("DOUBLE", [0.0, 1.0]))

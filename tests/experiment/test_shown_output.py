@@ -11,7 +11,7 @@ import pytest
 
 from hopsml.experiment.shown_output import FIRST_LINES, LAST_LINES, OVER_S, TELL_EVERY_S, ShownOutput
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 FLOOD = 300_000
 TRACEBACK = "Traceback (most recent call last):\n  File train.py, line 3\nValueError: no\n"

@@ -13,7 +13,7 @@ from hopsml.errors import EnvironmentConflict
 from tests.cluster.backend_contract import submit
 from tests.cluster.workloads import WAIT_S
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 

@@ -59,13 +59,13 @@ def recorded_run(home: Path) -> None:
     shutil.move(made, made.with_name(RUN_ID))
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_every_snippet_is_tested_here() -> None:
     known = ["▶ import hopsml", "%load_ext", "HopsMLOperator(", "experiment.resume(", "state.resume(", "Searchspace("]
     assert len(BLOCKS) == len(known) and all(block(words) for words in known)
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_the_six_lines_are_those_of_the_demo() -> None:
     demo = [line.strip() for line in (ROOT / "spark_jobs" / "train_digits.py").read_text().splitlines()]
     for line in block("▶ import hopsml").splitlines():
@@ -73,7 +73,7 @@ def test_the_six_lines_are_those_of_the_demo() -> None:
         assert code in ("", "...") or code in demo, line
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_the_operators_have_the_arguments_that_are_given_to_them() -> None:
     tree = ast.parse((ROOT / "hopsml" / "airflow" / "operators.py").read_text())
     known = {
@@ -84,7 +84,7 @@ def test_the_operators_have_the_arguments_that_are_given_to_them() -> None:
     assert calls and {keyword.arg for call in calls for keyword in call.keywords} <= known
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_day_by_day(home: Path) -> None:
     recorded_run(home)
     run(home, "import hopsml\n" + preambles.DAILY + block("experiment.resume(") + "experiment.shutdown()\n")
@@ -92,7 +92,7 @@ def test_day_by_day(home: Path) -> None:
     assert len(statuses) == 3, "the one that was resumed, the one that was cancelled, and the one that goes on"
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_search(home: Path) -> None:
     printed = run(home, preambles.SEARCH + block("Searchspace(") + "print('trials', len(best.trials))\n")
     assert "trials 64" in printed

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tracking import planted
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 def test_planted_secrets_are_in_no_byte_that_runs_leave(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hopsml.tracking.recording import Recording
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import store
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 WAIT_S = 60.0

@@ -22,7 +22,7 @@ from hopsml.tracking import catalog
 from tests.experiment.conftest import local_application, store
 from tests.tracking import jobs
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,37 @@
+"""How tests are divided among processes (``pytest -n 2 --dist loadgroup``): who shares something stays together.
+
+A file's tests do, as its fixtures are shared by them; so do those of the files that share a cluster, an application or
+a database. Each process has its own of everything else, and of the machine nothing is shared but its processors and
+the bridge of tests/chaos/networks.py, which only one file uses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdist.scheduler import LoadScopeScheduling
+
+# Where a test's path begins -> what it shares with all others that begin so.
+SHARED = {
+    "tests/hadoop_tests/": "HDFS and YARN",
+    "tests/chaos/test_yarn": "HDFS and YARN",
+    "tests/cluster_tests/": "a Spark application",
+    "tests/airflow_tests/": "Airflow's database",
+}
+
+
+def group(test: str) -> str:
+    """Of a test's id: what it shares; else its file."""
+    file = test.partition("::")[0]
+    return next((shared for begin, shared in SHARED.items() if file.startswith(begin)), file)
+
+
+class ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands a whole group to a process that has nearly nothing left to do, in the order in which they were collected."""
+
+    def __init__(self, config: Any, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
