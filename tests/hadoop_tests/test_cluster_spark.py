@@ -20,11 +20,12 @@ pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
 JOBS = Path(__file__).with_name("jobs")
 
 
+@pytest.mark.variant  # of test_submit.py and test_yarn_jobs.py, of the tool alone
 @pytest.mark.parametrize(
     ("arguments", "final_status", "diagnostics"),
     [
-        pytest.param(["ok"], "SUCCEEDED", "", marks=pytest.mark.variant),
-        pytest.param(["raise"], "FAILED", "User application exited with status 1", marks=pytest.mark.variant),
+        (["ok"], "SUCCEEDED", ""),
+        (["raise"], "FAILED", "User application exited with status 1"),
         (["exit", "3"], "FAILED", "User application exited with status 3"),
     ],
 )
