@@ -251,7 +251,7 @@ class Coordinator:
         slot = (session.hello.ask, session.hello.index)
         if session.hello.final:
             session.post(protocol.Dismiss("its slot was lost too often; another one is asked for"))
-            self._pool(self.pool.retired(slot, time.monotonic()))
+            self._pool(self.pool.retired(slot))
             return
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
 
@@ -265,7 +265,7 @@ class Coordinator:
             self._event(session.work[0], gang.MemberLost(session.agent_id, place))
         if session.was_cut:  # a frozen one would hold its slot for ever
             self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
-        self._pool(self.pool.serve(time.monotonic()))
+        self._pool(self.pool.serve())
 
     def patience_s(self, session: Session) -> float:
         """How long this agent may be silent: less where its group can go on without it."""
@@ -368,7 +368,7 @@ class Coordinator:
                 case gang.AskAgents():
                     run_id = run.run_id
                     most = action.most if run.request.spec.changes else None
-                    self._pool(self.pool.demand(run_id, action.count, time.monotonic(), most))
+                    self._pool(self.pool.demand(run_id, action.count, most))
                 case gang.StartGeneration():
                     self._former.start(run, action)
                 case gang.StopWorkers():
@@ -443,7 +443,7 @@ class Coordinator:
         else:
             self.pool.leaves(session.agent_id, reason)
             self._event(run.run_id, gang.DrainAsked(session.agent_id, reason, time_s))
-            self._pool(self.pool.serve(time.monotonic()))
+            self._pool(self.pool.serve())
 
     def _conclude(self, run: ActiveRun, outcome: gang.Conclude) -> None:
         run_id = run.run_id

@@ -8,6 +8,7 @@ other Spark jobs of the application wait for a slot.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from hopsml.cluster.roster import Agent, Roster
@@ -58,7 +59,7 @@ class Pool:
     agents: Roster = field(default_factory=Roster)
     demands: dict[str, int] = field(default_factory=dict)  # run -> wanted; insertion order is the queue
     most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
-    refused: dict[str, int] = field(default_factory=dict)  # run -> agents that were set aside for it
+    refused: Counter[str] = field(default_factory=Counter)  # run -> agents that were set aside for it
     expected: set[tuple[int, int]] = field(default_factory=set)  # asked for and not connected
     asks: int = 0
     singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
@@ -67,13 +68,13 @@ class Pool:
 
     # -------------------------------------------------------------------------------- events
 
-    def demand(self, run_id: str, count: int, now: float, most: int | None = None) -> list[Action]:
+    def demand(self, run_id: str, count: int, most: int | None = None) -> list[Action]:
         """A run wants ``count`` agents at once (0: none), and takes up to ``most``, whenever they come."""
         if count:
             self.demands[run_id] = count
         if most is not None:
             self.most[run_id] = most
-        return self.serve(now) + self._cancel_surplus()
+        return self.serve() + self._cancel_surplus()
 
     def withdraw(self, run_id: str, now: float) -> list[Action]:
         """The run is over, in whatever way: it wants no more, and whatever it still holds is idle from now on."""
@@ -88,7 +89,7 @@ class Pool:
         self.expected.discard(slot)
         self.failures, self.retry_at = 0, None
         self.agents.put(agent_id, Agent(slot, executor_id, idle_since=now))
-        return self.serve(now)
+        return self.serve()
 
     def lost(self, agent_id: str, returns: bool) -> None:
         """An agent is gone; ``returns``: the cluster starts it again by itself.
@@ -100,10 +101,10 @@ class Pool:
         if agent is not None and returns:
             self.expected.add(agent.slot)
 
-    def retired(self, slot: tuple[int, int], now: float) -> list[Action]:
+    def retired(self, slot: tuple[int, int]) -> list[Action]:
         """Nobody else comes for this slot: its agents were lost so often that the cluster would give the whole ask up."""
         self.expected.discard(slot)
-        return self.serve(now)
+        return self.serve()
 
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
         """No more agents come from this ask; after one that ``failed``, growth is asked for later and later again."""
@@ -111,7 +112,7 @@ class Pool:
         if failed:
             self.failures += 1
             self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
-        return self.serve(now)
+        return self.serve()
 
     def returned(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
         """A run is done with these; those that are going away are dismissed."""
@@ -121,7 +122,7 @@ class Pool:
             if agent is not None:
                 self.agents.put(agent_id, replace(agent, run_id=None, idle_since=now))
                 gone += self.dismiss((agent_id,), agent.leaving) if agent.leaving else []
-        return gone + self.serve(now)
+        return gone + self.serve()
 
     def leaves(self, agent_id: str, reason: str) -> None:
         """An agent that a run holds is going away; ``serve`` finds a successor for it, once the run knows."""
@@ -133,13 +134,13 @@ class Pool:
         known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id) is not None)
         return [DismissAgents(known, reason)] if known else []
 
-    def set_aside(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+    def set_aside(self, run_id: str, agent_ids: tuple[str, ...]) -> list[Action]:
         """A run refuses these; nobody shall have them, but they stay: the cluster cannot give the same slots again."""
         for agent_id in agent_ids:
             if agent := self.agents.get(agent_id):
                 self.agents.put(agent_id, replace(agent, run_id=ASIDE))
-        self.refused[run_id] = self.refused.get(run_id, 0) + len(agent_ids)
-        return self.serve(now)
+        self.refused[run_id] += len(agent_ids)
+        return self.serve()
 
     def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float) -> list[Action]:
         """A run that was granted agents needs others as well: it waits again, before all others, and gives these back."""
@@ -150,7 +151,7 @@ class Pool:
         """Time passes; ``others_wait``: another job of the application finds no free slot."""
         if self.retry_at is not None and now >= self.retry_at:
             self.retry_at = None
-            if actions := self.serve(now):
+            if actions := self.serve():
                 return actions
         if self.demands:
             return []
@@ -169,7 +170,7 @@ class Pool:
         """Agents that no run holds."""
         return self.agents.idle()
 
-    def serve(self, now: float) -> list[Action]:
+    def serve(self) -> list[Action]:
         """Grant what is there, in order; ask for what is lacking."""
         actions: list[Action] = []
         for run_id, wanted in list(self.demands.items()):
@@ -206,7 +207,7 @@ class Pool:
         """How many more agents a run would take."""
         most, held = self.most.get(run_id, 0), self.agents.staying(run_id)
         # After as many refusals as it has workers others will hardly be better: not asked for without end.
-        return max(0, most - held - max(0, self.refused.get(run_id, 0) - most))
+        return max(0, most - held - max(0, self.refused[run_id] - most))
 
     def _wanted(self) -> int:
         """Agents that runs wait for or would take."""
@@ -234,10 +235,10 @@ class Pool:
 
     def _spread(self, agent_ids: list[str]) -> list[str]:
         """The same agents, one of each executor before a second of any: a worker wants an executor of its own."""
-        seen: dict[str, int] = {}
-        keyed: list[tuple[int, int, str]] = []
+        seen: Counter[str] = Counter()
+        place: dict[str, int] = {}  # among those of its executor
         for agent_id in agent_ids:
             executor = self.agents[agent_id].executor_id
-            seen[executor] = seen.get(executor, 0) + 1
-            keyed.append((seen[executor], len(keyed), agent_id))
-        return [agent_id for _, _, agent_id in sorted(keyed)]
+            place[agent_id] = seen[executor]
+            seen[executor] += 1
+        return sorted(agent_ids, key=place.__getitem__)

@@ -50,7 +50,7 @@ class World:
             match action:
                 case gang.AskAgents():
                     most = action.most if self.gang.spec.changes else None
-                    self.serve(self.pool.demand(self.run_id, action.count, self.now, most))
+                    self.serve(self.pool.demand(self.run_id, action.count, most))
                 case gang.StartGeneration():
                     if isinstance(self.gang, ElasticGang):
                         self.gang.assign_ranks(action.agent_ids)
@@ -100,7 +100,7 @@ class World:
             del self.agents[agent_id]
             self.pool.lost(agent_id, False)
             self.tell(gang.MemberLost(agent_id, "its executor died"))
-            self.serve(self.pool.serve(self.now))
+            self.serve(self.pool.serve())
 
     def drain(self, agent_id: str) -> None:
         if self.pool.agents[agent_id].run_id is None:
@@ -108,7 +108,7 @@ class World:
         else:
             self.pool.leaves(agent_id, "its node goes")
             self.tell(gang.DrainAsked(agent_id, "its node goes"))
-            self.serve(self.pool.serve(self.now))
+            self.serve(self.pool.serve())
 
     def close(self, agent_id: str) -> None:
         generation, self.agents[agent_id] = self.agents[agent_id], None

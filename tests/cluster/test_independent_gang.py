@@ -187,7 +187,7 @@ class World:
         for action in actions:
             match action:
                 case gang.AskAgents():
-                    self.serve(self.pool.demand("run", action.count, self.now, action.most))
+                    self.serve(self.pool.demand("run", action.count, action.most))
                 case gang.StartGeneration(number, (agent_id,)):
                     assert self.agents[agent_id] is None, "two workers on one agent"
                     assert not self.lanes or number > self.lanes[-1], "numbers only grow"
@@ -245,7 +245,7 @@ class World:
             del self.agents[agent_id]
             self.pool.lost(agent_id, False)
             self.tell(gang.MemberLost(agent_id, "its executor died"))
-            self.serve(self.pool.serve(self.now))
+            self.serve(self.pool.serve())
 
     def end_worker(self, agent_id: str, dies: bool) -> None:
         lane = self.agents[agent_id]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.pool import CancelAsk, DismissAgents, Grant, Pool, Submit
+from hopsml.cluster.pool import Action, CancelAsk, DismissAgents, Grant, Pool, Submit
 from tests.operations import operations
 
 pytestmark = pytest.mark.fast
@@ -14,15 +14,15 @@ pytestmark = pytest.mark.fast
 
 def test_a_demand_asks_for_what_is_lacking_and_is_granted_whole():
     pool = Pool()
-    assert pool.demand("r", 2, 0.0) == [Submit(1, 2)]
+    assert pool.demand("r", 2) == [Submit(1, 2)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == []
     assert pool.connected("b", (1, 1), "e2", 2.0) == [Grant("r", ("a", "b"))]
 
 
 def test_two_runs_never_hold_half_of_what_they_need():
     pool = Pool()
-    pool.demand("r1", 2, 0.0)
-    pool.demand("r2", 2, 0.0)
+    pool.demand("r1", 2)
+    pool.demand("r2", 2)
     assert pool.connected("a", (1, 0), "e1", 1.0) == []
     assert pool.connected("b", (1, 1), "e2", 1.0) == [Grant("r1", ("a", "b"))]
     assert pool.connected("c", (2, 0), "e3", 1.0) == []
@@ -31,11 +31,11 @@ def test_two_runs_never_hold_half_of_what_they_need():
 
 def test_idle_agents_are_used_before_new_ones_are_asked_for():
     pool = Pool()
-    pool.demand("r1", 2, 0.0)
+    pool.demand("r1", 2)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
     pool.returned(("a", "b"), 5.0)
-    assert pool.demand("r2", 3, 6.0) == [Submit(2, 1)]
+    assert pool.demand("r2", 3) == [Submit(2, 1)]
     assert pool.connected("c", (2, 0), "e3", 7.0) == [Grant("r2", ("a", "b", "c"))]
 
 
@@ -43,7 +43,11 @@ def test_agents_of_distinct_executors_are_taken_first():
     pool = Pool()
     for agent, executor in (("a", "e1"), ("b", "e1"), ("c", "e2")):
         pool.connected(agent, (0, ord(agent)), executor, 0.0)
-    assert pool.demand("r", 2, 1.0) == [Grant("r", ("a", "c"))]
+    assert pool.demand("r", 2) == [Grant("r", ("a", "c"))]
+    pool = Pool()
+    for agent, executor in zip("abcde", ("e1", "e1", "e1", "e2", "e2"), strict=True):
+        pool.connected(agent, (0, ord(agent)), executor, 0.0)
+    assert pool.demand("r", 4) == [Grant("r", ("a", "d", "b", "e"))]  # a second of each before a third of any
 
 
 def test_idle_agents_go_after_the_warm_time_and_at_once_when_others_wait():
@@ -55,35 +59,35 @@ def test_idle_agents_go_after_the_warm_time_and_at_once_when_others_wait():
     pool.connected("b", (0, 1), "e1", 11.0)
     assert pool.tick(11.1) == []
     (dismissal,) = pool.tick(11.2, others_wait=True)
-    assert isinstance(dismissal, DismissAgents) and "another job" in dismissal.reason
+    assert dismissal == DismissAgents(("b",), "another job waits for the slot")
 
 
 def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
     pool = Pool()
-    pool.demand("r1", 1, 0.0)
+    pool.demand("r1", 1)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.lost("a", returns=True)
-    assert pool.demand("r2", 1, 3.0) == []
+    assert pool.demand("r2", 1) == []
     assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
 
 
 def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
     pool = Pool()
-    pool.demand("r", 2, 0.0)
+    pool.demand("r", 2)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
     pool.lost("b", returns=True)
-    pool.demand("r", 1, 2.0)
-    assert pool.retired((1, 1), 3.0) == [Submit(2, 1)]
+    pool.demand("r", 1)
+    assert pool.retired((1, 1)) == [Submit(2, 1)]
     pool.lost("b2", returns=True)
-    assert pool.serve(3.5) == []  # the agent that said so, and was never one of the pool
+    assert pool.serve() == []  # the agent that said so, and was never one of the pool
     assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
 
 
 def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
     pool = Pool()
-    pool.demand("big", 5, 0.0)
-    pool.demand("small", 1, 0.0)
+    pool.demand("big", 5)
+    pool.demand("small", 1)
     assert pool.connected("a", (1, 0), "e", 1.0) == []
     assert Grant("small", ("a",)) in pool.withdraw("big", 2.0)
 
@@ -101,7 +105,7 @@ def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(scrip
         now = float(number)
         match verb:
             case "demand":
-                actions = pool.demand(f"r{number}", count, now)
+                actions = pool.demand(f"r{number}", count)
             case "connect":
                 slot = min(pool.expected, default=(0, number))
                 actions = pool.connected(f"a{number}", slot, f"e{count}", now)
@@ -109,7 +113,7 @@ def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(scrip
                 agent = next(iter(pool.agents), "nobody")
                 held.pop(agent, None)
                 pool.lost(agent, count % 2 == 0)
-                actions = pool.serve(now)
+                actions = pool.serve()
             case "return":
                 back = tuple(list(held)[:count])
                 for agent in back:
@@ -133,7 +137,7 @@ def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(scrip
 def gather(size: int, most: int | None = None) -> None:
     """A run that gets its agents when all have come, or, where it may grow, one after the other; then all are lost."""
     pool = Pool()
-    pool.demand("r", 1 if most else size, 0.0, most)
+    pool.demand("r", 1 if most else size, most)
     granted = [action for n in range(size) for action in pool.connected(f"a{n}", (1, n), f"e{n}", 1.0)]
     assert sum(len(action.agent_ids) for action in granted if isinstance(action, Grant)) == size
     for n in range(size):
@@ -152,39 +156,83 @@ def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(grows: b
 
 def test_a_run_that_may_grow_gets_what_is_left_over_when_nobody_waits():
     pool = Pool(singly=True)
-    assert pool.demand("r", 1, 0.0, most=3) == [Submit(1, 1), Submit(2, 1), Submit(3, 1)]
+    assert pool.demand("r", 1, most=3) == [Submit(1, 1), Submit(2, 1), Submit(3, 1)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
     assert pool.connected("b", (2, 0), "e2", 2.0) == [Grant("r", ("b",))]
     assert pool.withdraw("r", 3.0) == [CancelAsk(3)]
 
 
 def test_on_a_cluster_of_fixed_size_all_are_asked_for_at_once_so_that_they_are_spread():
-    assert Pool().demand("r", 1, 0.0, most=3) == [Submit(1, 3)]
+    assert Pool().demand("r", 1, most=3) == [Submit(1, 3)]
+
+
+def test_whoever_may_grow_is_granted_all_that_is_there_at_once():
+    pool = Pool()
+    for number, agent in enumerate("abcd"):
+        pool.connected(agent, (0, number), f"e{number}", 0.0)
+    assert pool.demand("r", 1, most=3) == [Grant("r", ("a", "b", "c"))]
+
+
+def test_what_a_group_would_only_like_to_have_is_asked_for_one_by_one():
+    pool = Pool(singly=True)
+    assert pool.demand("r", 2, most=3) == [Submit(1, 2), Submit(2, 1)]
+    pool.connected("a", (1, 0), "e1", 1.0)
+    assert pool.connected("b", (1, 1), "e2", 1.0) == [Grant("r", ("a", "b"))]
+    pool.lost("b", returns=False)
+    assert pool.serve() == [Submit(3, 1)]
+    pool.connected("c", (2, 0), "e3", 2.0)
+    pool.connected("d", (3, 0), "e4", 2.0)
+    pool.lost("a", returns=False)
+    assert pool.serve() == [Submit(4, 1)]
+
+
+def test_a_group_that_wants_fewer_has_the_newest_asks_cancelled():
+    pool = Pool(singly=True)
+    pool.demand("r", 1, most=4)
+    assert pool.demand("r", 0, most=2) == [CancelAsk(4), CancelAsk(3)]
+    assert pool.demand("r", 0, most=3) == [Submit(5, 1)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
+    assert pool.withdraw("r", 2.0) == [CancelAsk(5), CancelAsk(2)]
+    assert pool.demand("later", 3) == [Submit(6, 2)]  # nothing is left of those, and a is there
+
+
+def test_an_ask_that_is_larger_than_what_is_too_many_stays():
+    pool = Pool()
+    assert pool.demand("two", 2) == [Submit(1, 2)]
+    assert pool.demand("three", 3) == [Submit(2, 3)]
+    assert pool.withdraw("two", 0.0) == [CancelAsk(1)]  # not three of five
 
 
 def test_a_demand_comes_before_growth():
     pool = Pool()
-    pool.demand("grows", 1, 0.0, most=3)
+    pool.demand("grows", 1, most=3)
     pool.connected("a", (1, 0), "e1", 1.0)
-    pool.demand("needs", 2, 2.0)
+    pool.demand("needs", 2)
     assert pool.connected("b", (1, 1), "e2", 3.0) == []
     assert pool.connected("c", (1, 2), "e3", 4.0)[0] == Grant("needs", ("b", "c"))
 
 
 def test_a_lost_agent_is_asked_for_again_unless_the_cluster_starts_it_itself():
     pool = Pool()
-    pool.demand("r", 1, 0.0, most=2)
+    pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
     pool.lost("b", True)
-    assert pool.serve(2.0) == []
+    assert pool.serve() == []
     pool.lost("a", False)
-    assert pool.serve(3.0) == [Submit(2, 1)]
+    assert pool.serve() == [Submit(2, 1)]
+
+
+def test_an_ask_that_ended_as_it_should_is_followed_by_the_next_at_once():
+    pool = Pool()
+    pool.demand("r", 1, most=2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    assert pool.ask_ended(1, 2.0) == [Submit(2, 1)]
 
 
 def test_asks_that_fail_are_repeated_later_and_later():
     pool = Pool()
-    pool.demand("r", 1, 0.0, most=2)
+    pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
     assert pool.ask_ended(1, 2.0, failed=True) == []
     assert pool.tick(3.9) == []
@@ -195,7 +243,7 @@ def test_asks_that_fail_are_repeated_later_and_later():
 
 def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first_agent():
     pool, now, pauses = Pool(), 0.0, list[float]()
-    pool.demand("r", 1, now, most=2)
+    pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", now)
     for ask in range(1, 9):
         pool.ask_ended(ask, now, failed=True)
@@ -207,53 +255,85 @@ def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first
     pool.connected("b", (9, 0), "e2", now)
     assert pool.retry_at is None
     pool.lost("b", returns=False)
-    assert pool.serve(now) == [Submit(10, 1)]
+    assert pool.serve() == [Submit(10, 1)]
     pool.ask_ended(10, now, failed=True)
     assert pool.retry_at == now + 2
 
 
 def test_agents_that_are_set_aside_go_to_nobody_and_others_are_asked_for():
     pool = Pool()
-    assert pool.demand("run", 2, 0.0) == [Submit(1, 2)]
+    assert pool.demand("run", 2) == [Submit(1, 2)]
     pool.connected("a1", (1, 0), "e1", 0.0)
     assert pool.connected("a2", (1, 1), "e2", 0.0) == [Grant("run", ("a1", "a2"))]
-    assert pool.set_aside("run", ("a1",), 0.0) == []
+    assert pool.set_aside("run", ("a1",)) == []
     assert pool.ask_again("run", 2, ("a2",), 0.0) == [Submit(2, 1)]
-    assert pool.demand("later", 1, 0.0) == [Submit(3, 1)]  # whoever was served before is served first
+    assert pool.demand("later", 1) == [Submit(3, 1)]  # whoever was served before is served first
     assert pool.connected("a3", (2, 0), "e3", 0.0) == [Grant("run", ("a2", "a3"))]
     assert pool.tick(1000.0) == []
     assert pool.dismiss(("a1",), "over") == [DismissAgents(("a1",), "over")]
 
 
-def test_a_run_that_may_grow_does_not_ask_for_ever_where_every_slot_is_refused():
+def test_an_agent_that_is_given_back_for_others_is_idle_from_then_on():
+    pool = Pool(keep_warm_s=10)
+    pool.demand("run", 1)
+    pool.connected("a", (1, 0), "e1", 0.0)
+    assert pool.ask_again("run", 2, ("a",), 7.0) == [Submit(2, 1)]
+    assert pool.withdraw("run", 8.0) == [CancelAsk(2)]
+    assert pool.tick(16.9) == []
+    assert pool.tick(17.0) == [DismissAgents(("a",), "idle for 10 s")]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_as_many_may_be_refused_as_there_are_workers_then_nobody_asks_for_others(most: int):
+    pool, asked = Pool(), list[Submit]()
+
+    def refuse_all(actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Submit):
+                asked.append(action)
+                for index in range(action.count):
+                    agent = f"a{action.ask}-{index}"
+                    refuse_all(pool.connected(agent, (action.ask, index), "e", 0.0))
+                    refuse_all(pool.set_aside("run", (agent,)))
+
+    refuse_all(pool.demand("run", 1, most=most))
+    assert sum(ask.count for ask in asked) == 2 * most
+    pool.withdraw("run", 0.0)
+    (ask,) = pool.demand("run", 1, most=most)
+    assert isinstance(ask, Submit) and ask.count == most  # what was refused then says nothing of a later try
+
+
+def test_several_agents_that_go_away_are_dismissed_each_for_its_reason():
     pool = Pool()
-    asked = sum(action.count for action in pool.demand("run", 1, 0.0, most=2) if isinstance(action, Submit))
-    for number in range(20):
-        actions = []
-        if asked > number:
-            actions = pool.connected(f"a{number}", (1, number), "e", 0.0)
-            actions += pool.set_aside("run", (f"a{number}",), 0.0)
-        asked += sum(action.count for action in actions if isinstance(action, Submit))
-    assert asked == 4
+    pool.demand("run", 2)
+    pool.connected("a", (1, 0), "e1", 0.0)
+    pool.connected("b", (1, 1), "e2", 0.0)
+    pool.leaves("a", "preempted")
+    pool.leaves("b", "its node goes")
+    dismissed = [DismissAgents(("a",), "preempted"), DismissAgents(("b",), "its node goes")]
+    assert pool.returned(("a", "gone", "b"), 1.0) == dismissed
+    assert pool.dismiss(("a", "gone"), "over") == []
+    pool.connected("c", (1, 0), "e1", 2.0)
+    assert pool.dismiss(("gone", "c"), "over") == [DismissAgents(("c",), "over")]
 
 
 def test_a_successor_is_asked_for_while_an_agent_that_leaves_is_still_there():
     pool = Pool()
-    assert pool.demand("run", 1, 0.0, most=1) == [Submit(1, 1)]
+    assert pool.demand("run", 1, most=1) == [Submit(1, 1)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("run", ("a",))]
     pool.leaves("a", "preempted")
-    assert pool.serve(2.0) == [Submit(2, 1)]
+    assert pool.serve() == [Submit(2, 1)]
     assert pool.connected("b", (2, 0), "e2", 3.0) == [Grant("run", ("b",))]
     assert pool.returned(("a",), 4.0) == [DismissAgents(("a",), "preempted")] and pool.idle() == []
 
 
 def test_a_run_that_is_over_holds_nothing_whatever_it_has_forgotten_to_give_back():
     pool = Pool(keep_warm_s=5)
-    pool.demand("run", 1, 0.0, most=3)
+    pool.demand("run", 1, most=3)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
     pool.leaves("b", "preempted")
-    assert pool.serve(2.0) == [Submit(2, 1)]
+    assert pool.serve() == [Submit(2, 1)]
     assert pool.withdraw("run", 3.0) == [DismissAgents(("b",), "preempted"), CancelAsk(2)]
     assert pool.idle() == ["a"] and not pool.most
     assert pool.tick(7.9) == []

@@ -69,7 +69,7 @@ class Inspection:
                 case gate.Pass():
                     owner.grant(run, action.agent_ids)
                 case gate.SetAside():
-                    owner._pool(owner.pool.set_aside(action.run_id, action.agent_ids, time.monotonic()))
+                    owner._pool(owner.pool.set_aside(action.run_id, action.agent_ids))
                 case gate.AskAgain():
                     owner._pool(owner.pool.ask_again(action.run_id, action.count, action.agent_ids, time.monotonic()))
                 case gate.Warn():
