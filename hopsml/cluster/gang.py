@@ -35,6 +35,7 @@ from hopsml.cluster.gang_types import (
     Heard,
     MemberLost,
     Note,
+    OfWorker,
     Parked,
     ParkWorkers,
     PersistCommit,
@@ -136,10 +137,9 @@ class Gang:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What follows from an event. Events for a run that is over, or of another generation, change nothing."""
-        generation: int | None = getattr(event, "generation", None)
         if self.phase.is_final:  # agents that come too late are not this run's
             return [ReturnAgents(event.agent_ids)] if isinstance(event, Granted) else []
-        if generation is not None and not self.is_current(_agent(event), generation):
+        if isinstance(event, OfWorker) and not self.is_current(event.agent_id, event.generation):
             return []
         match event:
             case Granted():
@@ -360,7 +360,7 @@ class Gang:
         return []
 
     def _conclude_if_over(self) -> list[Action]:
-        if self.phase is not Phase.STOPPING or self.outcome is None:
+        if self.outcome is None or self.phase.is_final:
             return []
         if not all(m.over or m.lost for m in self.members.values()) or self._awaits_reason():
             return []
@@ -396,10 +396,10 @@ class Gang:
 
 
 def ranks(numbers: list[int]) -> str:
-    """In words: "rank 1", "ranks 0 and 2"."""
+    """In words: "rank 1", "ranks 0 and 2"; of one or more."""
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
-    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}" if numbers else "no rank"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def failure_of(event: Failed, member: Member) -> Failure:
@@ -407,8 +407,3 @@ def failure_of(event: Failed, member: Member) -> Failure:
     return Failure(
         event.agent_id, member.rank, event.cause, event.secondary, event.raised, event.outside, event.storage
     )
-
-
-def _agent(event: Event) -> str:
-    agent_id: str = getattr(event, "agent_id", "")
-    return agent_id

@@ -266,23 +266,17 @@ class Tick:
     """Time passes; deadlines are enforced here alone."""
 
 
+OfWorker = Started | Stepped | Committed | Parked | Finished | Failed | Closed | Heard  # of one generation
 Event = (
     Granted
     | Ready
     | Refused
     | MemberLost
-    | Started
-    | Stepped
-    | Committed
-    | Parked
-    | Finished
-    | Failed
-    | Closed
+    | OfWorker
     | DrainAsked
     | Persisted
     | ResizeAsked
     | CancelAsked
-    | Heard
     | ReleaseAsked
     | Tick
 )

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster import gang
-from hopsml.cluster.gang import Gang, GangSpec, Phase
+from hopsml.cluster.elastic_gang import ElasticGang
+from hopsml.cluster.gang import Gang, GangSpec, Phase, ranks
 
 pytestmark = pytest.mark.fast
 
@@ -18,13 +19,13 @@ NAMES = ("a", "b")
 def granted(spec: GangSpec = SPEC) -> Gang:
     machine = Gang(spec)
     machine.begin(0.0)
-    machine.handle(gang.Granted(NAMES[: spec.size]), 1.0)
+    machine.handle(gang.Granted(("a", "b", "c")[: spec.size]), 1.0)
     return machine
 
 
-def running() -> Gang:
-    machine = granted()
-    for name in NAMES:
+def running(spec: GangSpec = SPEC) -> Gang:
+    machine = granted(spec)
+    for name in machine.members:
         machine.handle(gang.Started(name, 0), 2.0)
     return machine
 
@@ -39,6 +40,7 @@ def test_ranks_follow_the_order_of_the_grant():
     assert machine.begin(0.0) == [gang.AskAgents(2, 2)]
     assert machine.handle(gang.Granted(("x", "y")), 1.0) == [gang.StartGeneration(0, ("x", "y"))]
     assert [machine.rank(name) for name in ("x", "y", "stranger")] == [0, 1, -1]
+    assert [machine.agent_of(rank) for rank in (0, 1, 2)] == ["x", "y", None]
 
 
 def test_a_run_finishes_when_all_have_finished_and_closed():
@@ -61,14 +63,21 @@ def test_the_start_deadline_names_the_ranks_that_have_not_begun():
     assert stop == gang.StopWorkers(0, NAMES, 2, 1)
     machine.handle(gang.Closed("a", 0), 10.1)
     outcome = conclusion(machine.handle(gang.Closed("b", 0), 10.2))
-    assert (outcome.error, outcome.missing) == ("start", ((1, "not started"),))
+    reason = "not all of 2 workers were there after 10 s"
+    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=((1, "not started"),))
 
 
 def test_the_start_deadline_without_any_agent_ends_at_once():
     machine = Gang(SPEC)
     machine.begin(0.0)
+    reason, missing = "not all of 2 workers were there after 10 s", ((0, "no agent"), (1, "no agent"))
+    assert machine.handle(gang.Tick(), 9.9) == []
     outcome = conclusion(machine.handle(gang.Tick(), 10.0))
-    assert outcome.error == "start" and [rank for rank, _ in outcome.missing] == [0, 1]
+    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=missing)
+
+
+def test_who_began_in_time_is_under_no_deadline():
+    assert running().deadline is None and running().handle(gang.Tick(), 1e6) == []
 
 
 def test_an_echo_waits_for_the_failure_it_echoes():
@@ -88,7 +97,26 @@ def test_an_echo_without_another_failure_is_the_failure():
     assert isinstance(stop, gang.StopWorkers)
     machine.handle(gang.Closed("a", 0), 4.1)
     outcome = conclusion(machine.handle(gang.Closed("b", 0), 4.2))
-    assert (outcome.rank, outcome.reason) == (0, "UnavailableError")
+    assert outcome == gang.Conclude(Phase.FAILED, "worker", "UnavailableError", "a", 0)
+
+
+def test_an_echo_that_is_told_just_before_the_start_deadline_waits_as_long_as_any_other():
+    machine = granted()
+    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 9.5)
+    assert machine.handle(gang.Tick(), 10.4) == []
+    (stop,) = machine.handle(gang.Tick(), 10.5)
+    assert stop == gang.StopWorkers(0, NAMES, 2, 1)
+
+
+def test_the_loss_of_an_agent_whose_worker_has_told_its_failure_prolongs_no_wait():
+    machine = running()
+    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
+    machine.handle(gang.Closed("a", 0), 3.1)
+    assert machine.handle(gang.MemberLost("a", "gone"), 3.2) == []
+    assert machine.handle(gang.Tick(), 3.9) == []
+    (stop,) = machine.handle(gang.Tick(), 4.0)
+    assert stop == gang.StopWorkers(0, ("b",), 2, 1)
+    assert machine.outcome is not None and machine.outcome.reason == "UnavailableError"
 
 
 @pytest.mark.parametrize(
@@ -146,6 +174,16 @@ def test_the_files_of_a_finished_run_have_their_time():
     assert drop == gang.DropAgents(NAMES, "did not report its worker's end in time")
 
 
+def test_who_has_reported_its_end_is_not_dropped_with_those_that_have_not():
+    machine = running()
+    for name in NAMES:
+        machine.handle(gang.Finished(name, 0), 3.0)
+    machine.handle(gang.Closed("a", 0), 3.1)
+    drop, back, outcome = machine.handle(gang.Tick(), 100.0)
+    assert drop == gang.DropAgents(("b",), "did not report its worker's end in time")
+    assert (back, outcome) == (gang.ReturnAgents(("a",)), gang.Conclude(Phase.FINISHED))
+
+
 def test_the_end_of_a_run_that_is_stopping_stands_whatever_the_backend_says():
     machine = running()
     machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
@@ -160,6 +198,93 @@ def test_the_end_of_a_run_that_is_stopping_stands_whatever_the_backend_says():
     assert conclusion(finished.handle(gang.Closed("b", 0), 3.3)).phase is Phase.FINISHED
 
 
+def test_a_run_for_which_there_is_no_cluster_ends_in_whatever_state_it_is():
+    machine = Gang(SPEC)
+    machine.begin(0.0)
+    outcome = conclusion(machine.handle(gang.Refused("there is 1 slot"), 1.0))
+    assert outcome == gang.Conclude(Phase.FAILED, "slots", "there is 1 slot")
+    machine = running()
+    assert machine.handle(gang.Refused("it was stopped", "application"), 3.0) == [gang.StopWorkers(0, NAMES, 2, 1)]
+    assert machine.handle(gang.Tick(), 3.0 + SPEC.grace_s + SPEC.failed_flush_s + 1.9) == []
+    drop, *_, outcome = machine.handle(gang.Tick(), 3.0 + SPEC.grace_s + SPEC.failed_flush_s + 2)
+    assert drop == gang.DropAgents(NAMES, "did not report its worker's end in time")
+    assert outcome == gang.Conclude(Phase.FAILED, "application", "it was stopped")
+
+
+def test_a_cancellation_ends_what_still_saves_its_files_and_replaces_no_failure():
+    machine = running()
+    assert machine.handle(gang.CancelAsked("Ctrl-C"), 3.0) == [gang.StopWorkers(0, NAMES, 2, 1)]
+    machine.handle(gang.Closed("a", 0), 3.1)
+    cancelled = conclusion(machine.handle(gang.Closed("b", 0), 3.1))
+    assert cancelled == gang.Conclude(Phase.CANCELLED, "cancelled", "Ctrl-C")
+    saving = running()
+    for name in NAMES:
+        saving.handle(gang.Finished(name, 0), 3.0)
+    assert saving.handle(gang.CancelAsked("Ctrl-C"), 3.1) == [gang.StopWorkers(0, NAMES, 2, 1)]
+    assert saving.handle(gang.CancelAsked("again"), 3.2) == []
+    assert saving.outcome == cancelled
+    failed = running()
+    failed.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
+    assert failed.handle(gang.CancelAsked("Ctrl-C"), 3.1) == []
+    assert failed.outcome == gang.Conclude(Phase.FAILED, "worker", "killed by signal 9", "b", 1)
+
+
+def test_agents_that_come_after_the_end_go_back():
+    machine = Gang(SPEC)
+    machine.begin(0.0)
+    machine.handle(gang.CancelAsked("Ctrl-C"), 1.0)
+    assert machine.phase is Phase.CANCELLED
+    assert machine.handle(gang.Granted(NAMES), 2.0) == [gang.ReturnAgents(NAMES)]
+    assert machine.handle(gang.CancelAsked("again"), 3.0) == []
+
+
+def test_strangers_say_nothing_that_counts():
+    machine = running()
+    for event in (
+        gang.Started("c", 0),
+        gang.Stepped("c", 0, 1, stopped=True),
+        gang.Finished("c", 0),
+        gang.Failed("c", 0, "ValueError", raised=True),
+        gang.Closed("c", 0),
+        gang.MemberLost("c", "gone"),
+        gang.DrainAsked("c", "its node goes"),
+    ):
+        assert machine.handle(event, 3.0) == [], event
+        assert machine.phase is Phase.RUNNING and not machine.failures
+
+
+def test_the_second_word_of_a_workers_failure_is_not_another_failure():
+    machine = running()
+    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
+    machine.handle(gang.Failed("a", 0, "ValueError", raised=True), 3.1)
+    machine.handle(gang.Tick(), 3.0 + SPEC.settle_s)
+    assert machine.outcome is not None and machine.outcome.reason == "UnavailableError"
+
+
+def test_a_warned_node_is_told_of_with_what_would_help():
+    machine = running()
+    for rank, name in enumerate(NAMES):
+        assert machine.handle(gang.DrainAsked(name, "its node goes"), 3.0) == [
+            gang.Note(
+                f"rank {rank} is about to be lost (its node goes), and a group of fixed size ends with it; with "
+                "min_workers= instead of num_workers= it would go on"
+            )
+        ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ([1], "rank 1"),
+        ([0, 2], "ranks 0 and 2"),
+        ([0, 2, 3], "ranks 0, 2 and 3"),
+        ([4, 5, 6, 11], "ranks 4, 5, 6 and 11"),
+    ],
+)
+def test_ranks_in_words(numbers: list[int], words: str):
+    assert ranks(numbers) == words
+
+
 # ---------------------------------------------------------------------------------------------- those that do nothing
 
 
@@ -169,14 +294,37 @@ def stepped(name: str, stopped: bool = False, idle_s: float = 0.0) -> gang.Stepp
 
 def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
     machine = running()
-    (note,) = machine.handle(stepped("b", stopped=True), 3.0)
-    assert "rank 1 is stopped (SIGSTOP)" in note.text and "60 s" in note.text
+    assert machine.handle(stepped("b", stopped=True), 3.0) == [
+        gang.Note(
+            "the process of rank 1 is stopped (SIGSTOP), and the others wait for it; if nobody lets it go on within 60 s "
+            "it counts as lost"
+        )
+    ]
     assert machine.handle(stepped("b", stopped=True), 4.0) == []
     assert machine.handle(gang.Tick(), 62.9) == []
     (stop,) = machine.handle(gang.Tick(), 63.0)
     assert stop == gang.StopWorkers(0, NAMES, 2, 1)
-    assert machine.outcome is not None and machine.outcome.rank == 1
-    assert machine.outcome.reason == "its process has been stopped (SIGSTOP) for 60 s"
+    reason = "its process has been stopped (SIGSTOP) for 60 s"
+    assert machine.outcome == gang.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+
+
+def test_a_stopped_process_is_the_cause_whatever_is_said_when_all_are_ended():
+    spec = GangSpec("run", size=2, min_size=2, stopped_elastic_s=5)
+    machine = ElasticGang(spec)
+    machine.begin(0.0)
+    machine.handle(gang.Granted(NAMES), 1.0)
+    for name in NAMES:
+        machine.handle(gang.Started(name, 0), 2.0)
+    machine.handle(stepped("b", stopped=True), 3.0)
+    assert machine.handle(gang.Tick(), 7.9) == []
+    (stop,) = machine.handle(gang.Tick(), 8.0)
+    assert stop == gang.StopWorkers(0, NAMES, 0.0, 0.0, keep=True)
+    for name in NAMES:  # by us
+        machine.handle(gang.Failed(name, 0, "killed by signal 9", outside=True), 8.1)
+    assert [failure.agent_id for failure in machine.failures] == ["b", "a"]
+    machine.handle(gang.Closed("a", 0), 8.3)
+    note, *_ = machine.handle(gang.Closed("b", 0), 8.3)
+    assert isinstance(note, gang.Note) and note.text.endswith("rank 1: its process has been stopped (SIGSTOP) for 5 s")
 
 
 def test_a_process_that_goes_on_is_forgiven():
@@ -184,6 +332,8 @@ def test_a_process_that_goes_on_is_forgiven():
     machine.handle(stepped("b", stopped=True), 3.0)
     machine.handle(stepped("b"), 50.0)
     assert machine.handle(gang.Tick(), 70.0) == []
+    (note,) = machine.handle(stepped("b", stopped=True), 71.0)
+    assert isinstance(note, gang.Note) and machine.handle(gang.Tick(), 130.9) == []
 
 
 def left_alone(exited: bool, idle_s: float, after: float) -> Gang:
@@ -198,12 +348,44 @@ def left_alone(exited: bool, idle_s: float, after: float) -> Gang:
 
 def test_who_waits_for_a_member_that_has_left_is_not_left_waiting():
     machine = left_alone(True, 100.0, SPEC.exited_s or 0)
-    assert machine.outcome is not None and (machine.outcome.error, machine.outcome.rank) == ("worker", 1)
-    assert machine.outcome.reason.startswith("called sys.exit(0), and rank 0 has done nothing for 30 s since")
-    machine = left_alone(False, 200.0, SPEC.returned_s or 0)
-    assert machine.outcome is not None and machine.outcome.reason.startswith(
-        "returned, and rank 0 has done nothing for 120 s"
+    remedy = (
+        "most likely waiting for it in a collective: every rank must take part in every collective, up to the last one"
     )
+    reason = f"called sys.exit(0), and rank 0 has done nothing for 30 s since, {remedy}"
+    assert machine.outcome == gang.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    machine = left_alone(False, 200.0, SPEC.returned_s or 0)
+    reason = f"returned, and rank 0 has done nothing for 120 s since, {remedy}"
+    assert machine.outcome == gang.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+
+
+def test_the_wait_for_those_that_have_left_counts_from_the_first_of_them():
+    machine = running(GangSpec("run", size=3, returned_s=30))
+    machine.handle(gang.Finished("b", 0), 10.0)
+    machine.handle(gang.Finished("a", 0), 35.0)
+    machine.handle(stepped("c", idle_s=30.0), 39.0)
+    assert machine.handle(gang.Tick(), 39.9) == []
+    machine.handle(gang.Tick(), 40.0)
+    assert machine.outcome is not None and machine.outcome.rank == 0
+
+
+def test_all_who_wait_for_one_that_has_left_are_named():
+    machine = running(GangSpec("run", size=3, exited_s=30))
+    machine.handle(gang.Finished("b", 0, exited=True), 10.0)
+    for name, idle_s in (("a", 100.0), ("c", 20.0)):
+        machine.handle(stepped(name, idle_s=idle_s), 30.0)
+    assert machine.handle(gang.Tick(), 39.9) == []  # one of them was still at work at 10.0
+    machine.handle(gang.Tick(), 40.0)
+    assert machine.outcome is not None and machine.outcome.reason.startswith(
+        "called sys.exit(0), and ranks 0 and 2 have done nothing for 30 s since, most likely"
+    )
+
+
+def test_who_has_worked_since_it_was_idle_is_not_counted_as_waiting():
+    machine = running()
+    machine.handle(stepped("a", idle_s=50.0), 9.0)
+    machine.handle(gang.Finished("b", 0, exited=True), 10.0)
+    machine.handle(stepped("a", idle_s=0.0), 20.0)
+    assert machine.handle(gang.Tick(), 100.0) == [] and machine.phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -228,10 +410,8 @@ def test_a_connection_that_broke_because_somebody_called_sys_exit_is_that_ones_f
     machine = running()
     machine.handle(gang.Finished("b", 0, exited=True), 3.0)
     machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.1)  # nobody is left to tell more
-    assert machine.outcome is not None and machine.outcome.rank == 1
-    assert machine.outcome.reason == (
-        "called sys.exit(0) while rank 0 still worked with it, which then met: UnavailableError"
-    )
+    reason = "called sys.exit(0) while rank 0 still worked with it, which then met: UnavailableError"
+    assert machine.outcome == gang.Conclude(Phase.FAILED, "worker", reason, "b", 1)
     machine = running()
     machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
     machine.handle(gang.Finished("b", 0), 3.1)
@@ -253,7 +433,7 @@ def test_a_lost_agent_ends_the_run_and_is_not_waited_for():
     assert stop == gang.StopWorkers(0, ("a",), 2, 1)
     actions = machine.handle(gang.Closed("a", 0), 3.1)
     assert gang.ReturnAgents(("a",)) in actions
-    assert (conclusion(actions).rank, conclusion(actions).reason) == (1, "gone")
+    assert conclusion(actions) == gang.Conclude(Phase.FAILED, "worker", "gone", "b", 1)
 
 
 def all_lost():
