@@ -80,7 +80,7 @@ class IndependentGang(Gang):
     def _other(self, event: Event, now: float) -> list[Action]:
         match event:
             case Heard():
-                self.exclusions.failures.pop(self.hosts.get(event.agent_id, ""), None)
+                self.exclusions.failures.pop(self.hosts[event.agent_id], None)
             case ReleaseAsked():
                 agent_id = self.agent_of(event.rank)
                 return self._let_go(agent_id, "") if agent_id is not None else []
@@ -157,12 +157,12 @@ class IndependentGang(Gang):
         return []
 
     def _finished(self, event: Finished, now: float) -> list[Action]:
-        self.members[event.agent_id].finished = True
+        """What follows comes with ``Closed``."""
         return []
 
     def _failed(self, event: Failed, now: float) -> list[Action]:
         lane = self.members[event.agent_id]
-        lane.failed, lane.cause = True, event.cause
+        lane.cause = event.cause
         return self._left(lane, event.cause)
 
     def _left(self, lane: Lane, reason: str) -> list[Action]:
@@ -226,8 +226,8 @@ class IndependentGang(Gang):
         if self.phase is Phase.STOPPING:
             return self._stop_late(now)
         actions: list[Action] = []
-        for agent_id in [a for a in self.resting if not self.exclusions.excluded(self.hosts[a], now)]:
-            self.resting.remove(agent_id)
+        resting, self.resting = self.resting, []
+        for agent_id in resting:
             actions += self._start_or_rest(agent_id, now)
         late = tuple(a for a, m in self.members.items() if not m.started and now - m.born > self.spec.start_timeout_s)
         if late:
@@ -286,7 +286,7 @@ class IndependentGang(Gang):
         return [AskAgents(0, 0), *([ReturnAgents(resting)] if resting else [])]
 
     def _conclude_if_over(self) -> list[Action]:
-        if self.phase is not Phase.STOPPING or self.outcome is None or self.members:
+        if self.outcome is None or self.members:
             return []
         self.phase, self.deadline = self.outcome.phase, None
         return [self.outcome]

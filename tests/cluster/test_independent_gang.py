@@ -43,6 +43,19 @@ def die(machine: IndependentGang, name: str, now: float) -> list[gang.Action]:
     return machine.handle(gang.Failed(name, lane, "signal 9"), now) + machine.handle(gang.Closed(name, lane), now)
 
 
+def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> IndependentGang:
+    """Agents ``names`` of a host that is set aside from 6 s to 11 s, with others at work elsewhere."""
+    machine = running(names[0], host="one", **{"size": len(names) + len(at_work), **other})
+    for count in range(FRUITLESS_LIMIT):
+        die(machine, names[0], 2.0 + count)
+    grant(machine, *names[1:], host="one", now=6.0)
+    grant(machine, *at_work, now=6.0)
+    for name in at_work:
+        machine.handle(gang.Started(name, machine.members[name].rank), 6.0)
+    assert machine.resting == list(names) and list(machine.members) == list(at_work)
+    return machine
+
+
 def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
     machine = IndependentGang(spec())
     assert machine.begin(0.0) == [gang.AskAgents(1, 3)]
@@ -69,7 +82,27 @@ def test_a_lost_agent_is_a_lost_lane_and_the_last_one_begins_a_wait_that_ends_wi
     assert machine.phase is Phase.WAITING
     assert machine.handle(gang.Tick(), 12.9) == []
     (outcome,) = of_kind(machine.handle(gang.Tick(), 13.0), gang.Conclude)
-    assert outcome.phase is Phase.FAILED and outcome.error == "start" and "that one too" in outcome.reason
+    reason = "no agent was there for 10 s; what ended the last lane: that one too"
+    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=((2, "no agent"),))
+
+
+def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
+    machine = IndependentGang(spec())
+    machine.begin(5.0)
+    assert machine.handle(gang.Tick(), 14.9) == []
+    ask, outcome = machine.handle(gang.Tick(), 15.0)
+    reason = "no agent was there for 10 s"
+    assert ask == gang.AskAgents(0, 0)
+    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=((0, "no agent"),))
+
+
+def test_where_all_agents_rest_that_is_why_nobody_works():
+    machine = resting("a", "b", cooldown_s=60)
+    assert machine.phase is Phase.WAITING and machine.handle(gang.Tick(), 15.9) == []
+    ask, back, outcome = machine.handle(gang.Tick(), 16.0)
+    assert (ask, back) == (gang.AskAgents(0, 0), gang.ReturnAgents(("a", "b")))
+    reason = "all 2 agents are on hosts that are set aside; what ended the last lane: lane 4 on one: signal 9"
+    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=((5, "no agent"),))
 
 
 def test_the_wait_ends_with_the_next_agent():
@@ -84,8 +117,8 @@ def test_a_host_on_which_workers_die_in_a_row_is_set_aside_and_tried_again_later
     for count in range(1, FRUITLESS_LIMIT):
         assert of_kind(die(machine, "a", float(count)), gang.StartGeneration)
     actions = die(machine, "a", 6.0)
-    (note,) = of_kind(actions, gang.Note)
-    assert "host one is set aside for 5 s" in note.text and not of_kind(actions, gang.StartGeneration)
+    text = "host one is set aside for 5 s: 5 workers in a row died there, the last of signal 9"
+    assert of_kind(actions, gang.Note) == [gang.Note(text)] and not of_kind(actions, gang.StartGeneration)
     assert grant(machine, "b", host="one", now=7.0) == []
     assert grant(machine, "c", host="two", now=7.0) == [gang.StartGeneration(5, ("c",))]
     assert machine.handle(gang.Tick(), 10.9) == []
@@ -102,11 +135,78 @@ def test_a_word_of_a_worker_makes_its_host_good_again():
         assert of_kind(die(machine, "a", float(count)), gang.StartGeneration)
 
 
+def test_a_worker_that_returns_unasked_is_told_of_as_that_and_counts_as_dead():
+    machine = running("a", host="one")
+    for lane in range(FRUITLESS_LIMIT):
+        machine.handle(gang.Started("a", lane), 1.0)
+        assert machine.handle(gang.Finished("a", lane), 2.0) == []
+        left, *rest = machine.handle(gang.Closed("a", lane), 2.0)
+        assert left == gang.Announce("left", lane, "its worker returned")
+    assert rest == [gang.Note("host one is set aside for 5 s: 5 workers in a row died there, the last of a return")]
+    machine.handle(gang.ResizeAsked(0), 3.0)
+    assert machine.last_cause == "lane 4 on one: its worker returned"
+
+
+def test_agents_that_rest_count_as_there_and_may_go_away():
+    machine = resting("a", "b", at_work=("c",))
+    assert grant(machine, "d", now=7.0) == [gang.ReturnAgents(("d",))]
+    assert machine.handle(gang.DrainAsked("a", "its node goes"), 7.0) == [gang.ReturnAgents(("a",), "its node goes")]
+    assert machine.handle(gang.DrainAsked("stranger", "its node goes"), 7.0) == []
+    assert machine.handle(gang.MemberLost("b", "its executor died"), 8.0) == []
+    assert machine.resting == [] and machine.handle(gang.Tick(), 11.0) == []
+    assert grant(machine, "d", now=12.0) == [gang.StartGeneration(6, ("d",))]
+
+
+def test_hosts_cool_down_each_for_itself():
+    machine = resting("a", at_work=("b",), size=3, cooldown_s=3)  # host one: from 6 s to 9 s
+    for count in range(FRUITLESS_LIMIT):
+        die(machine, "b", 7.0 + count / 4)  # its own host: from 8 s to 11 s
+    assert machine.resting == ["a", "b"] and machine.handle(gang.Tick(), 8.9) == []
+    assert machine.handle(gang.Tick(), 9.0) == [gang.StartGeneration(10, ("a",))]
+    assert machine.handle(gang.Tick(), 10.9) == []
+    assert machine.handle(gang.Tick(), 11.0) == [gang.StartGeneration(11, ("b",))]
+
+
+def test_more_lanes_are_asked_for_and_of_too_many_those_that_rest_go_first():
+    machine = resting("a", "b", at_work=("c", "d"))
+    assert machine.handle(gang.ResizeAsked(6), 7.0) == [gang.AskAgents(0, 6)]
+    assert machine.handle(gang.ResizeAsked(4), 7.0) == [gang.AskAgents(0, 4)]
+    assert machine.handle(gang.ResizeAsked(3), 7.0) == [gang.AskAgents(0, 3), gang.ReturnAgents(("a",))]
+    assert machine.handle(gang.ResizeAsked(1), 7.0) == [gang.AskAgents(0, 1), gang.ReturnAgents(("b",))]
+    assert list(machine.members) == ["c", "d"]  # which of them goes is the search's to say
+    died = die(machine, "c", 8.0)
+    assert died == [gang.Announce("left", 5, "signal 9"), gang.ReturnAgents(("c",))]
+    assert die(machine, "d", 8.0)[-1] == gang.StartGeneration(7, ("d",))
+    assert machine.handle(gang.ResizeAsked(-1), 9.0) == [gang.AskAgents(0, 0)]
+
+
+def test_nobody_is_waited_for_while_no_lane_is_wanted():
+    machine = running("a")
+    machine.handle(gang.MemberLost("a", "gone"), 2.0)
+    assert machine.phase is Phase.WAITING and machine.deadline == 12.0
+    assert machine.handle(gang.ResizeAsked(0), 3.0) == [gang.AskAgents(0, 0)]
+    assert machine.handle(gang.Tick(), 1000.0) == []
+    assert machine.handle(gang.ResizeAsked(2), 1000.0) == [gang.AskAgents(0, 2)]
+    assert machine.handle(gang.ResizeAsked(3), 1005.0) == [gang.AskAgents(0, 3)]  # which prolongs nothing
+    assert machine.handle(gang.Tick(), 1009.9) == []
+    assert of_kind(machine.handle(gang.Tick(), 1010.0), gang.Conclude)
+
+
+def test_a_grant_names_the_host_of_each_agent_or_none():
+    machine = IndependentGang(spec())
+    machine.begin(0.0)
+    with pytest.raises(ValueError, match="shorter"):
+        machine.handle(gang.Granted(("a", "b"), ("one",)), 0.0)
+    assert machine.handle(gang.Granted(("c",)), 0.0) == [gang.StartGeneration(0, ("c",))]
+    assert machine.handle(gang.Started("c", 0), 0.0) == [gang.Announce("joined", 0, "c")]
+
+
 def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
     machine = running("a", "b")
     assert machine.handle(gang.DrainAsked("a", "its node goes"), 2.0) == [gang.ParkWorkers(0, ("a",), "its node goes")]
     assert machine.handle(gang.DrainAsked("a", "its node goes"), 2.0) == []
     assert machine.handle(gang.ReleaseAsked(1), 2.0) == [gang.ParkWorkers(1, ("b",), "")]
+    assert machine.handle(gang.ReleaseAsked(7), 2.0) == []
     machine.handle(gang.Finished("a", 0), 3.0)
     assert machine.handle(gang.Closed("a", 0), 3.0) == [
         gang.Announce("left", 0, "its node goes"),
@@ -137,27 +237,50 @@ def test_one_that_does_not_start_its_worker_is_cut_off():
     machine.begin(0.0)
     grant(machine, "a", "b")
     machine.handle(gang.Started("a", 0), 1.0)
-    (drop,) = machine.handle(gang.Tick(), 10.5)
+    assert machine.handle(gang.Tick(), 10.0) == []
+    (drop,) = machine.handle(gang.Tick(), 10.1)
     assert drop == gang.DropAgents(("b",), "did not start its worker within 10 s")
     assert machine.handle(gang.MemberLost("b", drop.reason), 10.5) == []  # nobody has heard of it
 
 
 def test_a_complete_search_lets_lanes_leave_by_themselves_and_ends_late_ones():
     machine = running("a", "b")
-    ask, *parks = machine.handle(gang.CancelAsked("all trials are done", complete=True), 2.0)
-    assert ask == gang.AskAgents(0, 0) and [park.generation for park in parks] == [0, 1]
+    assert machine.handle(gang.CancelAsked("all trials are done", complete=True), 2.0) == [
+        gang.AskAgents(0, 0),
+        gang.ParkWorkers(0, ("a",), ""),
+        gang.ParkWorkers(1, ("b",), ""),
+    ]
     assert machine.handle(gang.Closed("a", 0), 2.1)[-1] == gang.ReturnAgents(("a",))
+    assert machine.handle(gang.Tick(), 3.9) == []
     (stop,) = machine.handle(gang.Tick(), 2.0 + machine.spec.grace_s)
     assert stop == gang.StopWorkers(1, ("b",), machine.spec.grace_s, machine.spec.flush_s)
     *_, outcome = machine.handle(gang.Closed("b", 1), 5.0)
-    assert outcome.phase is Phase.FINISHED
+    assert outcome == gang.Conclude(Phase.FINISHED, reason="all trials are done")
+
+
+def test_the_files_of_a_complete_search_have_their_time():
+    machine = running("a", grace_s=2, flush_s=100)
+    machine.handle(gang.CancelAsked("all trials are done", complete=True), 10.0)
+    assert of_kind(machine.handle(gang.Tick(), 12.0), gang.StopWorkers)
+    assert machine.handle(gang.Tick(), 12.0 + 2 + 100 + 1.9) == []
+    drop, outcome = machine.handle(gang.Tick(), 12.0 + 2 + 100 + 2)
+    assert drop == gang.DropAgents(("a",), "did not report its worker's end in time")
+    assert outcome == gang.Conclude(Phase.FINISHED, reason="all trials are done")
 
 
 def test_a_lane_that_answers_nothing_at_the_end_is_cut_off():
-    machine = running("a")
-    machine.handle(gang.CancelAsked("enough"), 2.0)
-    drop, outcome = machine.handle(gang.Tick(), 100.0)
-    assert drop.agent_ids == ("a",) and outcome.phase is Phase.CANCELLED
+    machine = resting("b", at_work=("a",))
+    assert machine.handle(gang.CancelAsked("enough"), 20.0) == [
+        gang.AskAgents(0, 0),
+        gang.ReturnAgents(("b",)),
+        gang.StopWorkers(5, ("a",), machine.spec.grace_s, machine.spec.failed_flush_s),
+    ]
+    limit = 20.0 + machine.spec.grace_s + machine.spec.failed_flush_s + 2
+    assert machine.handle(gang.CancelAsked("again"), 21.0) == [] == machine.handle(gang.Tick(), limit - 0.1)
+    drop, outcome = machine.handle(gang.Tick(), limit)
+    assert drop == gang.DropAgents(("a",), "did not report its worker's end in time")
+    assert outcome == gang.Conclude(Phase.CANCELLED, "cancelled", "enough")
+    assert machine.handle(gang.Tick(), limit + 1) == [] and machine.agent_of(5) is None
 
 
 # ---------------------------------------------------------------------------------------------- invariants
