@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 AUTOMATIC_FACTOR = 10.0  # times the usual step
@@ -26,11 +27,11 @@ class Pace:
     stopped: set[str] = field(default_factory=set)
     advanced: float = 0.0  # when the furthest member last made a step
     usual_s: float = 0.0
-    looks: dict[str, int] = field(default_factory=dict)
-    lags: dict[str, int] = field(default_factory=dict)
+    looks: Counter[str] = field(default_factory=Counter)
+    lags: Counter[str] = field(default_factory=Counter)
     named: set[str] = field(default_factory=set)
 
-    def stepped(self, agent_id: str, step: int, stopped: bool, now: float, age_s: float = 0.0) -> None:
+    def stepped(self, agent_id: str, step: int, stopped: bool, now: float, age_s: float) -> None:
         """A member says how far it is, and how long it has been there."""
         furthest = max(self.steps.values(), default=None)
         at = now - age_s
@@ -49,11 +50,10 @@ class Pace:
         """Was another one further when this one made its step? Members report at different times, so it is worked out."""
         if not self.usual_s:
             return
-        at = self.finished[agent_id]
-        others = [name for name in self.steps if name != agent_id]
-        best = max((self.steps[name] + (at - self.finished[name]) / self.usual_s for name in others), default=0.0)
-        self.looks[agent_id] = self.looks.get(agent_id, 0) + 1
-        self.lags[agent_id] = self.lags.get(agent_id, 0) + (best - self.steps[agent_id] > LAG_STEPS)
+        at, step = self.finished[agent_id], self.steps[agent_id]
+        lead = max(self.steps[name] - step + (at - self.finished[name]) / self.usual_s for name in self.steps)
+        self.looks[agent_id] += 1
+        self.lags[agent_id] += lead > LAG_STEPS
 
     def newly_slow(self, agent_id: str) -> bool:
         """Whether this member holds the others up, told once: whenever it makes a step, another one was further.
@@ -61,7 +61,7 @@ class Pace:
         In step with each other all are equally fast; the one that the others wait for is the one that comes last. Members
         that wait inside a collective make their steps together, and nobody is named.
         """
-        looks = self.looks.get(agent_id, 0)
+        looks = self.looks[agent_id]
         if looks < LOOKS or self.lags[agent_id] < LAGS * looks or agent_id in self.named:
             return False
         self.named.add(agent_id)
@@ -94,6 +94,7 @@ class Pace:
         if stopped:
             return stopped
         steps = {agent_id: self.steps.get(agent_id, -1) for agent_id in agent_ids}
-        least = min(steps.values(), default=-1)
-        last = tuple(agent_id for agent_id, step in steps.items() if step == least)
-        return last if len(last) < len(agent_ids) else ()
+        if len(set(steps.values())) < 2:
+            return ()
+        least = min(steps.values())
+        return tuple(agent_id for agent_id, step in steps.items() if step == least)

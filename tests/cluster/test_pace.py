@@ -1,0 +1,119 @@
+"""The progress of a generation: how long it may stand still, who holds it up, who is slow."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from hopsml.cluster.pace import Pace
+
+pytestmark = pytest.mark.fast
+
+
+def walking(*times: float, began: float = 0.0, **other: float | None) -> Pace:
+    """One member, which has made a step at each of these times."""
+    pace = Pace(began, **other)
+    for step, at in enumerate(times):
+        pace.stepped("a", step, False, at, 0.0)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("pace", "limit_s"),
+    [
+        (Pace(0.0), 600.0),  # compiling comes before the first step
+        (walking(5.0), 600.0),  # one report says nothing yet of how long a step takes
+        (walking(5.0, 6.0), 30.0),
+        (walking(5.0, 8.0), 30.0),
+        (walking(5.0, 8.5), 35.0),  # ten usual steps
+        (walking(5.0, 8.5, timeout_s=4.0), 4.0),
+        (Pace(0.0, timeout_s=4.0), 4.0),
+        (Pace(0.0, first_before_s=3.0), 60.0),
+        (Pace(0.0, first_before_s=20.0), 200.0),
+        (Pace(0.0, first_before_s=61.0), 600.0),
+        (walking(5.0, 8.5, first_before_s=20.0), 35.0),
+    ],
+)
+def test_how_long_nobody_may_make_a_step(pace: Pace, limit_s: float) -> None:
+    assert pace.limit_s() == limit_s
+
+
+def test_a_step_is_as_long_as_those_before_most_of_all() -> None:
+    assert walking(0.0, 10.0).usual_s == 10.0 and walking(0.0, 0.25).usual_s == 0.25
+    assert walking(5.0, 4.0).usual_s == 0.0  # a report of another one, which came later
+    assert walking(0.0, 10.0, 15.0).usual_s == pytest.approx(0.8 * 10.0 + 0.2 * 5.0)
+    several = walking(0.0)
+    several.stepped("a", 4, False, 20.0, 0.0)
+    assert several.usual_s == 5.0
+
+
+def test_it_hangs_after_the_limit_and_not_at_it() -> None:
+    pace = walking(100.0, began=40.0)
+    assert not pace.hangs(700.0) and pace.hangs(700.1)
+    beginning = Pace(40.0, timeout_s=5.0)
+    assert not beginning.hangs(45.0) and beginning.hangs(45.1)
+    pace.stepped("a", 1, False, 104.0, 2.0)  # two seconds ago
+    assert not pace.hangs(132.0) and pace.hangs(132.1)
+    pace.stepped("b", 1, False, 131.0, 0.0)  # no further than the furthest
+    assert pace.hangs(132.1)
+
+
+def test_the_next_generation_knows_how_long_the_first_step_took() -> None:
+    pace = walking(5.0, 12.0, 13.0, began=2.0, timeout_s=9.0)
+    after = pace.following(100.0)
+    assert (after.began, after.timeout_s, after.first_before_s) == (100.0, 9.0, 10.0)
+    assert after.following(200.0).first_before_s == 10.0  # one without a step tells nothing new
+
+
+@pytest.mark.parametrize(
+    ("steps", "stopped", "behind"),
+    [
+        ({"a": 3, "b": 2, "c": 3}, (), ("b",)),
+        ({"a": 3, "b": 2, "c": 2}, (), ("b", "c")),
+        ({"a": 0, "c": 0}, (), ("b",)),  # it has not said anything
+        ({"a": 3, "b": 3, "c": 3}, (), ()),
+        ({}, (), ()),
+        ({"a": 3, "b": 2, "c": 3}, ("c",), ("c",)),  # whoever the system holds, however far it is
+        ({"a": 3, "b": 3, "c": 3}, ("a", "b"), ("a", "b")),
+    ],
+)
+def test_who_holds_the_others_up(steps: dict[str, int], stopped: tuple[str, ...], behind: tuple[str, ...]) -> None:
+    pace = Pace(0.0)
+    for name, step in steps.items():
+        pace.stepped(name, step, True, 1.0, 0.0)
+        pace.stepped(name, step, name in stopped, 2.0, 0.0)
+    pace.stepped("stranger", 1, True, 2.0, 0.0)
+    assert pace.behind(("a", "b", "c")) == behind
+
+
+def late_by(lags_s: list[float]) -> Pace:
+    """Steps of 10 s of "a", each made by "b" so many seconds later, with a report of both after it."""
+    pace = walking(0.0, 10.0)
+    for step, lag_s in enumerate(lags_s, 2):
+        pace.stepped("a", step, False, 10.0 * step, 0.0)
+        pace.stepped("b", step, False, 10.0 * step + lag_s, 0.0)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("lags_s", "slow"),
+    [
+        ([5.0] * 7, False),  # too few looks
+        ([5.0] * 8, True),
+        ([4.0] * 8, False),  # who leaves a collective together is less apart
+        ([5.0] * 6 + [0.0] * 2, True),  # three in four
+        ([5.0] * 5 + [0.0] * 3, False),
+        ([0.0] * 8, False),
+    ],
+)
+def test_who_is_slow_is_named_once(lags_s: list[float], slow: bool) -> None:
+    pace = late_by(lags_s)
+    assert [pace.newly_slow("b"), pace.newly_slow("b"), pace.newly_slow("a")] == [slow, False, False]
+
+
+def test_who_is_alone_holds_nobody_up() -> None:
+    times = [10.0 * step for step in range(20)]
+    pace = walking(*times)
+    assert not pace.newly_slow("a") and not pace.newly_slow("stranger")
+    assert pace.looks["a"] == len([*pairwise(times)]) - 1
