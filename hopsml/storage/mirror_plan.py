@@ -188,8 +188,10 @@ def _file_is_due(file: LocalFile, state: State, now_s: float, wall_ns: int, urge
     before = state.copied.get(file.path)
     if before is None:
         return True
-    pause_s = before.took_s / COPY_SHARE if before.length > LONG_BYTES else 0.0
-    return now_s - before.at_s >= max(GROWING_PAUSE_S, pause_s)
+    least_s = GROWING_PAUSE_S
+    if before.length > LONG_BYTES:
+        least_s = max(least_s, before.took_s / COPY_SHARE)
+    return now_s - before.at_s >= least_s
 
 
 def _is_copied(file: LocalFile, state: State) -> bool:

@@ -108,7 +108,7 @@ class Sampler:
     def _present_ramp(self) -> Ramp:
         """Towards the factor of the present group."""
         target, length = self.size / self.global_batch_size, self.ramp_epochs * self.n_samples
-        before = self._ramp or first_ramp(target, length)
+        before = first_ramp(target, length) if self._ramp is None else self._ramp
         self._ramp = before.towards(target, self._samples, length)
         return self._ramp
 
@@ -184,7 +184,7 @@ class Sampler:
                 order = np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(self.n_samples)
             else:
                 order = np.arange(self.n_samples)
-            self._permutation = (epoch, order.astype(np.int64, copy=False))
+            self._permutation = (epoch, order)
         return self._permutation[1]
 
 

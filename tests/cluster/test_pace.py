@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from hopsml.cluster.pace import Pace
 pytestmark = pytest.mark.fast
 
 
-def walking(*times: float, began: float = 0.0, **other: float | None) -> Pace:
+def walking(*times: float, began: float = 0.0, **other: Any) -> Pace:
     """One member, which has made a step at each of these times."""
     pace = Pace(began, **other)
     for step, at in enumerate(times):

@@ -53,6 +53,9 @@ def done(state: State, file: LocalFile, now_s: float = 100.0, took_s: float = 0.
         ("events/events.out.tfevents.17.host", True),
         ("logs/g0-rank0.log", True),
         ("metrics.jsonl", True),
+        ("history.csv", True),
+        ("stdout.out", True),
+        ("stderr.err", True),
         ("export/model.keras", False),
         ("checkpoints/checkpoint", False),
         ("tfevents.dir/model.h5", False),
@@ -86,6 +89,14 @@ def test_a_growing_file_is_not_copied_all_the_time() -> None:
     assert paths(Listing((grown,)), state, now_s=160) == [LOG.path]
 
 
+def test_only_a_long_file_is_copied_the_less_often_the_longer_it_takes() -> None:
+    for length, due_s in ((mirror_plan.LONG_BYTES, mirror_plan.GROWING_PAUSE_S), (mirror_plan.LONG_BYTES + 1, 60.0)):
+        state, grown = State(), at(LOG, length + 1, 60)
+        done(state, at(LOG, length, 50), now_s=100.0, took_s=3.0)
+        assert paths(Listing((grown,)), state, now_s=100.0 + due_s - 0.1) == []
+        assert paths(Listing((grown,)), state, now_s=100.0 + due_s) == [LOG.path]
+
+
 def test_other_files_wait_until_they_rest() -> None:
     assert paths(Listing((MODEL,)), State(), wall_s=50.5) == []
     assert paths(Listing((MODEL,)), State(), wall_s=51.0) == [MODEL.path]
@@ -97,6 +108,23 @@ def test_a_checkpoint_is_committed_once() -> None:
     assert plan(listing, state, (), 0, 0, False) == [CommitCheckpoint("checkpoints/step-000000001")]
     succeeded(state, CommitCheckpoint("checkpoints/step-000000001"), 1, 1)
     assert plan(listing, state, (), 0, 0, True) == []
+
+
+def test_a_checkpoint_that_failed_is_tried_again_later_and_says_why() -> None:
+    step = "checkpoints/step-000000001"
+    state, listing = State(), Listing((), (step,))
+    assert behind(listing, state) == [Behind(step, "not copied yet")]
+    for _ in range(2):
+        failed(state, CommitCheckpoint(step), 100.0, "quota", passing=False)
+    assert behind(listing, state) == [Behind(step, "quota")]
+    assert paths(listing, state, now_s=101.9) == [] and paths(listing, state, now_s=102.0) == [step]
+    assert paths(listing, state, now_s=100.9, urgent=True) == [] and paths(listing, state, now_s=101.0, urgent=True)
+    forget_gone(state, listing)
+    assert step in state.failures
+    succeeded(state, CommitCheckpoint(step), 103.0, 1.0)
+    assert behind(listing, state) == [] == paths(listing, state) and not state.failures
+    failed(state, CommitCheckpoint(step), 104.0, "quota", passing=False)
+    assert state.failures[step].count == 1  # the first in a row
 
 
 def test_short_files_go_first_and_checkpoints_last() -> None:
@@ -130,8 +158,44 @@ def test_an_outage_stops_everything_but_one_probe() -> None:
     assert paths(listing, state, now_s=103.9) == []
     assert paths(listing, state, now_s=103.0, urgent=True) == [LOG.path]
     assert {late.reason for late in behind(listing, state)} == {"refused"}
+    other = LocalFile("logs/new.log", 1, 0, 9)  # which was never tried
+    assert behind(Listing((other,)), state) == [Behind(other.path, "refused")]
     done(state, LOG, now_s=104)
     assert paths(listing, state, now_s=104) == [MODEL.path]
+
+
+def test_what_failed_in_an_outage_is_copied_as_soon_as_the_store_is_back() -> None:
+    state, listing = State(), Listing((LOG, MODEL))
+    for now_s in (100.0, 110.0, 120.0, 130.0):
+        failed(state, CopyFile(MODEL), now_s, "refused", passing=True)
+    done(state, LOG, now_s=131.0)
+    assert paths(listing, state, now_s=131.0) == [MODEL.path]  # at once: time has mended it
+
+
+def test_an_outage_is_probed_later_and_later_and_copies_under_way_at_once_count_as_one() -> None:
+    state, listing, now_s = State(), Listing((LOG,)), 100.0
+    for delay_s in (1, 2, 4, 8, 16, 30, 30):
+        failed(state, CopyFile(LOG), now_s, "refused", passing=True)
+        failed(state, CopyFile(MODEL), now_s + mirror_plan.TOGETHER_S - 0.1, "refused", passing=True)
+        assert paths(listing, state, now_s=now_s + mirror_plan.TOGETHER_S + delay_s - 0.2) == []
+        now_s += mirror_plan.TOGETHER_S - 0.1 + delay_s
+        assert paths(listing, state, now_s=now_s) == [LOG.path]
+    failed(state, CopyFile(LOG), now_s, "refused", passing=True)
+    before = state.outage
+    failed(state, CopyFile(LOG), now_s + mirror_plan.TOGETHER_S, "refused", passing=True)
+    assert before is not None and state.outage is not None and state.outage.passing
+    assert state.outage.count == before.count + 1
+
+
+def test_a_lasting_failure_is_no_outage() -> None:
+    state = State()
+    failed(state, CopyFile(MODEL), 100.0, "quota", passing=False)
+    assert state.outage is None
+    failed(state, CopyFile(LOG), 100.0, "refused", passing=True)
+    forget_gone(state, Listing((LOG, MODEL)))
+    assert state.outage is not None and len(state.failures) == 2
+    forget_gone(state, Listing((), (MODEL.path,)))
+    assert list(state.failures) == [MODEL.path]
 
 
 def test_what_disappears_from_disk_is_forgotten() -> None:

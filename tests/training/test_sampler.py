@@ -61,6 +61,26 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     assert order(1, 1)[:5] != order(1, 1)[5:]
 
 
+def test_what_is_not_asked_for_is_one_epoch_in_a_drawn_order_and_the_last_batch_with_the_others() -> None:
+    sampler = Sampler(10, 4)
+    assert sampler.batch_size == 0  # before the first batch
+    batches = []
+    while not sampler.is_exhausted:
+        batches.append(sampler.next_batch())
+        assert sampler.batch_size == len(batches[-1])
+    order = np.concatenate(batches)
+    assert [len(batch) for batch in batches] == [4, 4, 2] and order.dtype == np.int64
+    assert sorted(order) == list(range(10)) != list(order)
+    with pytest.raises(StopIteration):
+        sampler.next_batch()
+
+
+def test_without_shuffling_every_epoch_is_in_the_order_of_the_samples() -> None:
+    sampler = Sampler(5, 2, epochs=2, shuffle=False)
+    seen = [list(sampler.next_batch()) for _ in range(6)]
+    assert seen == [[0, 1], [2, 3], [4]] * 2 and sampler.is_exhausted
+
+
 def test_shares_differ_by_at_most_one_and_may_be_empty() -> None:
     group = group_at(None, 4, n_samples=10, global_batch_size=10, shuffle=False)
     assert [len(sampler.next_batch()) for sampler in group] == [3, 3, 2, 2]
@@ -75,6 +95,29 @@ def test_linear_scaling_keeps_the_local_batch_and_says_what_the_learning_rate_ha
     sampler.join(0, 8)
     assert (sampler.size, sampler.learning_rate_scale) == (64, 2.0)
     assert Sampler(100, 32).learning_rate_scale == 1.0
+    assert Sampler(100, 32, scaling="linear").learning_rate_scale == 1.0  # meant for one worker
+
+
+@pytest.mark.parametrize(("world", "reference", "size"), [(1, 3, 3), (2, 3, 7), (1, 20, 1), (3, 4, 8), (1, 4, 2)])
+def test_a_linear_global_batch_is_rounded_and_never_empty(world: int, reference: int, size: int) -> None:
+    (sampler,) = group_at(None, 1, n_samples=100, global_batch_size=10, scaling="linear", reference_workers=reference)
+    sampler.join(0, world)
+    assert sampler.size == size
+
+
+def test_what_was_asked_before_there_was_a_group_is_no_beginning_of_a_ramp() -> None:
+    sampler = Sampler(100, 10, scaling="linear", reference_workers=2, epochs=9, ramp_epochs=1)
+    assert sampler.learning_rate_scale == 0.5  # alone, at once
+    sampler.join(0, 4)
+    assert sampler.learning_rate_scale == 1.0  # the ramp to 2.0 begins at the rate that was given
+    for scale in (1.2, 1.4, 1.6, 1.8, 2.0):
+        assert len(sampler.next_global_batch()) == 20
+        assert sampler.learning_rate_scale == pytest.approx(scale)
+    sampler.join(0, 1)
+    assert sampler.learning_rate_scale == 0.5
+    sampler.next_batch()
+    sampler.join(0, 2)
+    assert sampler.learning_rate_scale == 0.5  # in the middle of the training it rises from where it was
 
 
 def test_the_learning_rate_rises_over_some_epochs_and_goes_on_rising_in_the_next_generation() -> None:
@@ -97,35 +140,70 @@ def test_the_learning_rate_rises_over_some_epochs_and_goes_on_rising_in_the_next
 
 def test_the_last_batch_can_be_left_out() -> None:
     sampler = Sampler(10, 4, epochs=2, drop_last=True)
+    assert sampler.batches_left == 4
     batches = []
     while not sampler.is_exhausted:
         batches.append(sampler.next_batch())
     assert [len(batch) for batch in batches] == [4, 4, 4, 4]
     assert len(np.unique(np.concatenate(batches[:2]))) == 8
+    even = Sampler(8, 4, epochs=2, drop_last=True)
+    counted = [(even.epoch, even.offset, even.batches_left)]
+    while not even.is_exhausted:
+        assert len(even.next_batch()) == 4
+        counted.append((even.epoch, even.offset, even.batches_left))
+    assert counted == [(0, 0, 4), (0, 4, 3), (1, 0, 2), (1, 4, 1), (2, 0, 0)]
+    assert Sampler(4, 4, drop_last=True).batches_left == 1  # one that is whole
+
+
+def test_a_smaller_last_batch_counts_as_a_batch() -> None:
+    sampler = Sampler(10, 4, epochs=2)
+    left = [sampler.batches_left]
+    while not sampler.is_exhausted:
+        sampler.next_batch()
+        left.append(sampler.batches_left)
+    assert left == [6, 5, 4, 3, 2, 1, 0]
 
 
 def test_a_state_of_other_data_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="n_samples=10, this sampler has n_samples=11"):
+    with pytest.raises(ArgumentError) as refused:
         Sampler(11, 2).go_to(Sampler(10, 2).position())
-    with pytest.raises(ArgumentError, match="seed"):
+    assert str(refused.value) == (
+        "the state to go on from was made with n_samples=10, this sampler has n_samples=11: it must be the same, or the "
+        "same samples cannot be told apart"
+    )
+    with pytest.raises(ArgumentError, match="made with seed=0, this sampler has seed=1"):
         Sampler(10, 2, seed=1).go_to(Sampler(10, 2).position())
 
 
 @pytest.mark.parametrize(
     ("named", "kind", "word"),
     [
-        ({"n_samples": 0}, ArgumentError, "n_samples=0"),
-        ({"global_batch_size": 2.5}, ArgumentTypeError, "global_batch_size=2.5"),
-        ({"epochs": True}, ArgumentTypeError, "epochs=True"),
-        ({"scaling": "cubic"}, ArgumentError, "scaling='cubic'"),
-        ({"ramp_epochs": -1}, ArgumentError, "ramp_epochs=-1"),
-        ({"ramp_epochs": float("nan")}, ArgumentError, "ramp_epochs=nan"),
-        ({"drop_last": True, "n_samples": 3}, ArgumentError, "no batch"),
+        ({"n_samples": 0}, ArgumentError, "n_samples=0 is too small; it must be 1 or more"),
+        (
+            {"global_batch_size": 2.5},
+            ArgumentTypeError,
+            "global_batch_size=2.5 is a float; it must be a whole number of 1 or more",
+        ),
+        ({"epochs": True}, ArgumentTypeError, "epochs=True is a bool; it must be a whole number of 1 or more"),
+        ({"reference_workers": 0}, ArgumentError, "reference_workers=0 is too small; it must be 1 or more"),
+        ({"scaling": "cubic"}, ArgumentError, "scaling='cubic': it must be 'constant' or 'linear'"),
+        ({"ramp_epochs": -1}, ArgumentError, "ramp_epochs=-1: it must be a number of epochs, or 0 for none"),
+        ({"ramp_epochs": float("nan")}, ArgumentError, "ramp_epochs=nan: it must be a number of epochs, or 0 for none"),
+        ({"ramp_epochs": True}, ArgumentError, "ramp_epochs=True: it must be a number of epochs, or 0 for none"),
+        ({"ramp_epochs": "5"}, ArgumentError, "ramp_epochs='5': it must be a number of epochs, or 0 for none"),
+        ({"ramp_epochs": 1e6}, ArgumentError, "ramp_epochs=1000000.0: it must be a number of epochs, or 0 for none"),
+        (
+            {"drop_last": True, "n_samples": 3},
+            ArgumentError,
+            "drop_last=True with n_samples=3 and global_batch_size=4 leaves no batch at all; keep the last one, or make "
+            "batches smaller",
+        ),
     ],
 )
 def test_numbers_without_meaning_are_refused(named: dict[str, Any], kind: type[Exception], word: str) -> None:
-    with pytest.raises(kind, match=word):
+    with pytest.raises(kind) as refused:
         Sampler(**{"n_samples": 10, "global_batch_size": 4, **named})
+    assert str(refused.value) == word
 
 
 @settings(max_examples=60, deadline=None)
