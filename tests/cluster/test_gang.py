@@ -461,6 +461,15 @@ def test_all_agents_lost_at_once_are_what_it_was_where_the_cluster_is_still_ther
     assert (found.error, found.rank, found.reason) == ("worker", 1, "gone")
 
 
+def test_nobody_is_cut_off_while_only_the_word_of_the_cluster_is_awaited():
+    machine = running(GangSpec("run", size=2, settle_s=60))
+    for name in NAMES:
+        machine.handle(gang.MemberLost(name, "gone"), 3.0)
+    assert machine.deadline is not None and machine.deadline < 62.9
+    assert machine.handle(gang.Tick(), 62.9) == []
+    assert machine.handle(gang.Tick(), 63.0)[0] == gang.ReturnAgents(())
+
+
 def test_the_end_of_the_cluster_does_not_replace_what_a_user_raised_or_wanted():
     for event, error in (
         (gang.Failed("b", 0, "ValueError", raised=True), "worker"),

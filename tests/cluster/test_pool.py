@@ -50,6 +50,14 @@ def test_agents_of_distinct_executors_are_taken_first():
     assert pool.demand("r", 4) == [Grant("r", ("a", "d", "b", "e"))]  # a second of each before a third of any
 
 
+def test_whoever_came_first_is_granted_first_whatever_its_name():
+    pool = Pool()
+    for number, agent in enumerate("dcab"):
+        pool.connected(agent, (0, number), f"e{number}", 0.0)
+    assert pool.demand("r", 3) == [Grant("r", ("d", "c", "a"))]
+    assert pool.returned(("a", "d"), 1.0) == [] and pool.idle() == ["d", "a", "b"]
+
+
 def test_idle_agents_go_after_the_warm_time_and_at_once_when_others_wait():
     pool = Pool(keep_warm_s=10)
     pool.connected("a", (0, 0), "e1", 0.0)
@@ -142,7 +150,7 @@ def gather(size: int, most: int | None = None) -> None:
     assert sum(len(action.agent_ids) for action in granted if isinstance(action, Grant)) == size
     for n in range(size):
         pool.lost(f"a{n}", returns=True)
-        assert pool.serve(2.0) == []
+        assert pool.serve() == []
 
 
 @pytest.mark.parametrize("grows", [False, True])
@@ -171,6 +179,16 @@ def test_whoever_may_grow_is_granted_all_that_is_there_at_once():
     for number, agent in enumerate("abcd"):
         pool.connected(agent, (0, number), f"e{number}", 0.0)
     assert pool.demand("r", 1, most=3) == [Grant("r", ("a", "b", "c"))]
+
+
+def test_a_run_that_may_grow_takes_no_more_than_it_may_have():
+    pool = Pool()
+    for number, agent in enumerate("abcd"):
+        pool.connected(agent, (0, number), f"e{number}", 0.0)
+    pool.demand("fixed", 3)
+    assert pool.demand("grows", 1, most=2) == [Grant("grows", ("d",)), Submit(1, 1)]
+    assert pool.returned(("a", "b", "c"), 1.0) == [Grant("grows", ("a",))]
+    assert pool.idle() == ["b", "c"]
 
 
 def test_what_a_group_would_only_like_to_have_is_asked_for_one_by_one():
