@@ -89,7 +89,7 @@ def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
     return lambda: statistics.median(turn()) * 1000
 
 
-def commands(python: Path, folder: Path, socket: Path, workers: int, ways: Sequence[str]) -> list[Command]:
+def commands(python: Path, folder: Path, socket: Path, workers: int, ways: Sequence[str] = WAYS) -> list[Command]:
     """The workers by hand of each such way, and one driver of ours with a run for each of ours."""
     ours = [way for way in OURS if way in ways]
     conf = folder / "conf"
