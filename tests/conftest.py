@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import clock, leaks
 from tools.guard import Guard, guard_for
@@ -29,6 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[TEMPORARY] = guard_for(["rm", "-rf", os.environ["TMPDIR"]]), os.environ["TMPDIR"]
     signal.signal(signal.SIGTERM, _end_in_order)
     clock.WATCH.start()
+    # That an example takes long says something of the machine, not of the code.
+    settings.register_profile("hopsml", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("hopsml")
 
 
 TEMPORARY = pytest.StashKey[tuple[Guard, str]]()
