@@ -49,7 +49,8 @@ class LocalBackend:
         devices = len(gpus.host_gpus())
         self.gpus_per_agent = 1 if devices else 0
         self.slots = slots or devices or len(os.sched_getaffinity(0))
-        self._processes: dict[int, list[_AgentProcess]] = {}
+        self._processes: dict[int, list[_AgentProcess]] = {}  # those of an ask as far as they are started
+        self._cancelled: set[int] = set()  # asks of which no more are started
         self._watchers: list[threading.Thread] = []
         self._lock = threading.Lock()
 
@@ -69,34 +70,42 @@ class LocalBackend:
             name=f"hopsml-local-ask-{bootstrap.ask}",
             daemon=True,
         )
-        self._watchers.append(watcher)
+        with self._lock:
+            self._processes[bootstrap.ask] = []
+            self._watchers.append(watcher)
         watcher.start()
 
     def _watch(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        ask, problem = bootstrap.ask, ""
         try:
-            started = [self._start(bootstrap, index) for index in range(count)]
+            self._start_all(bootstrap, count)
         except OSError as error:
-            ended(bootstrap.ask, f"no agent process could be started: {error}")
-            return
-        with self._lock:
-            self._processes[bootstrap.ask] = started
+            problem = f"no agent process could be started: {error}"
+            self.cancel(ask)  # the others are of no use alone
+        started = self._processes[ask]
         for process in started:
             process.wait()
         words = [process.last_word() for process in started]
         for process in started:
             for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):
                 shutil.rmtree(folder, ignore_errors=True)  # there only where the agent was killed
-        # One that said why it went had been of use, or says that it never joined; one that crashed said nothing.
-        never = [word for word in words if word.startswith(NEVER_JOINED)]
-        silent = [process.returncode for process, word in zip(started, words, strict=True) if not word]
-        crashed = [status for status in silent if status not in (0, 143, -signal.SIGKILL, -signal.SIGTERM)]
-        problem = (
-            f"a local agent {never[0]}" if never else f"local agents ended with status {crashed}" if crashed else ""
-        )
         with self._lock:
-            del self._processes[bootstrap.ask]
+            del self._processes[ask]
+            self._cancelled.discard(ask)
             self._watchers.remove(threading.current_thread())
-        ended(bootstrap.ask, problem)
+        ended(ask, problem or _crash(started, words))
+
+    def _start_all(self, bootstrap: Bootstrap, count: int) -> None:
+        """Each is known as soon as it runs: whoever cancels the ask in the middle of this ends those that there are."""
+        for index in range(count):
+            if bootstrap.ask in self._cancelled:
+                return
+            process = self._start(bootstrap, index)
+            with self._lock:
+                self._processes[bootstrap.ask].append(process)
+                is_cancelled = bootstrap.ask in self._cancelled
+            if is_cancelled:
+                process.send_signal(signal.SIGTERM)
 
     @staticmethod
     def _start(bootstrap: Bootstrap, index: int) -> _AgentProcess:
@@ -123,9 +132,10 @@ class LocalBackend:
         return process
 
     def cancel(self, ask: int) -> None:
-        """End the processes of the ask."""
+        """End the processes of the ask, and start no more."""
         with self._lock:
-            processes = self._processes.get(ask, [])
+            processes = list(self._processes.get(ask, []))
+            self._cancelled |= {ask} & self._processes.keys()
         for process in processes:
             process.send_signal(signal.SIGTERM)
 
@@ -139,7 +149,7 @@ class LocalBackend:
     def why_missing(self, ask: int) -> str:
         """Whether the processes live."""
         with self._lock:
-            processes = self._processes.get(ask, [])
+            processes = list(self._processes.get(ask, []))
         ended = [process.returncode for process in processes if process.poll() is not None]
         if ended:
             return f"{len(ended)} of {len(processes)} local agent processes ended (status {ended})"
@@ -161,6 +171,7 @@ class LocalBackend:
         """End what still runs; the processes' own death signals end what is below them."""
         with self._lock:
             processes = [process for group in self._processes.values() for process in group]
+            self._cancelled.update(self._processes)
         deadline = time.monotonic() + GRACE_S  # those that were dismissed are putting away their folders
         for process in processes:
             try:
@@ -177,3 +188,14 @@ class LocalBackend:
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher.join(5)
+
+
+def _crash(started: list[_AgentProcess], words: list[str]) -> str:
+    """What people should know of how they ended, from their last words.
+
+    One that said why it went had been of use, or says that it never joined; one that crashed said nothing.
+    """
+    never = [word for word in words if word.startswith(NEVER_JOINED)]
+    silent = [process.returncode for process, word in zip(started, words, strict=True) if not word]
+    crashed = [status for status in silent if status not in (0, 143, -signal.SIGKILL, -signal.SIGTERM)]
+    return f"a local agent {never[0]}" if never else f"local agents ended with status {crashed}" if crashed else ""
