@@ -362,7 +362,7 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
             lost.append(reason)
             super().left(session, reason)
 
-    coordinator = Told(SimulatedBackend(2), lease_s=0.5)
+    coordinator = Told(SimulatedBackend(2), lease_s=1.0)
     coordinator.start()
 
     async def take_nothing() -> None:
@@ -380,6 +380,6 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
     try:
         with pytest.raises(ConnectionClosed):
             asyncio.run(asyncio.wait_for(take_nothing(), WAIT_S))
-        assert lost == ["took no message for 0.5 s"]
+        assert lost == ["took no message for 1 s"]
     finally:
         coordinator.close()

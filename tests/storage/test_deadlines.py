@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from hopsml.errors import StorageTimeout
+from hopsml.storage import deadline
 from hopsml.storage.deadline import Steps
 from hopsml.storage.filesystem import for_url
 from tests import clock
@@ -79,16 +81,37 @@ def test_a_step_that_blocks_is_abandoned_and_the_rest_refused() -> None:
     _wait_until(lambda: not any(t.name == "storage read" for t in threading.enumerate()))
 
 
-def test_a_step_that_gets_on_lives_longer_than_its_deadline() -> None:
-    with Steps("write", "/x", 0.3) as steps:
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_step_that_gets_on_lives_longer_than_its_deadline(monkeypatch: pytest.MonkeyPatch, gets_on: bool) -> None:
+    """By a clock of the test's, at which whoever waits looks again and again meanwhile."""
+    now, looked, over, me = [0.0], threading.Event(), threading.Event(), threading.get_ident()
 
-        def slow() -> str:
-            for _ in range(6):
-                threading.Event().wait(0.1)
+    def monotonic() -> float:
+        if threading.get_ident() == me:
+            looked.set()
+        return now[0]
+
+    def slow() -> str:
+        for _ in range(6):
+            now[0] += 0.04
+            if gets_on:
                 steps.touch()
-            return "done"
+            looked.clear()
+            if over.is_set():
+                break
+            looked.wait(30)
+        return "done"
 
-        assert steps.run(slow) == "done"
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=monotonic))
+    with Steps("write", "/x", 0.05) as steps:
+        if gets_on:
+            assert steps.run(slow) == "done"
+            return
+        with pytest.raises(StorageTimeout):
+            steps.run(slow)
+        over.set()
+        looked.set()
+    _wait_until(lambda: not any(thread.name == "storage write" for thread in threading.enumerate()))
 
 
 def _wait_until(check: object, timeout_s: float = 5.0) -> None:

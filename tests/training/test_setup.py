@@ -5,15 +5,16 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hopsml.errors import ArgumentError, StartTimeout, UnsupportedVersion
 from hopsml.training.tensorflow import import_hook, versions
+from hopsml.training.tensorflow import leader as leader_port
 from hopsml.training.tensorflow.leader import split_address, wait_for_port
 from hopsml.training.tensorflow.strategy import ring_order_text
 from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version, parse_version, verdict
@@ -112,22 +113,20 @@ def test_importing_hopsml_tensorflow_imports_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_waits_until_the_leader_listens() -> None:
+def test_waits_until_the_leader_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as leader:
         leader.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{leader.getsockname()[1]}"
-        opened: list[float] = []
+        refused: list[float] = []
 
-        def open_port() -> None:
-            opened.append(time.monotonic())
-            leader.listen()
+        def open_port(pause_s: float) -> None:
+            refused.append(time.monotonic())
+            if len(refused) == 3:
+                leader.listen()
 
-        timer = threading.Timer(0.2, open_port)
-        timer.start()
+        monkeypatch.setattr(leader_port, "time", SimpleNamespace(monotonic=time.monotonic, sleep=open_port))
         waited = wait_for_port(address, timeout_s=30)
-        timer.join()
-        assert time.monotonic() >= opened[0]
-        assert 0.1 < waited < 30
+        assert len(refused) == 3 and refused[2] - refused[0] <= waited < 30
 
 
 def test_a_leader_that_never_listens_is_named() -> None:
