@@ -3,48 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hopsml import suggestions
 from hopsml.cluster.preflight.gate import MODES, Mode
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import privacy
-
-
-def is_spark_session(value: Any) -> bool:
-    """Whether this is the SparkSession that code for the predecessor's first releases passes as first argument."""
-    return type(value).__module__.startswith("pyspark.") and type(value).__name__ in (
-        "SparkSession",
-        "SparkContext",
-    )
-
-
-def training_function(
-    positional: tuple[Any, ...], named: dict[str, Any], verb: str
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function and the positional arguments behind it; ``train_fn=`` and the old ``map_fun=`` leave ``named``."""
-    if positional and is_spark_session(positional[0]):
-        positional = positional[1:]
-    for spelling in ("train_fn", "map_fun"):
-        if spelling in named:
-            return _callable(named.pop(spelling), verb), positional
-    if not positional:
-        raise ArgumentTypeError(f"{verb}() needs the training function as its first argument")
-    return _callable(positional[0], verb), positional[1:]
-
-
-def _callable(value: Any, verb: str) -> Callable[..., Any]:
-    if not callable(value):
-        raise ArgumentTypeError(
-            f"{verb}(): the training function is {value!r:.80} of type {type(value).__name__}; pass the function "
-            "itself, not its result: collective_all_reduce(train), without parentheses behind train"
-        )
-    if inspect.iscoroutinefunction(value):
-        raise ArgumentTypeError(
-            f"{verb}(): {value.__name__} is a coroutine; the training function must be an ordinary one"
-        )
-    return value  # type: ignore[no-any-return]
 
 
 def whole_number(name: str, value: Any, at_least: int = 1) -> int:
@@ -184,47 +149,6 @@ def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | No
     return dict(args)
 
 
-def take_by_position(verb: str, rest: Sequence[Any], named: dict[str, Any], orders: Sequence[Sequence[str]]) -> None:
-    """Put arguments that came by position into ``named``, by the first of several orders in which their types fit.
-
-    Releases of the predecessor had different ones; where none fits, the first says what is wrong with them.
-    """
-    longest = max(len(order) for order in orders)
-    if len(rest) > longest:
-        refuse_surplus(verb, len(rest), longest)
-    fitting = [
-        order
-        for order in orders
-        if len(rest) <= len(order) and all(_fits(name, value) for name, value in zip(order, rest, strict=False))
-    ]
-    order = next(iter(fitting), next(order for order in orders if len(rest) <= len(order)))
-    for name, value in zip(order, rest, strict=False):
-        if name in named:
-            refuse_twice(verb, name)
-        named[name] = value
-
-
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "name": (str,),
-    "description": (str, type(None)),
-    "metric_key": (str, type(None)),
-    "optimization_key": (str,),
-    "direction": (str,),
-    "local_logdir": (bool,),
-    "evaluator": (bool,),
-    "cleanup_generations": (bool,),
-    "versioned_resources": (list, tuple, type(None)),
-    "samples": (int,),
-    "generations": (int,),
-    "population": (int,),
-}
-
-
-def _fits(name: str, value: Any) -> bool:
-    kinds = _KINDS.get(name)
-    return kinds is None or (isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)))
-
-
 _WITHOUT_EFFECT = {
     "versioned_resources": "nothing is copied: hopsml.tracking.data(path) in the function notes an input with its checksum",
     "cleanup_generations": "the folders of all generations stay",
@@ -238,35 +162,3 @@ def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:
         for name, reason in _WITHOUT_EFFECT.items()
         if given.get(name)
     )
-
-
-def refuse_unknown(
-    verb: str, named: Mapping[str, Any], known: tuple[str, ...], function: Callable[..., Any] | None = None
-) -> None:
-    """Whatever is left in ``named`` is a mistake; the message says what was meant.
-
-    ``function``: the training function, for a verb that hands arguments of its own on to it, by ``args=``.
-    """
-    for name, value in named.items():
-        meant = suggestions.instead(name, known, f"help({verb}) lists those that it has")
-        if function is not None and name in _parameters(function):
-            handed_on = f"args_dict={{{name!r}: [...]}}" if verb == "launch" else f"args={{{name!r}: {value!r:.40}}}"
-            meant = f"did you mean {handed_on}, for {getattr(function, '__name__', 'the function')}()?"
-        raise ArgumentTypeError(f"{verb}() has no argument '{name}': {meant}")
-
-
-def _parameters(function: Callable[..., Any]) -> Collection[str]:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of a function in C that does not say
-        return ()
-
-
-def refuse_twice(verb: str, name: str) -> None:
-    """An argument that came by position and by name."""
-    raise ArgumentTypeError(f"{verb}() got '{name}' twice: by position and by name")
-
-
-def refuse_surplus(verb: str, got: int, known: int) -> None:
-    """More positional arguments than there are names for."""
-    raise ArgumentTypeError(f"{verb}() takes at most {known} arguments behind the training function, got {got}")

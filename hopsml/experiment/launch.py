@@ -7,58 +7,55 @@ import uuid
 from typing import Any
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import arguments, collective, combinations, plan
+from hopsml.experiment import collective, combinations, plan
+from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
 from hopsml.experiment.result import Result
+from hopsml.experiment.verbs import Verb
 from hopsml.tracking.mlflow.order import Group
 
-# Behind args_dict, by the predecessor's newer and older releases.
+# Behind the function, by the predecessor's newer and older releases.
 _ORDERS = (
-    ("name", "local_logdir", "description", "metric_key"),
-    ("name", "local_logdir", "versioned_resources", "description"),
+    ("args_dict", "name", "local_logdir", "description", "metric_key"),
+    ("args_dict", "name", "local_logdir", "versioned_resources", "description"),
 )
-_OWN = {
-    "args": "args_dict holds a list of values for each parameter",
-    "num_workers": "each combination runs on one worker; collective_all_reduce() trains on several",
-    "min_workers": "each combination runs on one worker",
-    "max_workers": "each combination runs on one worker",
+_ONE_WORKER = "each combination runs on one worker; collective_all_reduce() trains on several"
+_OF_GROUPS = {one.name for one in dataclasses.fields(RunOptions)} - {
+    one.name for one in dataclasses.fields(LaunchOptions)
 }
+_ABSENT = {**dict.fromkeys(_OF_GROUPS, _ONE_WORKER), "args": "args_dict holds a list of values for each parameter"}
 
 
-def launch(*positional: Any, **named: Any) -> Result:
+_verb = Verb(LaunchOptions, "launch", orders=_ORDERS, absent=_ABSENT)
+
+
+@_verb
+def launch(options: LaunchOptions) -> Result:
     """Run ``train_fn`` on one executor for each combination in ``args_dict``; blocks until all have ended.
 
-    ``launch(train_fn, args_dict=None, name="no-name", local_logdir=False, ...)``. The lists of ``args_dict`` are
-    zipped: ``{"a": [1, 2], "b": [5, 3]}`` runs (1, 5) and (2, 3). Without it the function runs once, without arguments.
-    Other keyword arguments as in ``collective_all_reduce``.
+    The lists of ``args_dict`` are zipped: ``{"a": [1, 2], "b": [5, 3]}`` runs (1, 5) and (2, 3). Without it the function
+    runs once, without arguments.
 
-    Returns:
-        ``(logdir, metrics)`` of the run; for several combinations ``(directory of them all, None)``, in which each has a
-        folder such as ``a=1&b=5``, with the single results in ``.runs``.
+    Returns ``(logdir, metrics)`` of the run; for several combinations ``(directory of them all, None)``, in which each has
+    a folder such as ``a=1&b=5``, with the single results in ``.runs``.
 
     Raises:
         ArgumentError: (ValueError) for lists of unequal length; otherwise as ``collective_all_reduce``.
     """
-    named = dict(named)
-    function, rest = arguments.training_function(positional, named, "launch")
-    table = named.pop("args_dict", None)
-    for name, instead in _OWN.items():
-        if name in named:
-            raise ArgumentTypeError(f"launch() has no argument '{name}': {instead}")
-    if rest and table is not None:
-        arguments.refuse_twice("launch", "args_dict")
-    if rest:
-        table, rest = rest[0], rest[1:]
-    arguments.take_by_position("launch", rest, named, _ORDERS)
-    plans = [_plan(function, named, combination) for combination in zipped(table)]
-    group = Group(uuid.uuid4().hex, plans[0].name, len(plans)) if len(plans) > 1 else None
-    plans = [dataclasses.replace(single, group=group) for single in plans]
+    plans = build(options)
     if len(plans) == 1:
         return plan.start(plans[0]).result()
-    return combinations.carry_out(plans, table)
+    return combinations.carry_out(plans, dict(options.args_dict or {}))
 
 
-def _plan(function: Any, named: dict[str, Any], combination: dict[str, Any]) -> plan.Plan:
-    single = collective.build((function,), {**named, "args": combination, "num_workers": 1}, "launch")
+def build(options: LaunchOptions) -> list[plan.Plan]:
+    """Check a call completely: a plan for each combination; nothing is started."""
+    plans = [_plan(options, combination) for combination in zipped(options.args_dict)]
+    group = Group(uuid.uuid4().hex, plans[0].name, len(plans)) if len(plans) > 1 else None
+    return [dataclasses.replace(single, group=group) for single in plans]
+
+
+def _plan(options: LaunchOptions, combination: dict[str, Any]) -> plan.Plan:
+    single = collective.build(taken_from(options, RunOptions, args=combination, num_workers=1), "launch")
     return dataclasses.replace(single, with_tf_config=False)
 
 

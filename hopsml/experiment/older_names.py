@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hopsml.errors import ArgumentTypeError
-from hopsml.experiment import arguments, collective
+from hopsml.experiment import plan
+from hopsml.experiment.collective import ORDERS, build
+from hopsml.experiment.options import RunOptions
 from hopsml.experiment.result import Result
+from hopsml.experiment.verbs import Verb
 
 _OTHER_STRATEGY = "experiment.collective_all_reduce(train), whose function builds hopsml.tensorflow.strategy()"
 INSTEAD = {
@@ -17,20 +17,15 @@ INSTEAD = {
 }
 
 
-def horovod(*positional: Any, **named: Any) -> Result:
-    """``horovod(train, name="no-name", ...)``: the function on all workers, by ``collective_all_reduce``, without MPI.
+@Verb(RunOptions, "horovod", orders=ORDERS, renamed={"notebook": "train_fn"})
+def horovod(options: RunOptions) -> Result:
+    """The function on all workers, by ``collective_all_reduce``, without MPI.
 
-    Raises ArgumentTypeError for the path of a notebook, as the predecessor had it: what horovod does in it is not there.
+    Raises:
+        ArgumentTypeError: for the path of a notebook, as the predecessor had it: what horovod does in it is not there;
+            otherwise as ``collective_all_reduce``.
     """
-    named = {("train_fn" if name == "notebook" else name): value for name, value in named.items()}
-    rest = positional[1:] if positional and arguments.is_spark_session(positional[0]) else positional
-    function = rest[0] if rest else named.get("train_fn", named.get("map_fun"))
-    if isinstance(function, (str, bytes)):
-        raise ArgumentTypeError(
-            f"horovod({function!r:.80}): a notebook with horovod in it cannot be run; put its training into a function that "
-            f"builds hopsml.tensorflow.strategy() instead of hvd.init(), and call experiment.collective_all_reduce(train)"
-        )
-    return collective.collective_all_reduce(*positional, **named)
+    return plan.start(build(options)).result()
 
 
 def instead_of(name: str) -> AttributeError:

@@ -12,63 +12,49 @@ from typing import Any
 
 from hopsml import settings
 from hopsml.experiment import arguments
+from hopsml.experiment.options import SearchOptions, StartOptions
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import learned, recorded, start
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.result import SearchResult
+from hopsml.experiment.verbs import Verb
 from hopsml.storage.runs import find
 from hopsml.tracking import seeds
 
+# Behind the function; ``searcher`` and what follows it by position is for programs that have it so.
+_ORDERS = (("space", "searcher", "stopper", "num_trials", "direction", "metric"),)
 
-def search(*positional: Any, **named: Any) -> SearchResult:
+
+_verb = Verb(SearchOptions, "search", orders=_ORDERS)
+
+
+@_verb
+def search(options: SearchOptions) -> SearchResult:
     """Search for the configuration with the best value of a metric; blocks until the end and returns a ``SearchResult``.
 
-    ``search(train_fn, space, searcher="tpe", stopper=None, num_trials=64, direction="max", metric=None, ...)``. Every trial
-    calls ``train_fn`` with one configuration, by parameter name; a parameter ``hparams`` gets all of it as a dict,
-    ``reporter`` the reporter. The function returns a number, or a dict that holds the metric; it may report while it
+    Every trial calls ``train_fn`` with one configuration, by parameter name; a parameter ``hparams`` gets all of it as a
+    dict, ``reporter`` the reporter. The function returns a number, or a dict that holds the metric; it may report while it
     runs (``hopsml.report(step=..., accuracy=...)``, ``reporter.broadcast(value, step)``).
-
-    Args:
-        train_fn: the training function; everything that it needs is imported inside, or captured.
-        space: a ``hopsml.Searchspace``, or a dict of ``name: (type, region)``.
-        searcher: grid, random, tpe, gp, cmaes, differential_evolution, bohb; or a ``Searcher``. ``searcher_args``: its own
-            arguments, by name.
-        stopper: median, asha, hyperband, pbt, pb2; or a ``Stopper``: ends trials that report too little. ``stopper_args``.
-        num_trials: how many; None: as many as the searcher has, or as fit into ``deadline`` or ``budget``. Of a searcher
-            that tries a configuration again for longer (asha, hyperband) how many configurations.
-        direction: "max" or "min".
-        metric: key of what is returned and reported; None where that is a single number.
-        workers_per_trial: 1: trials run on single executors. More, ``(fewest, most)`` or a function of the configuration
-            that gives either: each trial is a distributed training of its own, an elastic one for a pair.
-        promoted_workers: ``{step: workers}``: a trial that goes on past the step may have so many.
-        deadline: seconds, or text such as "20 min", after which the search ends with what it has found.
-        budget: executor-minutes, or text such as "2 h", that all trials together may hold.
-        retries: how often a trial that failed is tried again elsewhere.
-        isolation: "reuse" runs trials one after another in a process; "process" gives each one of its own.
-        patience: seconds for which a trial that is told to stop may go on before it is killed.
-        seed: of searcher and trials; drawn where there is none.
-        max_executors: how many at most are used.
-        warm_start: finished searches (results, handles, URLs, ids) or dicts of ``config`` and ``value``, to learn from.
-        args: arguments of the function that are the same in every trial.
-        echo: what trials print goes to the lanes' logs as well.
-        name, description, start_timeout, keep_warm, preload, honour_environment, profile, progress, environment, share,
-        local_logdir: as in ``collective_all_reduce``.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
         RunError: no trial has given a value; the message names the first errors.
         StorageError: the run directory cannot be written; names the path.
     """
-    return submit_search(*positional, **named).result()
+    return submit_call(calls.checked("search", options, seed_of_run(options))).result()
 
 
-def submit_search(*positional: Any, **named: Any) -> SearchRun:
-    """As ``search``, but returns at once with a handle: ``result(timeout)``, ``best``, ``status()``, ``extend(32)``, ..."""
-    function, space, options = calls.parse(positional, named, "search")
-    return submit_call(calls.checked("search", function, space, options, seed_of_run(options)))
+@_verb
+def submit_search(options: SearchOptions) -> SearchRun:
+    """As ``search``, but returns at once with a handle: ``result(timeout)``, ``best``, ``status()``, ``extend(32)``, ...
+
+    Raises:
+        ArgumentError, ArgumentTypeError, StorageError: as ``search``.
+    """
+    return submit_call(calls.checked("search", options, seed_of_run(options)))
 
 
-def seed_of_run(options: calls.Options) -> int:
+def seed_of_run(options: StartOptions) -> int:
     """The seed where the call gives none."""
     return seeds.choose(options.environment or {}, os.environ)
 

@@ -6,7 +6,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from hopsml import hdfs
@@ -15,6 +15,7 @@ from hopsml.cluster.plain import as_json
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.experiment import arguments, collective
 from hopsml.experiment import plan as plans
+from hopsml.experiment.options import RunOptions, TrialOptions, taken_from
 from hopsml.maggy.config import TfDistributedConfig
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
@@ -26,20 +27,18 @@ MESSAGES_S = 10.0  # for the last workers' values to be handed over
 _SETS = ("train_set", "test_set")
 
 
-def train(function: Callable[..., Any], config: TfDistributedConfig, ours: Mapping[str, Any]) -> dict[str, Any]:
+def train(options: TrialOptions, function: Callable[..., Any], config: TfDistributedConfig) -> dict[str, Any]:
     """Run it; returns the mean of what the workers' functions return, and ``num_workers``.
 
-    ``ours``: further keyword arguments of ``lagom``. Raises ArgumentError for one that has no meaning here, PathNotFound (a
+    ``options``: further arguments of ``lagom``. Raises ArgumentError for one that has no meaning here, PathNotFound (a
     FileNotFoundError) for data that is not there.
     """
-    options = _options(ours)
     _check_paths(config)
     given = {
         name: getattr(config, name)
         for name in ("model", "dataset", *_SETS, "process_data", "mixed_precision", "hparams")
     }
-    asked = {"args": {"function": function, "given": given}, "name": config.name, "description": config.description}
-    plan = collective.build((carry_out,), {**asked, **options}, "collective_all_reduce")
+    plan = collective.build(_run_options(options, config, {"function": function, "given": given}))
     run = plans.start(replace(plan, notes=(*plan.notes, *config.without_effect())))
     values: dict[int, Any] = {}
     came = threading.Condition()
@@ -71,21 +70,27 @@ def _write_files(directory: RunDir, config: TfDistributedConfig, found: Mapping[
     directory.write_json(urls.join(directory.url, "result.json"), as_json(found))
 
 
-def _options(ours: Mapping[str, Any]) -> dict[str, Any]:
+def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[str, Any]) -> RunOptions:
     """The arguments of ``collective_all_reduce`` that those of ``lagom`` stand for."""
-    known = collective.Options.__dataclass_fields__
-    options = {name: value for name, value in ours.items() if name in known}
-    for name, value in ours.items():
-        if name == "max_executors":
-            options["num_workers"] = value
-        elif name == "seed":
-            seed = str(arguments.whole_number("seed", value, at_least=0))
-            options["environment"] = {**(ours.get("environment") or {}), seeds.VARIABLE: seed}
-        elif name not in known:
+    of_searches = {one.name: one.default for one in fields(TrialOptions)}
+    for name in ("deadline", "budget", "retries", "isolation", "patience", "echo"):
+        if getattr(options, name) != of_searches[name]:
             raise ArgumentError(
                 f"lagom(): {name} is for searches; a TfDistributedConfig has no use for it: leave it out"
             )
-    return options
+    environment = dict(options.environment or {})
+    if options.seed is not None:
+        environment[seeds.VARIABLE] = str(arguments.whole_number("seed", options.seed, at_least=0))
+    return taken_from(
+        options,
+        RunOptions,
+        train_fn=carry_out,
+        args=args,
+        name=config.name,
+        description=config.description,
+        num_workers=options.max_executors,
+        environment=environment,
+    )
 
 
 def _check_paths(config: TfDistributedConfig) -> None:

@@ -9,20 +9,24 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import Any
 
 from hopsml.cluster.plain import as_json
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments
+from hopsml.experiment.options import SearchOptions, TrialOptions, taken_from
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches.progress import line
 from hopsml.experiment.searches.start import begin
+from hopsml.experiment.verbs import Verb
 from hopsml.maggy import ablation, distributed
 from hopsml.maggy.config import (
     AblationConfig,
     BaseConfig,
     HyperparameterOptConfig,
+    LagomConfig,
     TfDistributedConfig,
     TorchDistributedConfig,
 )
@@ -34,79 +38,98 @@ from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import seeds
 
-# Of Maggy 0.x, in their order behind the function.
-_FIRST = {
-    "name": "no-name", "experiment_type": "optimization", "searchspace": None, "optimizer": None, "direction": "max",
-    "num_trials": 1, "ablation_study": None, "ablator": None, "optimization_key": "metric", "hb_interval": 1,
-    "es_policy": "median", "es_interval": 1, "es_min": 10, "description": "",
-}  # fmt: skip
-_CONFIGS = (HyperparameterOptConfig, AblationConfig, BaseConfig, TfDistributedConfig, TorchDistributedConfig)
-_OURS = (
-    "max_executors", "retries", "isolation", "seed", "deadline", "budget", "patience", "start_timeout", "keep_warm",
-    "preload", "profile", "progress", "environment", "echo", "honour_environment", "share",
+_OF_A_CONFIG = (
+    "name", "experiment_type", "searchspace", "optimizer", "direction", "num_trials", "ablation_study", "ablator",
+    "optimization_key", "hb_interval", "es_policy", "es_interval", "es_min", "description",
 )  # fmt: skip
 
 
-def lagom(*positional: Any, **named: Any) -> dict[str, Any]:
+@dataclass
+class LagomOptions(TrialOptions):
+    """The arguments of ``lagom``.
+
+    Args:
+        train_fn: the training function; everything that it needs is imported inside, or captured.
+        config: of ``hopsml.maggy.config``; it says all of what follows, as far as ``es_min``.
+        name, description: for people who look for the experiment later.
+        experiment_type: "optimization" or "ablation".
+        searchspace, optimizer, num_trials: of a search: its space, what proposes trials, how many.
+        direction: "max" or "min".
+        ablation_study, ablator: of an ablation: what is left out in turn, and how ("loco").
+        optimization_key: key of what the function returns that counts.
+        hb_interval: of Maggy; has no effect.
+        es_policy, es_interval, es_min: which trials end early: "median" or "none", every how many steps that is decided, and
+            how many trials must have ended before.
+    """
+
+    train_fn: Callable[..., Any]
+    config: LagomConfig | None = None
+    _: KW_ONLY
+    name: str = "no-name"
+    experiment_type: str = "optimization"
+    searchspace: Searchspace | None = None
+    optimizer: Any = None
+    direction: str = "max"
+    num_trials: int = 1
+    ablation_study: Any = None
+    ablator: Any = None
+    optimization_key: str = "metric"
+    hb_interval: float = 1
+    es_policy: str = "median"
+    es_interval: int = 1
+    es_min: int = 10
+    description: str = ""
+
+
+_verb = Verb(LagomOptions, "lagom", orders=(_OF_A_CONFIG, ("config",)))
+
+
+@_verb
+def lagom(options: LagomOptions) -> dict[str, Any]:
     """Run a Maggy experiment and return its result.
 
-    ``lagom(train_fn, config)`` with a config of ``hopsml.maggy.config``, or ``lagom(train_fn, name="no-name",
-    experiment_type="optimization", searchspace=None, optimizer=None, direction="max", num_trials=1, ablation_study=None,
-    ablator=None, optimization_key="metric", hb_interval=1, es_policy="median", es_interval=1, es_min=10,
-    description="")``. Besides, keyword arguments of ``experiment.search``: max_executors, retries, seed, deadline, ...
+    ``lagom(train_fn, config)``, or ``lagom(train_fn, name=..., searchspace=..., ...)`` as of Maggy 0.x.
 
     Returns a dict: ``best_id, best_val, best_config`` (and ``best_hp``), ``worst_*``, ``avg``, ``metric_list``,
     ``num_trials``, ``early_stopped``, of an ablation study ``effects``: what was left out, the metric without it and the
     difference; of a distributed training the mean of the workers' metrics.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once; otherwise as ``search``.
     """
-    named = dict(named)
-    function, rest = arguments.training_function(positional, named, "lagom")
-    ours = {name: named.pop(name) for name in _OURS if name in named}
-    config = named.pop("config", None)
-    if rest and isinstance(rest[0], _CONFIGS):
-        config, rest = rest[0], rest[1:]
-    if config is not None:
-        if rest or named:
-            raise ArgumentTypeError(f"lagom(): a config says everything; leave out {', '.join(named) or 'the rest'}")
-        return _by_config(function, config, ours)
-    for name, value in zip(_FIRST, rest, strict=False):
-        if name in named:
-            arguments.refuse_twice("lagom", name)
-        named[name] = value
-    if len(rest) > len(_FIRST):
-        arguments.refuse_surplus("lagom", len(rest), len(_FIRST))
-    arguments.refuse_unknown(
-        "lagom", {key: named[key] for key in named if key not in _FIRST}, (*_FIRST, "config", *_OURS)
-    )
-    return _by_arguments(function, {**_FIRST, **named}, ours)
+    if options.config is None:
+        return _by_config(options, config_of(options))
+    defaults = {one.name: one.default for one in fields(LagomOptions)}
+    if besides := [name for name in _OF_A_CONFIG if getattr(options, name) != defaults[name]]:
+        raise ArgumentTypeError(f"lagom(): a config says everything; leave out {', '.join(besides)}")
+    return _by_config(options, options.config)
 
 
-def _by_arguments(function: Callable[..., Any], given: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    kind = given["experiment_type"]
+def config_of(options: LagomOptions) -> AblationConfig | HyperparameterOptConfig:
+    """The config that arguments of Maggy 0.x stand for."""
+    kind = options.experiment_type
     if kind not in ("optimization", "ablation"):
         raise ArgumentError(f"experiment_type={kind!r} is not known; there are 'optimization' and 'ablation'")
-    shared = {name: given[name] for name in ("name", "direction", "description", "optimization_key", "hb_interval")}
+    names = ("name", "direction", "description", "optimization_key", "hb_interval")
+    shared = {name: getattr(options, name) for name in names}
     if kind == "ablation":
-        config = AblationConfig(given["ablation_study"], given["ablator"] or "loco", **shared)
-        return _ablation(function, config, ours)
-    stopping = {name: given[name] for name in ("es_policy", "es_interval", "es_min")}
-    space = given["searchspace"] if given["searchspace"] is not None else Searchspace()
-    return _search(
-        function, HyperparameterOptConfig(given["num_trials"], given["optimizer"], space, **shared, **stopping), ours
-    )
+        return AblationConfig(options.ablation_study, options.ablator or "loco", **shared)
+    space = options.searchspace if options.searchspace is not None else Searchspace()
+    stopping = {name: getattr(options, name) for name in ("es_policy", "es_interval", "es_min")}
+    return HyperparameterOptConfig(options.num_trials, options.optimizer, space, **shared, **stopping)
 
 
-def _by_config(function: Callable[..., Any], config: Any, ours: dict[str, Any]) -> dict[str, Any]:
+def _by_config(options: LagomOptions, config: Any) -> dict[str, Any]:
     if isinstance(config, HyperparameterOptConfig):
-        return _search(function, config, ours)
+        return _search(options, config)
     if isinstance(config, AblationConfig):
-        return _ablation(function, config, ours)
+        return _ablation(options, config)
     if isinstance(config, BaseConfig):
         once = HyperparameterOptConfig(1, None, Searchspace(), name=config.name, description=config.description)
         once.hb_interval = config.hb_interval
-        return _search(function, once, ours)
+        return _search(options, once)
     if isinstance(config, TfDistributedConfig):
-        return distributed.train(function, config, ours)
+        return distributed.train(options, options.train_fn, config)
     if isinstance(config, TorchDistributedConfig):
         raise ArgumentError(
             "TorchDistributedConfig: PyTorch is not supported; use TfDistributedConfig with a Keras model, or "
@@ -120,23 +143,30 @@ def _by_config(function: Callable[..., Any], config: Any, ours: dict[str, Any]) 
 # ---------------------------------------------------------------------------------------------------- searches
 
 
-def _search(function: Callable[..., Any], config: HyperparameterOptConfig, ours: dict[str, Any]) -> dict[str, Any]:
-    seed = seeds.choose(ours.get("environment") or {}, os.environ) if ours.get("seed") is None else ours["seed"]
+def _search(given: LagomOptions, config: HyperparameterOptConfig) -> dict[str, Any]:
+    seed = _seed(given)
     direction = calls.direction_of(config.direction)
     searcher = searcher_of(config.optimizer, config.searchspace, config.num_trials, direction, seed)
-    options = calls.Options(
-        **{**ours, "seed": seed},
+    options = taken_from(
+        given,
+        SearchOptions,
+        space=config.searchspace,
         searcher=searcher,
         stopper=_policy(config.es_policy),
         stopper_args=stopper_arguments(config),
         num_trials=None if searcher.total is not None else config.num_trials,
         direction=direction,
         metric=_key(config.optimization_key),
+        seed=seed,
         name=config.name,
         description=config.description,
-        args=offered(function, config),
+        args=offered(given.train_fn, config),
     )
-    return run("lagom", function, config.searchspace, options, seed, config.without_effect())
+    return run("lagom", options, seed, config.without_effect())
+
+
+def _seed(given: LagomOptions) -> int:
+    return seeds.choose(given.environment or {}, os.environ) if given.seed is None else given.seed
 
 
 def stopper_arguments(config: HyperparameterOptConfig) -> dict[str, Any] | None:
@@ -166,16 +196,9 @@ def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names if name in known and hasattr(config, name)}
 
 
-def run(
-    verb: str,
-    function: Callable[..., Any],
-    space: Searchspace,
-    options: calls.Options,
-    seed: int,
-    without_effect: Sequence[str] = (),
-) -> dict[str, Any]:
+def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[str] = ()) -> dict[str, Any]:
     """One search with Maggy's files and Maggy's result. ``without_effect``: what people are told when it begins."""
-    call = calls.checked(verb, function, space, options, seed, may_be_empty=True)
+    call = calls.checked(verb, options, seed, may_be_empty=True)
     with_budgets = call.searcher.counts
     call.folder, call.with_summary, call.finish = "", True, partial(_files, with_budgets=with_budgets)
     call.notes = tuple(without_effect)
@@ -254,21 +277,30 @@ def _write(url: str, content: bytes) -> None:
 # ---------------------------------------------------------------------------------------------------- ablation
 
 
-def _ablation(function: Callable[..., Any], config: AblationConfig, ours: dict[str, Any]) -> dict[str, Any]:
+def _ablation(given: LagomOptions, config: AblationConfig) -> dict[str, Any]:
     if not isinstance(config.ablation_study, ablation.AblationStudy):
         raise ArgumentTypeError(f"ablation_study={config.ablation_study!r:.80}: it must be an AblationStudy")
     if str(config.ablator).lower() != "loco":
         raise ArgumentError(f"ablator={config.ablator!r} is not known; there is 'loco', which leaves one component out")
     study = config.ablation_study
-    seed = seeds.choose(ours.get("environment") or {}, os.environ) if ours.get("seed") is None else ours["seed"]
-    options = calls.Options(
-        **{**ours, "seed": seed},
+    seed = _seed(given)
+    args = {
+        "function": given.train_fn,
+        "generators": study.generators(config),
+        "given": offered(given.train_fn, config),
+    }
+    options = taken_from(
+        given,
+        SearchOptions,
+        train_fn=ablation.carry_out,
+        space=study.space(),
         searcher=ablation.Listed(study.configurations()),
         num_trials=None,
         direction=calls.direction_of(config.direction),
         metric=_key(config.optimization_key),
+        seed=seed,
         name=config.name,
         description=config.description,
-        args={"function": function, "generators": study.generators(config), "given": offered(function, config)},
+        args=args,
     )
-    return run("ablation", ablation.carry_out, study.space(), options, seed, config.without_effect())
+    return run("ablation", options, seed, config.without_effect())

@@ -11,6 +11,7 @@ from typing import Any
 
 from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes, News, RunOver
+from hopsml.experiment.options import RunOptions
 from hopsml.experiment.plan import LanesAsked, Plan
 from hopsml.search.events import Began, Ended, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial
@@ -18,7 +19,7 @@ from tests.cluster.workloads import WAIT_S
 
 
 def plan_of(function: Callable[..., Any], count: int = 1, preload: tuple[str, ...] = (), **arguments: Any) -> Plan:
-    plain = collective.build((lambda: None,), {"num_workers": count, "progress": False, "preload": preload}, "search")
+    plain = collective.build(RunOptions(lambda: None, num_workers=count, progress=False, preload=preload), "search")
     return dataclasses.replace(plain, function=function, arguments=arguments, with_tf_config=False, lanes=LanesAsked())
 
 

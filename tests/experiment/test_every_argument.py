@@ -17,12 +17,14 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import HopsmlError
-from hopsml.experiment import collective, predecessor, rerun
+from hopsml.experiment import collective, options, rerun
 from hopsml.experiment.searches import call as calls
 from hopsml.maggy import experiment as maggy
 
 pytestmark = pytest.mark.fast
-launch = importlib.import_module("hopsml.experiment.launch")  # the package has the verb under that name
+launch, search = (
+    importlib.import_module(f"hopsml.experiment.{name}") for name in ("launch", "search")
+)  # not the verbs
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -64,6 +66,11 @@ def train(x: int = 0) -> int:
     return x
 
 
+def fields_of(kind: Any) -> set[str]:
+    """Names of what a verb is called with, but for the training function."""
+    return {one.name for one in dataclasses.fields(kind)} - {"train_fn"}
+
+
 COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "name": Changes("digits"),
     "local_logdir": Changes(True),
@@ -100,12 +107,13 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "share": Changes("group"),
 }  # fmt: skip
 LAUNCH: dict[str, Entry | tuple[Entry, ...]] = {
-    **COLLECTIVE,
-    "evaluator": Refused(True, "at least 3"),
-    "merge_scope": Noted(4),
-    "scoped_allocator": Noted(False),
-    **{name: entry[1] for name, entry in COLLECTIVE.items() if isinstance(entry, tuple) and isinstance(entry[1], Noted)},
-    **{name: Refused(1, "no argument") for name in ("args", "num_workers", "min_workers", "max_workers")},
+    **{name: entry for name, entry in COLLECTIVE.items() if name in fields_of(options.LaunchOptions)},
+    "args_dict": Changes({"x": [1, 2]}),
+    **dict.fromkeys(
+        fields_of(options.RunOptions) - fields_of(options.LaunchOptions) - {"args"},
+        Refused(1, "has no argument .*each combination runs on one worker"),
+    ),
+    "args": Refused(1, "args_dict holds a list"),
 }  # fmt: skip
 SEARCH: dict[str, Entry | tuple[Entry, ...]] = {
     "searcher": Changes("random"),
@@ -149,12 +157,12 @@ OLD_SEARCH = {
 
 
 def of_collective(named: dict[str, Any]) -> Any:
-    return collective.build((train,), named, "collective_all_reduce")
+    return collective.build(collective._verb.options(train, **named))
 
 
 def of_launch(named: dict[str, Any]) -> Any:
-    own = set(named) & set(launch._OWN)
-    return experiment.launch(train, **named) if own else launch._plan(train, named, {})
+    plans = launch.build(launch._verb.options(train, **named))
+    return plans[0] if len(plans) == 1 else plans
 
 
 def of_search(named: dict[str, Any]) -> Any:
@@ -162,14 +170,14 @@ def of_search(named: dict[str, Any]) -> Any:
         return x
 
     space = experiment.Searchspace(x=("DOUBLE", [0.0, 1.0]))
-    found, given, options = calls.parse((function, space), {"num_trials": 4, **named}, "search")
-    return calls.checked("search", found, given, options, 1 if options.seed is None else options.seed)
+    given = search._verb.options(function, space, **{"num_trials": 4, **named})
+    return calls.checked("search", given, 1 if given.seed is None else given.seed)
 
 
 VERBS: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], set[str]]] = {
-    "collective_all_reduce": (of_collective, COLLECTIVE, {one.name for one in dataclasses.fields(collective.Options)}),
-    "launch": (of_launch, LAUNCH, {one.name for one in dataclasses.fields(collective.Options)}),
-    "search": (of_search, SEARCH, {one.name for one in dataclasses.fields(calls.Options)}),
+    "collective_all_reduce": (of_collective, COLLECTIVE, fields_of(options.RunOptions)),
+    "launch": (of_launch, LAUNCH, fields_of(options.LaunchOptions) | fields_of(options.RunOptions)),
+    "search": (of_search, SEARCH, fields_of(options.SearchOptions) - {"space"}),
 }
 CASES = [
     pytest.param(verb, name, entry, id=f"{verb}-{name}-{type(entry).__name__}")
@@ -242,15 +250,16 @@ OTHERS: dict[str, tuple[set[str], dict[str, str]]] = {
         ("name", "local_logdir", "versioned_resources", "description"), "experiment/test_recorded.py"
     )),
     **{
-        verb.name: (
-            {*verb.parameters, *predecessor._IGNORED, *predecessor._OURS} - set(SEARCH),
-            {name: OLD_SEARCH[name].by for name in ({*verb.parameters, *predecessor._IGNORED} - set(SEARCH))},
+        verb: (fields_of(kind) - set(SEARCH), {name: OLD_SEARCH[name].by for name in fields_of(kind) - set(SEARCH)})
+        for verb, kind in (
+            ("grid_search", options.GridOptions),
+            ("random_search", options.RandomOptions),
+            ("differential_evolution", options.EvolutionOptions),
         )
-        for verb in (predecessor._GRID, predecessor._RANDOM, predecessor._EVOLUTION)
     },
-    "lagom": ({*maggy._FIRST, *maggy._OURS} - set(SEARCH), dict.fromkeys(
-        ("experiment_type", "searchspace", "optimizer", "ablation_study", "ablator", "optimization_key", "hb_interval",
-         "es_policy", "es_interval", "es_min"), "experiment/test_maggy.py"
+    "lagom": (fields_of(maggy.LagomOptions) - set(SEARCH), dict.fromkeys(
+        ("config", "experiment_type", "searchspace", "optimizer", "ablation_study", "ablator", "optimization_key",
+         "hb_interval", "es_policy", "es_interval", "es_min"), "experiment/test_maggy.py"
     )),
 }  # fmt: skip
 

@@ -29,25 +29,26 @@ def train(a: int = 1) -> int:
     ],
 )
 def test_of_a_training(rest: tuple[Any, ...], expected: dict[str, Any]) -> None:
-    _, options = collective.parse((train, *rest), {}, "collective_all_reduce")
+    options = collective._verb.options(train, *rest)
     assert options.name == "n" and {name: getattr(options, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
     ("verb", "rest", "expected"),
     [
-        (predecessor._GRID, (GRID, "min", "n", True, "text", "acc"), {"local_logdir": True, "optimization_key": "acc"}),
-        (predecessor._GRID, (GRID, "min", "n", False, ["x"], "text"), {"optimization_key": "metric"}),
-        (predecessor._RANDOM, (BOUNDS, "min", 5, "n", True, "text", "acc"), {"samples": 5, "optimization_key": "acc"}),
-        (predecessor._RANDOM, (BOUNDS, "min", 5, "n", False, ["x"], "text"), {"samples": 5}),
-        (predecessor._EVOLUTION, (BOUNDS, "min", 2, 4, 0.5, 0.7, "n", False, "text", "acc"), {"population": 4}),
-        (predecessor._EVOLUTION, (BOUNDS, "min", 2, 4, 0.5, 0.7, True, "n", False, ["x"], "text"), {"crossover": 0.7}),
+        (predecessor._grid, (GRID, "min", "n", True, "text", "acc"), {"local_logdir": True, "optimization_key": "acc"}),
+        (predecessor._grid, (GRID, "min", "n", False, ["x"], "text"), {"optimization_key": "metric"}),
+        (predecessor._random, (BOUNDS, "min", 5, "n", True, "text", "acc"), {"samples": 5, "optimization_key": "acc"}),
+        (predecessor._random, (BOUNDS, "min", 5, "n", False, ["x"], "text"), {"samples": 5}),
+        (predecessor._evolution, (BOUNDS, "min", 2, 4, 0.5, 0.7, "n", False, "text", "acc"), {"population": 4}),
+        (predecessor._evolution, (BOUNDS, "min", 2, 4, 0.5, 0.7, True, "n", False, ["x"], "text"), {"crossover": 0.7}),
     ],
 )
 def test_of_a_search(verb: Any, rest: tuple[Any, ...], expected: dict[str, Any]) -> None:
-    _, values, _ = predecessor._parse(verb, (train, *rest), {})
-    assert (values["name"], values["description"], values["direction"]) == ("n", "text", "min")
-    assert {name: values[name] for name in expected} == expected
-    said = " ".join(values["notes"])
+    options = verb.options(train, *rest)
+    assert (options.name, options.description, options.direction) == ("n", "text", "min")
+    assert {name: getattr(options, name) for name in expected} == expected
+    of = {"grid_search": predecessor.of_grid, "random_search": predecessor.of_random}
+    said = " ".join(of.get(verb._called, predecessor.of_evolution)(options).notes)
     assert ("versioned_resources=['x'] has no effect" in said) is (["x"] in rest)
     assert ("cleanup_generations=True has no effect" in said) is (True in rest and len(rest) == 11)

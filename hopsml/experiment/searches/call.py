@@ -6,12 +6,13 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from hopsml.cluster.capture import Captured
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments
+from hopsml.experiment.options import SearchOptions
 from hopsml.experiment.searches.names import NameOf
 from hopsml.search import registry
 from hopsml.search.contract import Searcher, Stopper
@@ -26,42 +27,6 @@ _UNITS |= {"d": 86400.0, "day": 86400.0}
 _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
 
 Size = Callable[[dict[str, Any]], tuple[int, int]]
-
-
-@dataclass
-class Options:
-    """The keyword arguments of ``search`` and ``submit_search``, behind the function and the space."""
-
-    searcher: Any = "tpe"
-    stopper: Any = None
-    num_trials: int | None = 64
-    direction: str = "max"
-    metric: str | None = None
-    workers_per_trial: Any = 1
-    deadline: float | str | None = None
-    budget: float | str | None = None
-    retries: int = 1
-    isolation: str = "reuse"
-    seed: int | None = None
-    name: str = "no-name"
-    description: str | None = None
-    max_executors: int | None = None
-    warm_start: Any = None
-    args: Mapping[str, Any] | None = None
-    searcher_args: Mapping[str, Any] | None = None
-    stopper_args: Mapping[str, Any] | None = None
-    patience: float | str = 30.0
-    promoted_workers: Mapping[int, int] | None = None
-    start_timeout: float = 120.0
-    keep_warm: float = 10.0
-    preload: tuple[str, ...] | list[str] | None = None
-    honour_environment: bool = False
-    profile: str | None = None
-    progress: bool = True
-    environment: Mapping[str, str] | None = None
-    local_logdir: bool = False
-    echo: bool = False
-    share: str | None = None
 
 
 @dataclass
@@ -114,11 +79,9 @@ class SearchCall:
     notes: tuple[str, ...] = ()  # what people are told when it begins
 
 
-def checked(
-    verb: str, function: Callable[..., Any], space: Any, options: Options, seed: int, may_be_empty: bool = False
-) -> SearchCall:
+def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = False) -> SearchCall:
     """Check everything; nothing is started. ``seed``: of the run, where the call names none."""
-    space = searchspace(space, may_be_empty)
+    function, space = options.train_fn, searchspace(options.space, may_be_empty)
     args = dict(options.args or {})
     check_function(space, function)
     check_filled_in(space, function, args)
@@ -191,26 +154,6 @@ def check_filled_in(space: Searchspace, function: Callable[..., Any], args: Mapp
         )
 
 
-def parse(positional: tuple[Any, ...], named: dict[str, Any], verb: str) -> tuple[Callable[..., Any], Any, Options]:
-    """The function, the space and the options of a call."""
-    named = dict(named)
-    function, rest = arguments.training_function(positional, named, verb)
-    known = ("space", *(option.name for option in fields(Options)))
-    for name, value in zip(known, rest, strict=False):
-        if name in named:
-            arguments.refuse_twice(verb, name)
-        named[name] = value
-    if len(rest) > len(known):
-        arguments.refuse_surplus(verb, len(rest), len(known))
-    arguments.refuse_unknown(verb, {name: named[name] for name in named if name not in known}, known, function)
-    if "space" not in named:
-        raise ArgumentTypeError(
-            f"{verb}() needs the search space behind the function: a Searchspace, or a dict of them"
-        )
-    space = named.pop("space")
-    return function, space, Options(**named)
-
-
 def searchspace(space: Any, may_be_empty: bool = False) -> Searchspace:
     """A Searchspace, or the one that a dict of ``name: (type, region)`` describes."""
     if isinstance(space, Searchspace):
@@ -243,7 +186,7 @@ def isolated(isolation: Any) -> bool:
     return bool(isolation == "process")
 
 
-def searcher_of(options: Options, space: Searchspace, seed: int) -> Searcher:
+def searcher_of(options: SearchOptions, space: Searchspace, seed: int) -> Searcher:
     """The searcher by name or as it is; arguments go with a name. One that counts configurations gets their number."""
     given = dict(options.searcher_args or {})
     if isinstance(options.searcher, Searcher):
@@ -260,7 +203,7 @@ def searcher_of(options: Options, space: Searchspace, seed: int) -> Searcher:
     return registry.searcher(options.searcher, space, seed=seed, **given)
 
 
-def stopper_of(options: Options, space: Searchspace, seed: int) -> Stopper | None:
+def stopper_of(options: SearchOptions, space: Searchspace, seed: int) -> Stopper | None:
     """The stopper by name or as it is. One that changes configurations gets space, seed and number of trials, too."""
     given = dict(options.stopper_args or {})
     if isinstance(options.stopper, Stopper):

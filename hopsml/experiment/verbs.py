@@ -1,0 +1,201 @@
+"""How a verb is called: by the fields of its class in ``options.py``, and in the spellings of older programs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from hopsml import suggestions
+from hopsml.errors import ArgumentTypeError
+
+_Parameters = ParamSpec("_Parameters")
+_Options = TypeVar("_Options")
+_Outcome = TypeVar("_Outcome")
+_FUNCTION = "train_fn"  # the first field of every class
+_OLD_FUNCTION = ("map_fun", "objective_function")  # what the predecessor's releases called it
+
+
+class Verb(Generic[_Parameters, _Options]):
+    """A decorator that makes a verb out of a function of one object: it is called with the fields of the object's class.
+
+    A type checker, ``help`` and a notebook's Shift-Tab see these fields as the verb's parameters. At run time the spellings
+    of the predecessor's releases are accepted as well.
+
+    Args:
+        options: the class.
+        called: the verb's name in messages.
+        orders: names that positional arguments behind the training function had in several releases; that of the class is
+            tried where none fits.
+        renamed: older names of arguments, and what each is called now.
+        absent: names that the verb does not have though others do, and what there is instead.
+    """
+
+    def __init__(
+        self,
+        options: Callable[_Parameters, _Options],
+        called: str,
+        *,
+        orders: Sequence[Sequence[str]] = (),
+        renamed: Mapping[str, str] | None = None,
+        absent: Mapping[str, str] | None = None,
+    ) -> None:
+        self._kind, self._called = options, called
+        self._signature = _signature(options)
+        in_order = [name for name, one in self._signature.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+        self._orders = (*orders, in_order[1:])
+        self._renamed, self._absent = dict(renamed or {}), dict(absent or {})
+
+    def __call__(self, function: Callable[[_Options], _Outcome]) -> Callable[_Parameters, _Outcome]:
+        """The verb."""
+
+        @functools.wraps(function)
+        def call(*positional: _Parameters.args, **named: _Parameters.kwargs) -> _Outcome:
+            return function(self.options(*positional, **named))
+
+        returned = inspect.signature(function).return_annotation
+        vars(call)["__signature__"] = self._signature.replace(return_annotation=returned)
+        del vars(call)["__wrapped__"]
+        call.__doc__ = _with_arguments(function, self._kind)
+        return call
+
+    def options(self, *positional: _Parameters.args, **named: _Parameters.kwargs) -> _Options:
+        """What the verb is called with, as one object.
+
+        Raises ArgumentTypeError (a TypeError) for an unknown, a missing and a repeated argument.
+        """
+        given = {self._renamed.get(name, name): value for name, value in named.items()}
+        function, rest = _training_function(positional, given, self._called)
+        _take_by_position(self._called, rest, given, self._orders)
+        self._check_names(given, function)
+        return self._kind(function, **given)  # type: ignore[arg-type]
+
+    def _check_names(self, given: Mapping[str, Any], function: Callable[..., Any]) -> None:
+        known = [name for name in self._signature.parameters if name != _FUNCTION]
+        for name, value in given.items():
+            if name not in known:
+                meant = self._absent.get(name) or _meant(self._called, name, value, known, function)
+                raise ArgumentTypeError(f"{self._called}() has no argument '{name}': {meant}")
+        for name in known:
+            if name not in given and self._signature.parameters[name].default is inspect.Parameter.empty:
+                raise ArgumentTypeError(
+                    f"{self._called}() needs '{name}' behind the function; help({self._called}) says what it is"
+                )
+
+
+def _signature(options: Callable[..., Any]) -> inspect.Signature:
+    """That of the class, its own keyword arguments before those that it has inherited."""
+    known = inspect.signature(options).parameters
+    order = [name for kind in _classes(options) for name in vars(kind)["__annotations__"] if name in known]
+    ordered = [known[name] for name in dict.fromkeys(order)]
+    return inspect.Signature(sorted(ordered, key=lambda one: one.kind))
+
+
+def _classes(options: Any) -> Iterator[type]:
+    return (kind for kind in options.__mro__ if kind is not object)
+
+
+def _with_arguments(function: Callable[..., Any], options: Callable[..., Any]) -> str:
+    """The function's documentation, and that of the arguments from the classes that they stand in."""
+    described = [inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")[2] for kind in _classes(options)]
+    head, mark, raises = inspect.cleandoc(function.__doc__ or "").partition("\nRaises:\n")
+    return f"{head.rstrip()}\n\nArgs:\n" + "\n".join(text.rstrip() for text in described if text) + "\n" + mark + raises
+
+
+def _meant(verb: str, name: str, value: Any, known: Collection[str], function: Any) -> str:
+    """What was probably meant by a name that the verb does not have; the training function may have it."""
+    if name not in _parameters(function):
+        return suggestions.instead(name, known, f"help({verb}) lists those that it has")
+    handed_on = f"args_dict={{{name!r}: [...]}}" if "args_dict" in known else f"args={{{name!r}: {value!r:.40}}}"
+    return f"did you mean {handed_on}, for {getattr(function, '__name__', 'the function')}()?"
+
+
+def _parameters(function: Callable[..., Any]) -> Collection[str]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a function in C that does not say
+        return ()
+
+
+def is_spark_session(value: Any) -> bool:
+    """Whether this is the SparkSession that code for the predecessor's first releases passes as first argument."""
+    return type(value).__module__.startswith("pyspark.") and type(value).__name__ in (
+        "SparkSession",
+        "SparkContext",
+    )
+
+
+def _training_function(
+    positional: tuple[Any, ...], named: dict[str, Any], verb: str
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function and the positional arguments behind it; ``train_fn=`` and its older names leave ``named``."""
+    if positional and is_spark_session(positional[0]):
+        positional = positional[1:]
+    for spelling in (_FUNCTION, *_OLD_FUNCTION):
+        if spelling in named:
+            return _callable(named.pop(spelling), verb), positional
+    if not positional:
+        raise ArgumentTypeError(f"{verb}() needs the training function as its first argument")
+    return _callable(positional[0], verb), positional[1:]
+
+
+def _callable(value: Any, verb: str) -> Callable[..., Any]:
+    if isinstance(value, (str, bytes)):
+        raise ArgumentTypeError(
+            f"{verb}({value!r:.80}): a path is no training function; put the training of the notebook or script into a "
+            "function, which builds hopsml.tensorflow.strategy() where it had hvd.init(), and pass that"
+        )
+    if not callable(value):
+        raise ArgumentTypeError(
+            f"{verb}(): the training function is {value!r:.80} of type {type(value).__name__}; pass the function "
+            "itself, not its result: collective_all_reduce(train), without parentheses behind train"
+        )
+    if inspect.iscoroutinefunction(value):
+        raise ArgumentTypeError(
+            f"{verb}(): {value.__name__} is a coroutine; the training function must be an ordinary one"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _take_by_position(verb: str, rest: Sequence[Any], named: dict[str, Any], orders: Sequence[Sequence[str]]) -> None:
+    """Put arguments that came by position into ``named``, by the first of several orders in which their types fit.
+
+    Releases of the predecessor had different ones; where none fits, the first says what is wrong with them.
+    """
+    longest = max(len(order) for order in orders)
+    if len(rest) > longest:
+        raise ArgumentTypeError(
+            f"{verb}() takes at most {longest} arguments behind the training function by position, got {len(rest)}"
+        )
+    fitting = [
+        order
+        for order in orders
+        if len(rest) <= len(order) and all(_fits(name, value) for name, value in zip(order, rest, strict=False))
+    ]
+    order = next(iter(fitting), next(order for order in orders if len(rest) <= len(order)))
+    for name, value in zip(order, rest, strict=False):
+        if name in named:
+            raise ArgumentTypeError(f"{verb}() got '{name}' twice: by position and by name")
+        named[name] = value
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "description": (str, type(None)),
+    "metric_key": (str, type(None)),
+    "optimization_key": (str,),
+    "direction": (str,),
+    "local_logdir": (bool,),
+    "evaluator": (bool,),
+    "cleanup_generations": (bool,),
+    "versioned_resources": (list, tuple, type(None)),
+    "samples": (int,),
+    "generations": (int,),
+    "population": (int,),
+}
+
+
+def _fits(name: str, value: Any) -> bool:
+    kinds = _KINDS.get(name)
+    return kinds is None or (isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)))
