@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from hopsml.experiment.rerun import Rerun
+    from hopsml.experiment.repeat import Rerun
 
 DIFFERS = 3  # exit status where the rerun finished with another result
 
@@ -29,14 +29,13 @@ def rerun(
     3: another result, with what differs in how the two were made; 1: it could not be started, or failed.
     """
     from hopsml import experiment, settings
-    from hopsml.experiment import rerun as again
     from hopsml.storage.runs import find
 
     directory = find(run, settings.project_url())
     recorded = directory.read_run()
     _like_the_original(recorded, directory)
     try:
-        outcome = again.rerun(directory.url, profile=profile, progress=not as_json, ignore=ignore or ())
+        outcome = experiment.rerun(directory.url, profile=profile, progress=not as_json, ignore=ignore or ())
     finally:
         experiment.shutdown()
     print(json.dumps(as_dict(outcome), ensure_ascii=False) if as_json else text(outcome))

@@ -4,6 +4,7 @@
     launch(train, {"lr": [0.1, 0.01]})               one worker for each combination
     search(train, space, num_trials=64)              the best of many configurations, on all executors at once
     grid_search, random_search, differential_evolution            the predecessor's searches
+    rerun(run)                                       once more, and whether the same came of it
     resume(run)                                      go on with a run that has not finished
     with recorded("etl") as run: ...                 what the driver does itself
 
@@ -26,8 +27,8 @@ from hopsml.experiment.predecessor import (
     random_search,
 )
 from hopsml.experiment.recorded import Recorded, recorded
+from hopsml.experiment.repeat import Rerun, rerun, resume
 from hopsml.experiment.result import Result
-from hopsml.experiment.resume import resume
 from hopsml.experiment.run import Run
 from hopsml.experiment.search import continue_search, search, submit_search
 from hopsml.experiment.searches.handle import SearchRun
@@ -37,6 +38,7 @@ from hopsml.search.space import Searchspace
 __all__ = [
     "Direction",
     "Recorded",
+    "Rerun",
     "Result",
     "Run",
     "SearchResult",
@@ -53,6 +55,7 @@ __all__ = [
     "launch",
     "random_search",
     "recorded",
+    "rerun",
     "resume",
     "search",
     "shutdown",

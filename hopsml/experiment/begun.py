@@ -17,7 +17,15 @@ def begin(
 ) -> str:
     """Record what the driver does from now on, until ``end``; returns the run's directory.
 
-    New code says ``with experiment.recorded(name) as run:``. Raises RunError (a RuntimeError) while another one is open.
+    New code says ``with experiment.recorded(name) as run:``.
+
+    Args:
+        name, description: for people who look for it later.
+        local_logdir, versioned_resources: of the predecessor; refused, as work of the driver's own has no such thing.
+
+    Raises:
+        RunError: (a RuntimeError) while another one is open.
+        ArgumentError: for what is refused.
     """
     if _open:
         raise RunError("an experiment is under way already; call experiment.end() before", _open[0][1].run_dir)

@@ -76,11 +76,19 @@ def continue_search(
 ) -> SearchResult:
     """Go on with a search, in this session or in a new one, in its own run directory; wait for its end.
 
-    ``run`` is its URL, path, id, handle or result. What was told stands; trials that were under way when a driver
-    died begin again, from their newest checkpoint where they have one. ``num_trials``: so many more than were planned.
+    What was told stands; trials that were under way when a driver died begin again, from their newest checkpoint where
+    they have one. Of two that go on with the same search at once one is refused.
 
-    Raises ArgumentError for no search, for one that is under way, and for one of a newer hopsml; otherwise as ``search``. Of
-    two that go on with the same search at once one is refused.
+    Args:
+        run: its URL, path, id, handle or result.
+        num_trials: so many more than were planned.
+        deadline: seconds, or text such as "20 min", after which it ends with what it has found.
+        max_executors: how many at most are used; by default as before.
+        profile: name of a file in conf/; used when there is no Spark application yet.
+        progress: show what goes on.
+
+    Raises:
+        ArgumentError: for no search, for one that is under way, and for one of a newer hopsml; otherwise as ``search``.
     """
     return submit_continued(
         run, num_trials, deadline, max_executors=max_executors, profile=profile, progress=progress

@@ -15,7 +15,7 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import applications, sign_of_life
-from hopsml.experiment.resume import submit as submit_again
+from hopsml.experiment.repeat import submit_resumed as submit_again
 from hopsml.experiment.run import Run
 from hopsml.experiment.taking_up import EarlierRuns
 from hopsml.storage.checkpoints import steps

@@ -17,7 +17,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import HopsmlError
-from hopsml.experiment import collective, options, rerun
+from hopsml.experiment import collective, options, repeat
 from hopsml.experiment.searches import call as calls
 from hopsml.maggy import experiment as maggy
 
@@ -233,7 +233,7 @@ def test_the_table_knows_every_argument_of_a_verb(verb: str) -> None:
 # What has a signature, or a list of names, of its own: each argument with the test that shows it.
 RUNS_AGAIN = {name: "tracking/test_rerun.py" for name in ("run", "profile", "progress", "ignore", "secrets")}
 OTHERS: dict[str, tuple[set[str], dict[str, str]]] = {
-    "rerun": (set(inspect.signature(rerun.rerun).parameters), {
+    "rerun": (set(inspect.signature(repeat.rerun).parameters), {
         **RUNS_AGAIN, "preflight": "experiment/test_every_argument.py::test_preflight_is_repeated_or_given_anew",
     }),
     "resume": (set(inspect.signature(experiment.resume).parameters), {
@@ -294,5 +294,5 @@ def test_a_model_that_nobody_registers_is_noted(store: Path, monkeypatch: pytest
 def test_preflight_is_repeated_or_given_anew(store: Path) -> None:
     run = experiment.submit(train, num_workers=1, progress=False, preflight="off")
     run.result(60)
-    assert rerun.build(run.run_dir, profile=None, progress=False).preflight == "off"
-    assert rerun.build(run.run_dir, profile=None, progress=False, preflight="enforce").preflight == "enforce"
+    assert repeat.build(run.run_dir, profile=None, progress=False).preflight == "off"
+    assert repeat.build(run.run_dir, profile=None, progress=False, preflight="enforce").preflight == "enforce"

@@ -12,7 +12,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, WorkerFailed
-from hopsml.experiment import rerun
+from hopsml.experiment import repeat
 from tests.cluster import workloads
 from tests.cluster.workloads import living, traces, wait_until
 from tests.experiment.conftest import SLOTS
@@ -77,10 +77,10 @@ def test_several_combinations_are_one_experiment(store: Path) -> None:
         assert (root / name / "code" / "function.pickle").exists()
         assert "working" in (root / name / "logs" / "g0-rank0.log").read_text()
     with pytest.raises(ArgumentError, match="several combinations: take one of them by its folder"):
-        rerun.build(result)
+        repeat.build(result)
     assert [run["sum"] for run in json.loads(result.json())["runs"]] == [1, 1, 2]
     assert result.summary().count("state  ") == 3 and result.summary().endswith(result.run_dir)
-    again = rerun.rerun(result.runs[2], progress=False)
+    again = repeat.rerun(result.runs[2], progress=False)
     assert again.result.metrics["sum"] == 2
 
 

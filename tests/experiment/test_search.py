@@ -18,7 +18,7 @@ import pytest
 import hopsml
 from hopsml import Searchspace, experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunCancelled, RunError
-from hopsml.experiment import rerun
+from hopsml.experiment import repeat
 from hopsml.experiment.search import submit_continued
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import learned, recorded
@@ -424,7 +424,7 @@ def test_a_search_of_a_newer_version_and_a_changed_file(store: Path) -> None:
         experiment.continue_search(result, num_trials=1)
     path.write_text(json.dumps(record))
     with pytest.raises(ArgumentError, match="is a search"):
-        rerun.build(result)
+        repeat.build(result)
     pickle = folder(result) / "code" / "search.pickle"
     pickle.write_bytes(pickle.read_bytes() + b"x")
     with pytest.raises(ArgumentError, match="changed or damaged"):

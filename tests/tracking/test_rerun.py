@@ -16,7 +16,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, WorkerFailed
-from hopsml.experiment import rerun
+from hopsml.experiment import repeat
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
 from tests.experiment.conftest import local_application, store
@@ -45,7 +45,7 @@ def change(directory: RunDir, **entries: Any) -> None:
 
 def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Path) -> None:
     first = run_once(jobs.descend, args={"lr": 0.03}, name="descent", merge_scope="all", environment={"MODE": "x"})
-    again = rerun.rerun(first, progress=False)
+    again = repeat.rerun(first, progress=False)
     assert again.verdict.same and set(again.verdict.compared) == {"loss", "weights"}
     assert again.verdict.causes == (), "nothing may differ in how they were made"
     assert first.result().metrics["weights"] == again.result.metrics["weights"]
@@ -65,7 +65,7 @@ def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Pat
     )
     assert {name: one.run[name] for name in kept} == {name: other.run[name] for name in kept}
     # A rerun can be repeated itself.
-    assert rerun.rerun(again.result, progress=False).verdict.same
+    assert repeat.rerun(again.result, progress=False).verdict.same
 
 
 def test_another_seed_comes_to_other_weights(store: Path) -> None:
@@ -74,10 +74,10 @@ def test_another_seed_comes_to_other_weights(store: Path) -> None:
 
 
 def test_an_unseeded_function_is_told(store: Path) -> None:
-    again = rerun.rerun(run_once(jobs.unseeded, num_workers=1), progress=False)
+    again = repeat.rerun(run_once(jobs.unseeded, num_workers=1), progress=False)
     assert not again.verdict.same
     assert [found.name for found in again.verdict.differing] == ["metric"]
-    ignoring = rerun.rerun(again.original.url, progress=False, ignore=["metric"])
+    ignoring = repeat.rerun(again.original.url, progress=False, ignore=["metric"])
     assert ignoring.verdict.same
 
 
@@ -89,7 +89,7 @@ def test_a_failed_run_can_be_repeated_and_fails_again(store: Path) -> None:
     with pytest.raises(WorkerFailed):
         run.result(WAIT_S)
     with pytest.raises(WorkerFailed, match="as before"):
-        rerun.rerun(run.run_dir, progress=False)
+        repeat.rerun(run.run_dir, progress=False)
 
 
 def test_the_function_is_the_one_of_then_though_its_file_has_changed(store: Path, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_function_is_the_one_of_then_though_its_file_has_changed(store: Path
     )
     assert done.returncode == 0, done.stderr
     (tmp_path / "own_module.py").write_text("def train():\n    return 2\n")
-    again = rerun.rerun(done.stdout.strip(), progress=False)
+    again = repeat.rerun(done.stdout.strip(), progress=False)
     assert again.verdict.same and again.result.metrics["metric"] == 1
     assert "return 1" in catalog.read(RunDir(again.result.run_dir)).run["source"]
 
@@ -131,32 +131,32 @@ class TestRefused:
     def test_a_payload_that_was_changed(self, run: RunDir) -> None:
         Path(run.function.removeprefix("file://")).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
         with pytest.raises(ArgumentError, match=r"function\.pickle is not what run .* recorded .*changed or damaged"):
-            rerun.build(run.url)
+            repeat.build(run.url)
 
     def test_a_payload_that_is_missing(self, run: RunDir) -> None:
         Path(run.function.removeprefix("file://")).unlink()
         with pytest.raises(ArgumentError, match=r"there is no .*function\.pickle.*[Ss]tart its script again"):
-            rerun.build(run.url)
+            repeat.build(run.url)
 
     def test_another_minor_version_of_python(self, run: RunDir) -> None:
         change(run, python="3.9.18")
         with pytest.raises(ArgumentError, match=r"made with Python 3\.9\.18.*rerun it with a Python 3\.9"):
-            rerun.build(run.url)
+            repeat.build(run.url)
 
     def test_a_record_of_an_older_hopsml(self, run: RunDir) -> None:
         change(run, options=None)
         with pytest.raises(ArgumentError, match="older hopsml"):
-            rerun.build(run.url)
+            repeat.build(run.url)
 
     def test_a_secret_variable_that_is_not_set(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match=r"HOPSML_TEST_TOKEN.*secret and were not recorded"):
-            rerun.build(run.url)
+            repeat.build(run.url)
         monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
-        assert rerun.build(run.url).environment["HOPSML_TEST_TOKEN"] == "geheim"
+        assert repeat.build(run.url).environment["HOPSML_TEST_TOKEN"] == "geheim"
 
     def test_a_run_that_does_not_exist(self, run: RunDir) -> None:
         with pytest.raises(ArgumentError, match="'app_99'"):
-            rerun.build("app_99")
+            repeat.build("app_99")
 
 
 def hopsml(*arguments: str, store: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -204,14 +204,14 @@ def test_a_secret_is_asked_for_again_and_reaches_the_workers(store: Path, monkey
     variables = {"UPLOAD_TOKEN": "s3cr3t-upload"}
     first = run_once(train, num_workers=1, args=arguments, environment=variables)
     with pytest.raises(ArgumentError, match="UPLOAD_TOKEN"):
-        rerun.submit(first, progress=False)
+        repeat.submit_rerun(first, progress=False)
     monkeypatch.setenv("UPLOAD_TOKEN", "s3cr3t-upload")
     with pytest.raises(
         ArgumentError, match=r"given secrets.*: API_KEY, SECRET; set HOPSML_SECRET_API_KEY, HOPSML_SECRET_S"
     ):
-        rerun.submit(first, progress=False)
+        repeat.submit_rerun(first, progress=False)
     monkeypatch.setenv("HOPSML_SECRET_SECRET", "s3cr3t-url")
-    again = rerun.rerun(first, progress=False, secrets={"API_KEY": "s3cr3t-31415"})
+    again = repeat.rerun(first, progress=False, secrets={"API_KEY": "s3cr3t-31415"})
     assert again.verdict.same and again.result.metrics["url"] == len(arguments["url"])
     for run in (first.run_dir, again.result.run_dir):
         for path in Path(run.removeprefix("file://")).rglob("*"):
@@ -227,4 +227,4 @@ def test_what_cannot_be_recorded_without_its_secret_is_not_and_is_told(
     for path in folder_of(first).rglob("*"):
         assert path.is_dir() or b"tr0ub4dor" not in path.read_bytes(), path
     with pytest.raises(ArgumentError, match=r"cannot be repeated.*WAREHOUSE_PASSWORD"):
-        rerun.submit(first, progress=False)
+        repeat.submit_rerun(first, progress=False)

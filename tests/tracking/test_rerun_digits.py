@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hopsml import experiment
-from hopsml.experiment import rerun
+from hopsml.experiment import repeat
 from tests.experiment.conftest import store
 from tests.tracking import jobs
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(300)
 def test_on_local_workers(store: Path) -> None:
     first = experiment.submit(jobs.train_digits, num_workers=2, progress=False, keep_warm=60).result(200)
-    again = rerun.rerun(first, progress=False)
+    again = repeat.rerun(first, progress=False)
     assert again.verdict.same, again.verdict.differing
     assert first.metrics["weights"] == again.result.metrics["weights"]
     assert {"weights", "accuracy", "checkpoint step-000000024/variables.index"} <= set(again.verdict.compared)

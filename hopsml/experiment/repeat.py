@@ -1,7 +1,8 @@
-"""``rerun``: a recorded run once more, with the same bytes of the function, and whether the same came of it."""
+"""A recorded run once more: repeated by the bytes of its function (``rerun``), or gone on with (``resume``)."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from hopsml.cluster import kept_secrets
 from hopsml.cluster.capture import Captured
 from hopsml.cluster.layout import Roles
 from hopsml.errors import ArgumentError
-from hopsml.experiment import arguments, plan
+from hopsml.experiment import arguments, plan, sign_of_life, taking_up
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
+from hopsml.states import State
 from hopsml.storage.run_dir import RunDir
 from hopsml.storage.runs import find
 from hopsml.tracking import catalog, compare, record, seeds
@@ -39,20 +41,33 @@ def rerun(
     secrets: Mapping[str, str] | None = None,
     preflight: str | None = None,
 ) -> Rerun:
-    """Run a recorded run again, wait for its end and compare; ``run`` is its URL, path, id, handle or result.
+    """Run a recorded run again, wait for its end and compare.
 
     The same function and arguments (``code/function.pickle``, byte for byte), number of workers, merge settings, seed and
-    variables, under the profile of now; ``preflight`` as recorded, unless it is given. ``ignore`` names outputs that may
-    differ. ``secrets``: by name, what was left out of the record, where it is neither in ``HOPSML_SECRET_<name>`` nor in
-    the variable that it came from. Raises as ``submit``, and what ended the rerun if it failed.
+    variables, under the profile of now.
+
+    Args:
+        run: its URL, path, id, handle or result.
+        profile: name of a file in conf/; used when there is no Spark application yet.
+        progress: show what goes on.
+        ignore: names of outputs that may differ.
+        secrets: by name, what was left out of the record, where it is neither in ``HOPSML_SECRET_<name>`` nor in the
+            variable that it came from.
+        preflight: as in ``submit``; by default as recorded.
+
+    Raises:
+        ArgumentError: it was not recorded well enough to be repeated, with what is missing; otherwise as ``submit``, and
+            what ended the rerun if it failed.
     """
     original = find(run, settings.project_url())
-    result = submit(original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight).result()
+    result = submit_rerun(
+        original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight
+    ).result()
     verdict = compare.same_result(catalog.read(original), catalog.read(RunDir(result.run_dir)), ignore)
     return Rerun(original, result, verdict)
 
 
-def submit(
+def submit_rerun(
     run: Any,
     *,
     profile: str | None = None,
@@ -65,6 +80,58 @@ def submit(
     Raises ArgumentError where the run was not recorded well enough to be repeated, naming what is missing.
     """
     return plan.start(build(run, profile=profile, progress=progress, secrets=secrets, preflight=preflight))
+
+
+def resume(
+    run: Any,
+    *,
+    profile: str | None = None,
+    progress: bool = True,
+    secrets: Mapping[str, str] | None = None,
+    preflight: str | None = None,
+) -> Result:
+    """Continue a run and wait for its end; a run of its own, which begins where the other's last checkpoint stands.
+
+    The function and its arguments are those of the record; a ``hopsml.elastic.State`` or a ``hopsml.tensorflow.Checkpointer``
+    in it restores what was saved. Workers of the first run are gone by then: they live on a lease of their driver. The first
+    run counts as ended (LOST) from now on, and an agent that was cut off adds no checkpoint to it any more. Of two that take
+    the same run up at once one is refused. A run whose driver was on another machine is watched for 25 s: it may be under way.
+
+    Args:
+        run: its URL, path, id, handle or result.
+        profile, progress, secrets, preflight: as in ``rerun``.
+
+    Raises:
+        ArgumentError: it is under way, has finished or goes on elsewhere, or was not recorded well enough; otherwise as
+            ``submit``.
+    """
+    return submit_resumed(run, profile=profile, progress=progress, secrets=secrets, preflight=preflight).result()
+
+
+def submit_resumed(
+    run: Any,
+    *,
+    profile: str | None = None,
+    progress: bool = True,
+    secrets: Mapping[str, str] | None = None,
+    preflight: str | None = None,
+) -> Run:
+    """As ``resume``, but returns at once with the run's handle."""
+    directory = find(run, settings.project_url())
+    status = directory.read_status()
+    if status is not None and status.get("state") == State.FINISHED:
+        raise ArgumentError(
+            f"run {directory.run_id} has finished: there is nothing to go on with; experiment.rerun repeats it, and "
+            f"collective_all_reduce(..., resume={directory.run_id!r}) trains on from its last checkpoint"
+        )
+    if successor := directory.successor():
+        raise taking_up.refusal(directory, successor)
+    if status is None and sign_of_life.driver_lives(directory):
+        raise ArgumentError(
+            f"run {directory.run_id} is under way: its driver lives; cancel it there first, or wait for its end"
+        )
+    again = build(directory.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
+    return plan.start(dataclasses.replace(again, resume=directory.url, continues=directory.url))
 
 
 def build(
