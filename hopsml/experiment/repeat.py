@@ -92,10 +92,11 @@ def resume(
 ) -> Result:
     """Continue a run and wait for its end; a run of its own, which begins where the other's last checkpoint stands.
 
-    The function and its arguments are those of the record; a ``hopsml.elastic.State`` or a ``hopsml.tensorflow.Checkpointer``
-    in it restores what was saved. Workers of the first run are gone by then: they live on a lease of their driver. The first
-    run counts as ended (LOST) from now on, and an agent that was cut off adds no checkpoint to it any more. Of two that take
-    the same run up at once one is refused. A run whose driver was on another machine is watched for 25 s: it may be under way.
+    The function and its arguments are those of the record; a ``hopsml.elastic.State`` or a
+    ``hopsml.tensorflow.Checkpointer`` in it restores what was saved. Workers of the first run are gone by then: they live on
+    a lease of their driver. The first run counts as ended (LOST) from now on, and an agent that was cut off adds no
+    checkpoint to it any more. Of two that take the same run up at once one is refused. A run whose driver was on another
+    machine is watched for 25 s: it may be under way.
 
     Args:
         run: its URL, path, id, handle or result.
