@@ -14,4 +14,4 @@ def tensorboard(run: str, port: int = 6006, host: str = "127.0.0.1") -> None:
 
     events = tensorboard_server.events_of(find(run, settings.project_url()))
     with tensorboard_server.running(events, host=host, port=port) as server:
-        tensorboard_server.keep(server)
+        tensorboard_server.keep(server, f"TensorBoard: http://{host}:{server.port()}/ (Ctrl-C ends it)")

@@ -118,9 +118,10 @@ def events_of(directory: RunDir) -> str:
     return directory.url if "search" in record or "combinations" in record else directory.events
 
 
-def keep(server: Server) -> None:
-    """Let it serve until it ends by itself or Ctrl-C comes, with the newest events."""
+def keep(server: Server, announcement: str) -> None:
+    """Say so, and let it serve until it ends by itself or Ctrl-C comes, with the newest events."""
     try:
+        print(announcement, flush=True)
         while server.process.poll() is None:
             time.sleep(REFRESH_S)
             server.refresh()

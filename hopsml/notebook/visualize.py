@@ -15,8 +15,8 @@ def visualize(logdir: str) -> None:
         magics.tensorboard_run(directory.url)
         return
     with tensorboard_server.running(tensorboard_server.events_of(directory)) as server:
-        print(f"TensorBoard of {directory.run_id}: http://127.0.0.1:{server.port()}/ (Ctrl-C ends it)", flush=True)
-        tensorboard_server.keep(server)
+        address = f"http://127.0.0.1:{server.port()}/"
+        tensorboard_server.keep(server, f"TensorBoard of {directory.run_id}: {address} (Ctrl-C ends it)")
 
 
 def run_of(logdir: str) -> RunDir:
