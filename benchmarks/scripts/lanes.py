@@ -21,6 +21,7 @@ from typing import Any
 from hopsml import experiment
 from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes
+from hopsml.experiment.options import RunOptions
 from hopsml.experiment.plan import LanesAsked
 from hopsml.search.events import Ended, LaneJoined
 from hopsml.search.messages import RunTrial
@@ -34,7 +35,8 @@ def train(seconds: float) -> float:
 
 def start(count: int, preload: tuple[str, ...]) -> Lanes:
     """Lanes that carry ``train`` out."""
-    plain = collective.build((train,), {"num_workers": count, "progress": False, "args": {"seconds": 0.0}}, "search")
+    options = RunOptions(train, num_workers=count, progress=False, args={"seconds": 0.0})
+    plain = collective.build(options, "search")
     return Lanes.start(
         dataclasses.replace(plain, arguments={}, preload=preload, with_tf_config=False, lanes=LanesAsked())
     )
