@@ -391,7 +391,7 @@ class ElasticGang(Gang):
         finishes = self.outcome is not None and self.outcome.phase is Phase.FINISHED
         is_over = self.phase is Phase.STOPPING and all(m.over or m.lost for m in self.members.values())
         if finishes and is_over and not self.drains.is_safe(self.reached):
-            holders = [name for name in self.members if self.commits.get(name, -1) == self.reached]
+            holders = [name for name in self.members if self._held(name) == self.reached]
             if holders and not self.given_up and any(member.lost for member in self.members.values()):
                 return self._save_last(holders)
             where = f"is of step {self.drains.stored}" if self.drains.stored >= 0 else "does not exist"

@@ -608,11 +608,12 @@ def test_where_the_agent_that_stores_the_last_commit_is_lost_another_one_does():
 
 
 def test_a_last_commit_that_cannot_be_stored_is_said_and_the_run_ends():
-    away = finished("a", "b", step=39)
-    away.handle(gang.Persisted("a", 36), 4.5)
-    note, _, outcome = close(away, "b", "a")
-    assert "last commit, of step 39, is no checkpoint: the newest one is of step 36" in note.text
-    assert outcome.phase is Phase.FINISHED
+    for newest in (0, 36):
+        away = finished("a", "b", step=39)
+        away.handle(gang.Persisted("a", newest), 4.5)
+        note, _, outcome = close(away, "b", "a")
+        said = f"the run's last commit, of step 39, is no checkpoint: the newest one is of step {newest}"
+        assert note == gang.Note(said) and outcome == gang.Conclude(Phase.FINISHED)
     lost = finished("a", "b", step=39)
     close(lost, "b")
     lost.handle(gang.MemberLost("a", "its executor died"), 5.0)

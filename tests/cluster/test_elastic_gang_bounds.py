@@ -52,7 +52,7 @@ def only(actions: list[gang.Action]) -> gang.StartGeneration:
 # ---------------------------------------------------------------------------------------------------- who takes part
 
 
-def test_a_run_without_enough_agents_fails_when_its_start_time_is_up():
+def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
     machine = ElasticGang(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a")
@@ -67,7 +67,7 @@ def test_a_run_without_enough_agents_fails_when_its_start_time_is_up():
     ]
 
 
-def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so():
+def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so() -> None:
     machine = running("a", "b")
     machine.handle(gang.MemberLost("b", "its executor died"), 3.0)
     close(machine, "a", now=3.0)
@@ -80,7 +80,7 @@ def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so():
     assert outcome == Conclude(Phase.FAILED, "minimum", reason, missing=((1, "no agent"),))
 
 
-def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_host_of_its_own():
+def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_host_of_its_own() -> None:
     machine = running("a", "b")
     assert machine.handle(gang.Granted(("c", "d")), 3.0) == []
     assert machine.spares == {"c": False, "d": False}
@@ -88,12 +88,12 @@ def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_h
 
 
 @pytest.mark.parametrize("facts", [{"hosts": ("one",)}, {"ready": (True, True, True)}])
-def test_a_grant_says_as_many_hosts_as_agents_or_none(facts: dict[str, tuple[str | bool, ...]]):
+def test_a_grant_says_as_many_hosts_as_agents_or_none(facts: dict[str, tuple[str | bool, ...]]) -> None:
     with pytest.raises(ValueError, match="zip"):
         running("a", "b").handle(gang.Granted(("c", "d"), **facts), 3.0)  # type: ignore[arg-type]
 
 
-def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_once():
+def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_once() -> None:
     machine = ElasticGang(spec(size=3))
     machine.begin(0.0)
     grant(machine, "a", "b")
@@ -107,7 +107,7 @@ def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_o
     assert set(only(close(too_few, "a", now=4.0)).agent_ids) == {"a", "c"}
 
 
-def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back():
+def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 0, "b")
     grant(machine, "c", now=3.0)
@@ -119,7 +119,7 @@ def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back():
     assert machine.spares == {} and machine.commits == {"b": 0}
 
 
-def test_of_those_that_are_too_many_nothing_is_kept():
+def test_of_those_that_are_too_many_nothing_is_kept() -> None:
     machine = running("a", "b", "c", size=4)
     grant(machine, "d", "e", now=3.0, ready=False)
     assert machine.handle(gang.ResizeAsked(3), 4.0) == [gang.AskAgents(0, 3), gang.ReturnAgents(("d", "e"))]
@@ -130,7 +130,7 @@ def test_of_those_that_are_too_many_nothing_is_kept():
     assert smaller.handle(gang.ResizeAsked(3), 4.0) == [gang.AskAgents(0, 3)]  # c is to come in yet
 
 
-def test_spares_are_kept_while_a_generation_ends():
+def test_spares_are_kept_while_a_generation_ends() -> None:
     machine = running("a", "b", "c")
     grant(machine, "d", now=3.0)
     machine.handle(gang.Failed("a", 0, KILLED, outside=True), 4.0)
@@ -139,13 +139,13 @@ def test_spares_are_kept_while_a_generation_ends():
 
 
 @pytest.mark.parametrize(("members", "newcomers", "joined"), [("ab", "c", 1), ("ab", "cd", 1), ("abc", "d", 0)])
-def test_as_many_join_as_there_is_room_for(members: str, newcomers: str, joined: int):
+def test_as_many_join_as_there_is_room_for(members: str, newcomers: str, joined: int) -> None:
     machine = running(*members)
     park = gang.ParkWorkers(0, tuple(members), f"{joined} more joined")
     assert grant(machine, *newcomers, now=3.0) == ([park] if joined else [])
 
 
-def test_nobody_is_taken_in_before_all_have_begun_nor_twice():
+def test_nobody_is_taken_in_before_all_have_begun_nor_twice() -> None:
     machine = ElasticGang(spec(size=4))
     machine.begin(0.0)
     grant(machine, "a", "b")
@@ -156,20 +156,20 @@ def test_nobody_is_taken_in_before_all_have_begun_nor_twice():
     assert grant(machine, "d", now=1.4) == []
 
 
-def test_the_layout_gives_the_ranks():
+def test_the_layout_gives_the_ranks() -> None:
     machine = running("a", "b")
     machine.assign_ranks(("b", "a"))
     assert [machine.rank(name) for name in ("a", "b", "stranger")] == [1, 0, -1]
 
 
-def test_who_failed_as_a_newcomer_is_taken_where_it_cannot_be_done_without_it():
+def test_who_failed_as_a_newcomer_is_taken_where_it_cannot_be_done_without_it() -> None:
     machine = grown(reset_limit=None, fruitless_limit=2)
     assert only(kill(machine, "c", now=5.0)).agent_ids == ("a", "b")
     machine.handle(gang.MemberLost("b", "gone"), 6.0)
     assert set(only(close(machine, "a", now=6.0)).agent_ids) == {"a", "c"}
 
 
-def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on():
+def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on() -> None:
     machine = running("a", "b", "c")
     kill(machine, "a", now=4.0)
     started(machine, "a", "c", now=5.0)
@@ -185,7 +185,7 @@ def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on():
 
 
 @pytest.mark.parametrize("step", [0, 1, 20])
-def test_the_newest_commit_counts_from_the_first_step_on(step: int):
+def test_the_newest_commit_counts_from_the_first_step_on(step: int) -> None:
     machine = running("a", "b", "c")
     committed(machine, step, "b")
     machine.handle(gang.Persisted("b", step), 3.5)  # and is not read from the store
@@ -197,7 +197,7 @@ def test_the_newest_commit_counts_from_the_first_step_on(step: int):
 
 
 @pytest.mark.parametrize("step", [0, 4])
-def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step: int):
+def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step: int) -> None:
     machine = running("a", "b", "c")
     committed(machine, step, "a", "b")
     committed(machine, 9, "c")
@@ -206,7 +206,7 @@ def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step:
     assert notes(close(machine, "a", "b"))[1:] == [f"{lost} {step}"]
 
 
-def test_where_nothing_is_left_the_run_begins_anew_and_says_so():
+def test_where_nothing_is_left_the_run_begins_anew_and_says_so() -> None:
     machine = running("a", "b")
     committed(machine, 9, "a", "b")
     actions = [one for name in "ab" for one in machine.handle(gang.MemberLost(name, "gone"), 4.0)]
@@ -223,7 +223,7 @@ def test_where_nothing_is_left_the_run_begins_anew_and_says_so():
     ]
 
 
-def test_a_checkpoint_counts_where_no_agent_holds_a_commit():
+def test_a_checkpoint_counts_where_no_agent_holds_a_commit() -> None:
     machine = running("a", "b")
     committed(machine, 4, "a", "b")
     machine.handle(gang.Persisted("a", 4), 3.5)
@@ -234,7 +234,7 @@ def test_a_checkpoint_counts_where_no_agent_holds_a_commit():
     ]
 
 
-def test_a_commit_that_is_told_late_takes_nothing_back():
+def test_a_commit_that_is_told_late_takes_nothing_back() -> None:
     machine = running("a", "b", "c")
     committed(machine, 20, "a")
     committed(machine, 10, "a")
@@ -243,7 +243,7 @@ def test_a_commit_that_is_told_late_takes_nothing_back():
     assert (start.step, start.holders) == (20, ("a",))
 
 
-def test_the_commit_that_a_generation_began_with_is_no_progress():
+def test_the_commit_that_a_generation_began_with_is_no_progress() -> None:
     machine = running("a", "b", fruitless_limit=2)
     committed(machine, 5, "a", "b")
     kill(machine, "a")
@@ -262,7 +262,7 @@ def test_the_commit_that_a_generation_began_with_is_no_progress():
 
 @pytest.mark.parametrize("how", [gang.Committed, gang.Parked])
 @pytest.mark.parametrize(("step", "proves"), [(7, False), (8, True)])
-def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: type, step: int, proves: bool):
+def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: type, step: int, proves: bool) -> None:
     machine = grown(size=4)
     grant(machine, "d", now=4.6)
     assert machine.phase is Phase.PARKING
@@ -271,7 +271,7 @@ def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: ty
     assert bool(of_kind(close(machine, "a", "b", "c", now=5.2), Conclude)) == proves
 
 
-def test_standing_still_counts_when_it_was_asked_for():
+def test_standing_still_counts_when_it_was_asked_for() -> None:
     machine = running("a", "b")
     assert parked(machine, 7, "a", now=3.0) == [] and machine.commits == {"a": -1, "b": -1}
     grant(machine, "c", now=3.0)
@@ -279,7 +279,7 @@ def test_standing_still_counts_when_it_was_asked_for():
     assert parked(machine, 9, "stranger", now=3.2) == [] and machine.parked is None
 
 
-def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as_is_agreed():
+def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as_is_agreed() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
     assert parked(machine, 0, "a", now=4.0) == []  # b holds nothing
@@ -291,13 +291,13 @@ def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as
 # ---------------------------------------------------------------------------------------------------- nodes that go away
 
 
-def test_a_member_that_is_warned_is_named_and_a_stranger_is_not():
+def test_a_member_that_is_warned_is_named_and_a_stranger_is_not() -> None:
     machine = running("a", "b")
     assert warned(machine, "b", time_s=40.0) == [gang.Note("rank 1 is about to leave (its node goes)")]
     assert warned(machine, "stranger", time_s=40.0) == []
 
 
-def test_a_spare_that_nobody_needs_leaves_with_its_warning():
+def test_a_spare_that_nobody_needs_leaves_with_its_warning() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=2.5, ready=False)
     assert warned(machine, "c", time_s=40.0) == [gang.ReturnAgents(("c",), "its node goes")]
@@ -310,7 +310,7 @@ def test_a_spare_that_nobody_needs_leaves_with_its_warning():
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int):
+def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int) -> None:
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     actions = parked(machine, step, "a", "b", now=4.0)
@@ -319,7 +319,7 @@ def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int):
     assert not of_kind(actions, gang.ReturnAgents)
 
 
-def test_a_checkpoint_that_took_long_makes_the_warned_stand_still_sooner():
+def test_a_checkpoint_that_took_long_makes_the_warned_stand_still_sooner() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
     machine.handle(gang.Persisted("a", 4, seconds=8.0), 3.0)
@@ -340,13 +340,13 @@ def alone(step: int = 5) -> ElasticGang:
     return machine
 
 
-def test_the_last_holder_stays_until_its_commit_is_stored_where_nobody_can_fetch_it_yet():
+def test_the_last_holder_stays_until_its_commit_is_stored_where_nobody_can_fetch_it_yet() -> None:
     machine = alone()
     assert warned(machine, "a", time_s=40.0, now=6.0) == [gang.PersistCommit("a")]
     assert machine.handle(gang.Persisted("a", 5), 7.0) == [gang.ReturnAgents(("a",), "its node goes")]
 
 
-def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetch_it():
+def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetch_it() -> None:
     machine = running("a", "b", min_size=1)
     warned(machine, "b", time_s=AT_ONCE_S)
     parked(machine, 9, "b", now=3.5)
@@ -362,7 +362,7 @@ def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetc
     assert machine.phase is Phase.WAITING and machine.leaving == {}, "nobody is there who could fetch it"
 
 
-def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched():
+def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched() -> None:
     machine = running("a", "b", "c")
     warned(machine, "c", time_s=AT_ONCE_S)
     parked(machine, 9, "c", now=3.5)
@@ -374,7 +374,7 @@ def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched():
     assert (start.step, start.holders) == (9, ("c",))
 
 
-def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another_one_is_there():
+def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another_one_is_there() -> None:
     machine = running("a", "b", "c", min_size=1)
     warned(machine, "c", time_s=AT_ONCE_S)
     parked(machine, 9, "c", now=3.5)
@@ -387,7 +387,7 @@ def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another
     assert of_kind(grant(machine, "e", now=4.5), gang.ParkWorkers)
 
 
-def test_what_is_stored_and_held_is_taken_from_who_holds_it():
+def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
     """The store may be away."""
     machine = running("a", "b", min_size=1)
     warned(machine, "a", time_s=AT_ONCE_S)
@@ -398,7 +398,7 @@ def test_what_is_stored_and_held_is_taken_from_who_holds_it():
     assert (start.agent_ids, start.step, start.holders, start.stored) == (("b",), 6, ("b",), -1)
 
 
-def test_nobody_is_asked_to_store_for_a_run_that_ends():
+def test_nobody_is_asked_to_store_for_a_run_that_ends() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
     assert of_kind(warned(machine, "a", "b", time_s=40.0), gang.PersistCommit) == [gang.PersistCommit("a")]
@@ -412,7 +412,7 @@ def test_nobody_is_asked_to_store_for_a_run_that_ends():
 # ---------------------------------------------------------------------------------------------------- who is to blame
 
 
-def test_the_surest_word_counts_as_long_as_the_generation_is_ending():
+def test_the_surest_word_counts_as_long_as_the_generation_is_ending() -> None:
     machine = running("a", "b", "c")
     machine.handle(gang.Failed("a", 0, CRASHED), 4.0)
     assert of_kind(machine.handle(gang.Tick(), 5.0), gang.StopWorkers)
@@ -423,14 +423,14 @@ def test_the_surest_word_counts_as_long_as_the_generation_is_ending():
     assert only(close(machine, "a", "b", "c", now=5.3)).why == f"rank 1: {KILLED}"
 
 
-def test_a_stranger_cannot_fail():
+def test_a_stranger_cannot_fail() -> None:
     machine = running("a", "b")
     assert machine.handle(gang.Failed("stranger", 0, KILLED, outside=True), 3.0) == []
     assert machine.phase is Phase.RUNNING and not machine.failures
 
 
 @pytest.mark.parametrize(("closed", "why"), [(False, "rank 1: gone"), (True, f"rank 0: {CRASHED}")])
-def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(closed: bool, why: str):
+def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(closed: bool, why: str) -> None:
     machine = running("a", "b", "c")
     machine.handle(gang.Failed("a", 0, CRASHED), 4.0)
     machine.handle(gang.Tick(), 5.0)
@@ -439,7 +439,7 @@ def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(cl
     assert only(close(machine, "a", "c", now=5.3)).why == why
 
 
-def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing():
+def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing() -> None:
     machine = running("a", "b", "c", reset_limit=0)
     machine.handle(gang.ResizeAsked(2), 3.0)
     parked(machine, 5, "a", "b", "c", now=4.0)
@@ -450,14 +450,14 @@ def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing():
     assert only(actions).why == "resized to 2 workers" and machine.resets == 0
 
 
-def test_an_agent_that_goes_when_its_worker_has_ended_well_stops_nobody():
+def test_an_agent_that_goes_when_its_worker_has_ended_well_stops_nobody() -> None:
     machine = running("a", "b")
     machine.handle(gang.Finished("a", 0), 3.0)
     close(machine, "a", now=3.1)
     assert machine.handle(gang.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
 
 
-def test_of_those_that_do_not_report_their_end_it_is_said():
+def test_of_those_that_do_not_report_their_end_it_is_said() -> None:
     machine = running("a", "b", "c")
     machine.handle(gang.Failed("a", 0, CRASHED), 3.0)
     machine.handle(gang.Tick(), 4.0)
@@ -467,7 +467,7 @@ def test_of_those_that_do_not_report_their_end_it_is_said():
     assert only(actions).why == "rank 2: the agent did not report its worker's end in time"
 
 
-def test_a_process_that_the_system_holds_is_named_before_those_behind_it():
+def test_a_process_that_the_system_holds_is_named_before_those_behind_it() -> None:
     machine = running("a", "b", progress_timeout_s=2.0)
     machine.handle(gang.Stepped("a", 0, 5), 3.0)
     machine.handle(gang.Stepped("b", 0, 6, stopped=True), 3.0)
@@ -478,7 +478,7 @@ def test_a_process_that_the_system_holds_is_named_before_those_behind_it():
     assert only(close(machine, "a", "b", now=5.2)).why == "rank 1: no step for 2 s; its process is stopped"
 
 
-def test_where_all_stand_still_nobody_is_behind():
+def test_where_all_stand_still_nobody_is_behind() -> None:
     machine = running("a", "b", progress_timeout_s=5.0)
     for name in "ab":
         machine.handle(gang.Stepped(name, 0, 3), 3.0)
@@ -486,14 +486,14 @@ def test_where_all_stand_still_nobody_is_behind():
     assert only(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; all stand still"
 
 
-def test_a_step_counts_from_when_it_was_made():
+def test_a_step_counts_from_when_it_was_made() -> None:
     machine = running("a", "b", progress_timeout_s=5.0)
     machine.handle(gang.Stepped("a", 0, 3, age_s=2.0), 5.0)
     assert machine.handle(gang.Tick(), 8.0) == []
     assert of_kind(machine.handle(gang.Tick(), 8.1), gang.StopWorkers)
 
 
-def test_nobody_is_called_slow_while_all_are_about_to_stand_still():
+def test_nobody_is_called_slow_while_all_are_about_to_stand_still() -> None:
     machine = running("a", "b", "c")
     machine.handle(gang.ResizeAsked(2), 2.5)
     assert machine.phase is Phase.PARKING
@@ -505,7 +505,7 @@ def test_nobody_is_called_slow_while_all_are_about_to_stand_still():
 # ---------------------------------------------------------------------------------------------------- hosts and newcomers
 
 
-def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures():
+def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures() -> None:
     machine, said = running("a", "b", min_size=1, host_failure_limit=2, cooldown_s=15), list[str]()
     for attempt in range(2):
         committed(machine, attempt, "a", "b")
@@ -521,7 +521,7 @@ def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures():
         (gang.MemberLost("c", KILLED), ""),
     ],
 )
-def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again(event: gang.Event, again: str):
+def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again(event: gang.Event, again: str) -> None:
     machine = grown(host_failure_limit=1)
     machine.handle(event, 5.0)
     assert notes(close(machine, "a", "b", "c", now=5.1)) == [
@@ -532,7 +532,7 @@ def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again
     ]
 
 
-def test_growth_that_does_no_good_is_said():
+def test_growth_that_does_no_good_is_said() -> None:
     machine = grown(fruitless_limit=1, reset_limit=None)
     assert notes(kill(machine, "a", now=5.0))[0] == (
         "no generation with the newcomers has come to a commit, and the group goes on as it was before; they may try "
@@ -547,7 +547,7 @@ def test_growth_that_does_no_good_is_said():
         ({"fruitless_limit": 1}, "1 generations in a row ended without a new commit"),
     ],
 )
-def test_the_end_by_a_limit_names_who_failed_and_the_limit(limits: dict[str, int], why: str):
+def test_the_end_by_a_limit_names_who_failed_and_the_limit(limits: dict[str, int], why: str) -> None:
     (outcome,) = of_kind(kill(running("a", "b", **limits), "b"), Conclude)
     assert outcome == Conclude(Phase.FAILED, "worker", f"{KILLED} ({why})", "b", 1)
 
@@ -555,7 +555,7 @@ def test_the_end_by_a_limit_names_who_failed_and_the_limit(limits: dict[str, int
 # ---------------------------------------------------------------------------------------------------- the store, and the end
 
 
-def test_a_store_that_does_not_come_back_ends_the_run_with_its_word():
+def test_a_store_that_does_not_come_back_ends_the_run_with_its_word() -> None:
     machine = running("a", "b", min_workers_timeout_s=100)
     away = "the store could not be read: nobody answers"
     said = notes(store_fails(machine, 3.0))
@@ -568,7 +568,7 @@ def test_a_store_that_does_not_come_back_ends_the_run_with_its_word():
     assert outcome == Conclude(Phase.FAILED, "storage", reason, "a", 0)
 
 
-def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time():
+def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time() -> None:
     machine = running("a", "b")
     store_fails(machine, 3.0)
     machine.handle(gang.Tick(), 5.0)
@@ -578,7 +578,7 @@ def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time():
     assert of_kind(machine.handle(gang.Tick(), 9.0), gang.StartGeneration)
 
 
-def test_generations_are_counted():
+def test_generations_are_counted() -> None:
     machine = running("a", "b", fruitless_limit=9, host_failure_limit=9)
     for generation in range(3):
         actions = kill(machine, "a")
@@ -586,7 +586,7 @@ def test_generations_are_counted():
         assert only(actions).generation == generation + 1
 
 
-def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first():
+def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0, ready=False)
     stop = gang.StopWorkers(0, ("a", "b"), 2.0, 4.0)
