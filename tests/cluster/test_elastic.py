@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -280,14 +281,24 @@ def test_where_nobody_can_take_over_the_last_commit_goes_to_storage_before_the_a
     assert steps_lost(generations(tmp_path)) == 0 and "is lost" not in notes(run)
 
 
+def put_in_the_way(place: Path, aside: Path) -> None:
+    """Nothing can be written into this folder any more; what was in it lies in the other one."""
+    place.rename(aside)
+    while True:
+        try:
+            place.write_text("in the way")
+            return
+        except IsADirectoryError:  # of a checkpoint that was just being written
+            shutil.rmtree(place, ignore_errors=True)
+
+
 def test_a_store_that_is_away_for_a_while_is_told_at_both_ends_and_checkpoints_are_made_up_for(
     store: Path, tmp_path: Path
 ) -> None:
     run = submit(tmp_path, args={"commit": 1, "step_s": 0.05}, checkpoint_every=0.01)
     await_step(tmp_path, 3)
     place, aside = Path(run.directory.checkpoints.removeprefix("file://")), tmp_path / "aside"
-    place.rename(aside)
-    place.write_text("in the way")
+    put_in_the_way(place, aside)
     wait_until(lambda: run.state.notes, "the note that it fails")
     await_step(tmp_path, 25)
     assert max(steps(str(aside))) < 25
@@ -298,6 +309,20 @@ def test_a_store_that_is_away_for_a_while_is_told_at_both_ends_and_checkpoints_a
     assert "cannot be written" in first and second.startswith("checkpoints are written again; ")
     assert max(steps(run.directory.checkpoints)) == 39
     assert "is no checkpoint" not in notes(run)
+
+
+def test_where_the_chiefs_agent_is_lost_behind_the_training_another_one_stores_the_last_commit(
+    store: Path, tmp_path: Path
+) -> None:
+    run = submit(tmp_path, checkpoint_every=0.01)
+    await_step(tmp_path, 3)
+    agent, place = agent_of(run, 0), Path(run.directory.checkpoints.removeprefix("file://"))
+    put_in_the_way(place, tmp_path / "aside")
+    wait_until(lambda: {one["state"] for one in run.status()["members"]} == {"FINISHED"}, "the end of the training")
+    agent.kill()
+    place.unlink()
+    check_result(run, 0)
+    assert steps(run.directory.checkpoints) == [39] and "is no checkpoint" not in notes(run)
 
 
 def test_a_loop_that_is_left_early_leaves_its_last_commit(store: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from hopsml.cluster.processes import carrying
 from hopsml.tracking.mlflow import link, order, publish
 from hopsml.tracking.mlflow.entries import KEY_TAG
 from hopsml.tracking.mlflow.store import Store
@@ -300,6 +302,24 @@ def test_a_run_whose_driver_was_killed_is_sent_as_failed(
     (found,) = runs_of(server, name_of(request))
     assert found.info.status == "FAILED" and found.data.tags["hopsml.state"] == "LOST"
     assert history(server, found.info.run_id) == LOSS[:1]
+
+
+def test_the_server_ends_with_a_session_that_is_killed_however_early(tmp_path: Path) -> None:
+    code = f"""
+import os, signal, subprocess
+from pathlib import Path
+from tests.tracking.mlflow_server import MlflowServer
+start = subprocess.Popen.__init__
+def start_and_die(self, line, **named):
+    start(self, line, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+subprocess.Popen.__init__ = start_and_die
+MlflowServer(Path({str(tmp_path)!r})).start()
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=WAIT_S, check=False)
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: not carrying("TMPDIR", str(tmp_path)), "the server's end")
 
 
 def log_by_hand() -> None:
