@@ -12,6 +12,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from typing import Any
 import msgspec
 
 from hopsml import redact, tracebacks
-from hopsml.cluster import in_force, worker_folder
+from hopsml.cluster import calling, in_force, worker_folder
 from hopsml.cluster.commit_slots import CommitSlots
 from hopsml.cluster.context import CommitPort, WorkerContext, current, set_current
 from hopsml.cluster.framing import framed
@@ -96,8 +97,6 @@ class EventPipe:
     """The write end; one frame is written whole, whatever thread it comes from."""
 
     def __init__(self, descriptor: int) -> None:
-        import threading
-
         self.descriptor = descriptor
         self._lock = threading.Lock()
 
@@ -121,7 +120,24 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     except OSError:  # its descriptor was closed, or is another file by now
         print(redact.text(traceback.format_exc()), file=sys.stderr)
         return leave(UNREPORTED)
+    if event.kind == "finished":
+        _await_threads()
     return leave(0 if event.kind == "finished" else 1)
+
+
+def _await_threads() -> None:
+    """The interpreter waits at its end for threads that are no daemons, such as one that still saves; so does a worker.
+
+    The agent ends it where that takes too long (``work.EXIT_GRACE_S``).
+    """
+    here = threading.current_thread()
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not here]
+    if names:
+        print(f"hopsml: the function has returned; waiting a while for its threads: {', '.join(names)}", file=sys.stderr)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException:  # noqa: BLE001 as in ``leave``
+        print(redact.text(traceback.format_exc()), file=sys.stderr)
 
 
 def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> Event:
@@ -131,7 +147,7 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
         context = _prepare(assignment, pipe, slots, inbox)
         function, arguments = _restore(Path(assignment.payload))
         pipe.send(Event("started", time.time()))
-        value = function(**arguments)
+        value = calling.call(function, arguments)
         _complete_commits()
         result = pickle_result(value, context) if context.is_chief else b""
         return Event("finished", time.time(), result=result, seen=in_force.seen())
@@ -236,27 +252,21 @@ def _complete_commits() -> None:
 
 
 def _failure(error: BaseException, folder: Path) -> Event:
-    if isinstance(error, SystemExit):
-        cause = f"called sys.exit({error.code!r})"
-    else:
-        cause = f"{type(error).__name__}: {error}".strip().removesuffix(":") + worker_folder.hint(error, folder)
-    shown = traceback.format_exception(type(error), error, tracebacks.from_user(error.__traceback__))
-    cause, text = redact.text(cause), redact.text(utf8("".join(shown)))
+    cause = calling.words_of(error) + worker_folder.hint(error, folder)
+    text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
     print(text, file=sys.stderr, flush=True)
-    cause, text = utf8(cause[:4000]), text[-60_000:]
-    return Event("failed", time.time(), cause=cause, traceback=text, secondary=_echoes_another(error))
+    return Event("failed", time.time(), cause=cause, traceback=text[-60_000:], secondary=_echoes_another(error))
 
 
 def _echoes_another(error: BaseException) -> bool:
     """Whether the error is what a member sees when another member of a collective breaks."""
-    seen: BaseException | None = error
-    while seen is not None:
+    for seen in calling.chain(error):
         module = type(seen).__module__.partition(".")[0]
         if module in ("tensorflow", "torch") and type(seen).__name__ in _ECHOES:
             return True
-        if any(phrase in str(seen) for phrase in _ECHO_PHRASES):
+        said = calling.text_of(seen)
+        if any(phrase in said for phrase in _ECHO_PHRASES):
             return True
-        seen = seen.__cause__ or seen.__context__
     return False
 
 

@@ -22,9 +22,9 @@ from typing import Any, cast
 import msgspec
 
 from hopsml import redact
-from hopsml.cluster import processes, worker_folder
+from hopsml.cluster import calling, processes, worker_folder
 from hopsml.cluster.context import WorkerContext, set_current, untold
-from hopsml.cluster.returned import pickle_result, utf8
+from hopsml.cluster.returned import pickle_result
 from hopsml.cluster.worker import leave
 from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
@@ -166,7 +166,7 @@ class Runner:
         try:
             self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
             function, fixed = self._function()
-            value = function(**trial_arguments.bind(function, fixed, trial.config, trial.reporter))
+            value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
             metric = trial_result.score_of(value, message.metric)
             result = pickle_result(value, context)
             self._write_outputs(trial, context, value, metric)
@@ -266,15 +266,13 @@ class Runner:
 
 
 def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
-    text = redact.text(utf8("".join(traceback.format_exception(error))))
+    text = calling.text_of_traceback(error, error.__traceback__)
     print(text, file=sys.stderr, flush=True)
-    cause = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
-    cause = cause.strip() + worker_folder.hint(error, Path.cwd())
     return TrialEnded(
         message.number,
         message.attempt,
         "failed",
-        error=redact.text(utf8(cause))[:4000],
+        error=calling.words_of(error) + worker_folder.hint(error, Path.cwd()),
         traceback=text[-MOST_TRACEBACK:],
     )
 

@@ -138,6 +138,78 @@ def test_sys_exit_with_a_status_is_a_failure_and_without_one_is_not(tmp_path):
     assert run(tmp_path, lambda: sys.exit()).events[-1].kind == "finished"
 
 
+class WithoutWords(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words either")
+
+    __repr__ = __str__
+
+
+def test_an_error_that_cannot_say_itself_is_named(tmp_path):
+    def train():
+        raise WithoutWords
+
+    last = run(tmp_path, train).events[-1]
+    assert last.cause == "WithoutWords: (it cannot say more: its text raises RuntimeError)"
+    assert "raise WithoutWords" in last.traceback and not last.secondary
+
+    def leave():
+        sys.exit(WithoutWords())
+
+    assert "called sys.exit((it cannot say more" in run(tmp_path, leave).events[-1].cause
+
+
+def test_errors_that_are_each_others_cause_are_told_once(tmp_path):
+    def train():
+        first, second = ValueError("the first"), ValueError("the second")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+
+    assert run(tmp_path, train).events[-1].cause == "ValueError: the first"
+
+
+def test_an_error_that_holds_a_whole_file_is_told_soon_and_in_part(tmp_path):
+    def train():
+        raise ValueError("y" * 20_000_000)
+
+    ended = run(tmp_path, train)  # within TIMEOUT_S: each character that is kept is looked at for secrets
+    assert len(ended.events[-1].cause) == 4000 and len(ended.log) < 1_100_000
+
+
+def test_a_child_that_comes_back_out_of_the_function_is_not_taken_for_the_worker(tmp_path):
+    def train(raises):
+        child = os.fork()
+        if not child and raises:
+            raise ValueError("of the child")
+        if not child:
+            return "the child's"
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    for raises in (False, True):
+        ended = run(tmp_path, train, raises=raises)
+        assert [event.kind for event in ended.events] == ["started", "finished"]
+        assert cloudpickle.loads(ended.events[-1].result) == int(raises)
+    assert "ValueError: of the child" in ended.log
+
+
+def test_what_threads_still_save_when_the_function_returns_is_there(tmp_path):
+    def train():
+        import concurrent.futures
+        import threading
+
+        def save(name):
+            time.sleep(0.3)
+            Path(name).write_text("saved")
+
+        threading.Thread(target=save, args=("by-a-thread",), name="saver").start()
+        concurrent.futures.ThreadPoolExecutor(1).submit(save, "by-a-pool")
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+    ended = run(tmp_path, train)
+    assert (tmp_path / "by-a-thread").read_text() == (tmp_path / "by-a-pool").read_text() == "saved"
+    assert "waiting a while for its threads: saver" in ended.log
+
+
 def crash() -> None:
     import ctypes
 
