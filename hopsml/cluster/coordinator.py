@@ -494,15 +494,27 @@ class Coordinator:
             zygote=self.zygote.name if self.zygote is not None else "",
             zygote_modules=self.zygote.modules if self.zygote is not None else (),
         )
-        self._loop.run_in_executor(None, submit, self.backend, bootstrap, action.count, self._loop, self._ask_ended)
+        told = self._ask_ended, self._slot_ended
+        self._loop.run_in_executor(None, submit, self.backend, bootstrap, action.count, self._loop, *told)
 
     def _ask_ended(self, ask: int, problem: str) -> None:
-        failed = bool(problem) and ask not in self._cancelled
+        failed = self._refuse(ask, problem)
         self._cancelled.discard(ask)
+        self._pool(self.pool.ask_ended(ask, time.monotonic(), failed))
+
+    def _slot_ended(self, ask: int, index: int, problem: str) -> None:
+        slot = ask, index
+        if slot in self.pool.expected:  # of one that had come its connection tells
+            failed = self._refuse(ask, problem)
+            self._pool(self.pool.retired(slot, time.monotonic() if failed else None))
+
+    def _refuse(self, ask: int, problem: str) -> bool:
+        """Whether there is a problem; those who wait for their first agents end by it."""
+        failed = bool(problem) and ask not in self._cancelled
         for run in self._waiting() if failed else ():
             if run.gang.generation == 0:  # a group that has trained waits for others until its own deadline
                 self._event(run.run_id, gang.Refused(problem, "launcher"))
-        self._pool(self.pool.ask_ended(ask, time.monotonic(), failed))
+        return failed
 
     def _waiting(self) -> list[ActiveRun]:
         return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]

@@ -101,18 +101,25 @@ class Pool:
         if agent is not None and returns:
             self.expected.add(agent.slot)
 
-    def retired(self, slot: tuple[int, int]) -> list[Action]:
-        """Nobody else comes for this slot: its agents were lost so often that the cluster would give the whole ask up."""
+    def retired(self, slot: tuple[int, int], failed_at: float | None = None) -> list[Action]:
+        """Nobody else comes for this slot: its agents were lost so often that the cluster would give the whole ask up, or
+        nothing starts them again. ``failed_at``: when, where it failed as of ``ask_ended``.
+        """
         self.expected.discard(slot)
+        if failed_at is not None:
+            self._failed(failed_at)
         return self.serve()
 
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
         """No more agents come from this ask; after one that ``failed``, growth is asked for later and later again."""
         self.expected = {slot for slot in self.expected if slot[0] != ask}
         if failed:
-            self.failures += 1
-            self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
+            self._failed(now)
         return self.serve()
+
+    def _failed(self, now: float) -> None:
+        self.failures += 1
+        self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
 
     def returned(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
         """A run is done with these; those that are going away are dismissed."""

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from hopsml.cluster import protocol
 from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.base import AskEnded, Capacity, Warned
+from hopsml.cluster.backends.base import AskEnded, Capacity, SlotEnded, Warned
 from tools.simulated_agent import client_tls, connected, hello
 
 __all__ = ["SimulatedBackend", "client_tls", "connected", "hello", "live"]
@@ -62,7 +62,7 @@ class SimulatedBackend:
     def addresses(self) -> tuple[str, tuple[str, ...]]:
         return "127.0.0.1", ("127.0.0.1",)
 
-    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
         async def all_agents() -> None:
             tls = client_tls(bootstrap.certificate)
             await asyncio.gather(*(live(bootstrap, index, tls) for index in range(count)))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from hopsml.cluster import processes
-from hopsml.errors import RunCancelled, WorkerFailed
+from hopsml.cluster.agent import Bootstrap
+from hopsml.cluster.backends.local import LocalBackend
+from hopsml.errors import CoordinatorLost, RunCancelled, WorkerFailed
 from hopsml.experiment import applications
 from tests import clock
 from tests.cluster import workloads
@@ -54,6 +57,37 @@ class TestLocal(BackendContract):
         finally:
             os.kill(found[1].agent, signal.SIGCONT)
         wait_until(lambda: not living([found[1].agent, found[1].worker, found[1].child]), "the frozen agent's end")
+
+    def test_an_agent_that_is_killed_before_it_has_joined_is_replaced(
+        self, store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start, killed = LocalBackend._start, []
+
+        def start_and_kill_the_second(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
+            process = start(bootstrap, index)
+            if index == 1 and not killed:
+                process.kill()
+                killed.append(process)
+            return process
+
+        monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_and_kill_the_second))
+        assert submit(lambda: "works").result(WAIT_S).value == "works"
+        assert killed[0].returncode == -signal.SIGKILL  # and was waited for
+
+    def test_an_agent_that_cannot_begin_is_the_runs_error_though_another_one_can(
+        self, store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = LocalBackend._start
+
+        def start_and_break_the_second(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
+            process = start(bootstrap, index)
+            if index == 1:
+                process.send_signal(signal.SIGSEGV)
+            return process
+
+        monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_and_break_the_second))
+        with pytest.raises(CoordinatorLost, match="a local agent ended with status -11"):
+            submit(lambda: "works").result(WAIT_S)
 
     def test_modules_that_cannot_be_imported_beforehand_do_not_stop_a_run(self, store: Path, tmp_path: Path) -> None:
         assert submit(lambda: "works", preload=["no_such_module"]).result(WAIT_S).value == "works"

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 
 from hopsml.cluster import coordinator, protocol, sessions
 from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.base import AskEnded
+from hopsml.cluster.backends.base import AskEnded, SlotEnded
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.formation import RunRequest
 from hopsml.cluster.gang import GangSpec
@@ -334,9 +334,9 @@ def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
     answer, asked = threading.Event(), threading.Event()
 
     class Frozen(SimulatedBackend):
-        def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
             if bootstrap.ask == 1:
-                super().submit(bootstrap, count, ended)
+                super().submit(bootstrap, count, ended, slot_ended)
 
         def others_wait(self) -> bool:
             asked.set()

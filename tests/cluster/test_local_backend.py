@@ -53,7 +53,7 @@ class Scene:
             return self.started[-1]
 
         self.monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_and_tell))
-        self.backend.submit(bootstrap, 3, lambda ask, problem: self.ended.put((ask, problem)))
+        self.backend.submit(bootstrap, 3, lambda *ended: self.ended.put(ended), lambda *_: None)
         return self.ended.get(timeout=WAIT_S)
 
 

@@ -27,6 +27,7 @@ class Warned:
 
 
 AskEnded = Callable[[int, str], None]  # ask, what went wrong ("" when its agents were simply dismissed)
+SlotEnded = Callable[[int, int, str], None]  # the same of one agent of an ask, by its index, while others of it live on
 
 
 class Backend(Protocol):
@@ -43,8 +44,10 @@ class Backend(Protocol):
     def addresses(self) -> tuple[str, tuple[str, ...]]:
         """The address that the coordinator binds, and those that agents shall try."""
 
-    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
-        """Ask for ``count`` agents and return at once; ``ended`` is called when none of them is left to come."""
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+        """Ask for ``count`` agents and return at once; ``ended`` is called when none of them is left to come, ``slot_ended``
+        for each that is gone before, where nothing starts it again.
+        """
 
     def cancel(self, ask: int) -> None:
         """Nobody wants the agents of this ask, none of which has connected; ``ended`` follows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -10,22 +11,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from hopsml.cluster import gpus
 from hopsml.cluster.agent import LAST_WORD_BYTES, NEVER_JOINED, Bootstrap, folder_prefix
-from hopsml.cluster.backends.base import AskEnded, Capacity, Warned
+from hopsml.cluster.backends.base import AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.fork_environment import own_sys_path
 
 GRACE_S = 5.0
 
 
 class _AgentProcess(subprocess.Popen[bytes]):
-    """An agent, with the pipe for its last word."""
+    """An agent, with the pipe for its last word, and a descriptor that can be read once it has ended."""
 
     said = -1
+    lives = -1
 
     def last_word(self) -> str:
         """Why it ended, empty where it could not say; once it has ended."""
@@ -62,11 +65,11 @@ class LocalBackend:
         """Loopback: nobody outside this machine has business here."""
         return "127.0.0.1", ("127.0.0.1",)
 
-    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
         """Start ``count`` processes. A thread of each ask waits for them: they die with the one that started them."""
         watcher = threading.Thread(
             target=self._watch,
-            args=(bootstrap, count, ended),
+            args=(bootstrap, count, ended, slot_ended),
             name=f"hopsml-local-ask-{bootstrap.ask}",
             daemon=True,
         )
@@ -75,25 +78,25 @@ class LocalBackend:
             self._watchers.append(watcher)
         watcher.start()
 
-    def _watch(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
-        ask, problem = bootstrap.ask, ""
+    def _watch(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+        ask, failed, problem = bootstrap.ask, "", ""
         try:
             self._start_all(bootstrap, count)
         except OSError as error:
-            problem = f"no agent process could be started: {error}"
+            failed = f"no agent process could be started: {error}"
             self.cancel(ask)  # the others are of no use alone
         started = self._processes[ask]
-        for process in started:
-            process.wait()
-        words = [process.last_word() for process in started]
-        for process in started:
-            for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):
-                shutil.rmtree(folder, ignore_errors=True)  # there only where the agent was killed
+        left = len(started)
+        for index in _in_order_of_their_ends(started):
+            left -= 1
+            problem = _put_away(started[index])
+            if left and not failed:
+                slot_ended(ask, index, problem)
         with self._lock:
             del self._processes[ask]
             self._cancelled.discard(ask)
             self._watchers.remove(threading.current_thread())
-        ended(ask, problem or _crash(started, words))
+        ended(ask, failed or problem)
 
     def _start_all(self, bootstrap: Bootstrap, count: int) -> None:
         """Each is known as soon as it runs: whoever cancels the ask in the middle of this ends those that there are."""
@@ -124,7 +127,7 @@ class LocalBackend:
             raise
         finally:
             os.close(says)
-        process.said = said
+        process.said, process.lives = said, os.pidfd_open(process.pid)
         data = msgspec.msgpack.encode(bootstrap)
         assert process.stdin is not None
         with process.stdin as pipe:
@@ -190,12 +193,30 @@ class LocalBackend:
             watcher.join(5)
 
 
-def _crash(started: list[_AgentProcess], words: list[str]) -> str:
-    """What people should know of how they ended, from their last words.
+def _in_order_of_their_ends(processes: Sequence[_AgentProcess]) -> Iterator[int]:
+    """The index of each process once it has ended."""
+    poll, watched = select.poll(), {process.lives: index for index, process in enumerate(processes)}
+    for descriptor in watched:
+        poll.register(descriptor, select.POLLIN)
+    while watched:
+        for descriptor, _ in poll.poll():
+            poll.unregister(descriptor)
+            os.close(descriptor)
+            index = watched.pop(descriptor)
+            processes[index].wait()
+            yield index
+
+
+def _put_away(process: _AgentProcess) -> str:
+    """What an agent leaves that was killed; returns what went wrong with it, "" where it was dismissed, or killed.
 
     One that said why it went had been of use, or says that it never joined; one that crashed said nothing.
     """
-    never = [word for word in words if word.startswith(NEVER_JOINED)]
-    silent = [process.returncode for process, word in zip(started, words, strict=True) if not word]
-    crashed = [status for status in silent if status not in (0, 143, -signal.SIGKILL, -signal.SIGTERM)]
-    return f"a local agent {never[0]}" if never else f"local agents ended with status {crashed}" if crashed else ""
+    word = process.last_word()
+    for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    if word.startswith(NEVER_JOINED):
+        return f"a local agent {word}"
+    if word or process.returncode in (0, 143, -signal.SIGKILL, -signal.SIGTERM):
+        return ""
+    return f"a local agent ended with status {process.returncode}"

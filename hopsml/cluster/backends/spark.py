@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hopsml.cluster.agent import NEVER_JOINED, Bootstrap
-from hopsml.cluster.backends.base import AskEnded, Capacity, Warned
+from hopsml.cluster.backends.base import AskEnded, Capacity, SlotEnded, Warned
 from hopsml.delivery import logger_aside
 
 log = logger_aside("hopsml.spark")
@@ -118,8 +118,8 @@ class SparkBackend:
 
     # ------------------------------------------------------------------------------------------ agents
 
-    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
-        """One Spark job of ``count`` tasks, on a thread of its own."""
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+        """One Spark job of ``count`` tasks, on a thread of its own; a task that is lost Spark starts again."""
         from pyspark import InheritableThread
 
         job = InheritableThread(target=self._run_job, args=(bootstrap, count, ended))
