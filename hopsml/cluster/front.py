@@ -230,9 +230,15 @@ def with_streams(
 ) -> Callable[[Stranger], asyncio.BaseProtocol]:
     """``make`` of a front for a coroutine that reads and writes; ``limit`` as of ``asyncio.start_server``."""
 
+    async def serve_quietly(stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(stranger, reader, writer)
+        except asyncio.CancelledError:  # the loop ends: asyncio would show a traceback for each connection
+            pass
+
     def make(stranger: Stranger) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader(limit)
-        return asyncio.StreamReaderProtocol(reader, lambda reader, writer: serve(stranger, reader, writer))
+        return asyncio.StreamReaderProtocol(reader, lambda reader, writer: serve_quietly(stranger, reader, writer))
 
     return make
 

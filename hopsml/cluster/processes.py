@@ -20,6 +20,17 @@ UNREPORTED = 113  # exit status of a worker that could not tell how its function
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 
 
+def open_standard_streams() -> None:
+    """Put /dev/null in place of stdin, stdout and stderr where they are closed, as under some daemons, for children too.
+
+    What is opened next would get their numbers: libuv aborts when it closes such a socket, and a child would write its
+    errors into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:

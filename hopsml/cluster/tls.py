@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import os
 import ssl
 import tempfile
 from dataclasses import dataclass
+
+MEMORY = "/dev/shm"  # where files lie in memory
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,15 @@ def make_identity(name: str = "hopsml-coordinator") -> Identity:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # nobody comes twice; two of them would be a fifth of what a handshake costs
-    # The ssl module reads key material from files alone: one that only this user can read, gone right after.
-    with tempfile.NamedTemporaryFile(dir=_memory_folder()) as file:
-        file.write(secret + pem)
-        file.flush()
-        context.load_cert_chain(file.name)
+    try:
+        _load(context, secret + pem, MEMORY)
+    except OSError:  # it is full, or not there
+        _load(context, secret + pem, None)
     return Identity(pem.decode(), context)
 
 
-def _memory_folder() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def _load(context: ssl.SSLContext, key_and_certificate: bytes, folder: str | None) -> None:
+    """The ssl module reads key material from files alone: one that only this user can read, gone right after."""
+    with tempfile.NamedTemporaryFile(dir=folder, buffering=0) as file:
+        file.write(key_and_certificate)
+        context.load_cert_chain(file.name)

@@ -133,7 +133,8 @@ def _await_threads() -> None:
     here = threading.current_thread()
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not here]
     if names:
-        print(f"hopsml: the function has returned; waiting a while for its threads: {', '.join(names)}", file=sys.stderr)
+        text = f"hopsml: the function has returned; waiting a while for its threads: {', '.join(names)}"
+        print(text, file=sys.stderr)
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException:  # noqa: BLE001 as in ``leave``

@@ -20,6 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from hopsml import profiles, redact
+from hopsml.cluster import processes
 from hopsml.cluster.backends.base import Backend
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.zygote_process import ZygoteProcess
@@ -90,6 +91,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
             return known
         if known is not None:
             known.coordinator.close()
+        processes.open_standard_streams()  # before there is anything that could take their places
         profile = None
         if context is None and not _under_spark_submit():
             profile = profiles.load(profile_name)

@@ -113,6 +113,26 @@ def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch
     assert set(refused) == {"crowd"}
 
 
+def test_those_who_are_still_there_when_the_loop_ends_are_not_shown_as_errors() -> None:
+    shown: list[object] = []
+
+    async def serve(stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.set()
+        await reader.read()
+
+    async def end_with_one_there() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.append(context))
+        one = Front(with_streams(serve))
+        port = await one.open("127.0.0.1")
+        connection.connect(("127.0.0.1", port))
+        await asyncio.wait_for(served.wait(), WAIT_S)
+
+    served = asyncio.Event()
+    with socket.socket() as connection:
+        asyncio.run(end_with_one_there())
+    assert shown == []
+
+
 DRIVER = textwrap.dedent("""
     import resource, sys
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))

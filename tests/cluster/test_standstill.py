@@ -10,6 +10,7 @@ import pytest
 from cryptography import x509
 
 from hopsml import experiment
+from hopsml.cluster import tls
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.local import LocalBackend
 from hopsml.cluster.tls import make_identity
@@ -49,12 +50,17 @@ def test_an_agent_that_cannot_join_says_why() -> None:
         ask=1, addresses=(("127.0.0.1", 1),), token="", certificate=identity.certificate, preload=(), lease_s=5.0,
         sys_path=(),
     )  # fmt: skip
-    backend.submit(bootstrap, 1, on_end)
+    backend.submit(bootstrap, 1, on_end, lambda ask, index, problem: said.append(problem))
     assert ended.wait(WAIT_S)
     backend.close()
     (problem,) = said
     assert problem.startswith("a local agent could not join: ConnectionError: no address of the coordinator answers")
     assert backend._processes == {} and backend._watchers == []
+
+
+def test_a_key_is_read_where_memory_has_no_room_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "MEMORY", str(tmp_path / "full"))
+    assert make_identity().certificate.startswith("-----BEGIN CERTIFICATE-----")
 
 
 def test_the_certificate_is_good_whatever_the_clock_says() -> None:
