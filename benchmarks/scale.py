@@ -126,7 +126,7 @@ class _Backend:
     def addresses(self) -> tuple[str, tuple[str, ...]]:
         return "127.0.0.1", ("127.0.0.1",)
 
-    def submit(self, bootstrap: Any, count: int, ended: Any) -> None:
+    def submit(self, bootstrap: Any, count: int, ended: Any, slot_ended: Any) -> None:
         import msgspec
 
         if self._process is None:
