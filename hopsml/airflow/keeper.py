@@ -23,6 +23,7 @@ from hopsml.tracking import machine
 
 INTERRUPT_S = 15.0  # for the driver to cancel its run and write its files
 TERMINATE_S = 5.0
+_ENDS = (signal.SIGTERM,)
 
 
 class _Ended(BaseException):
@@ -37,27 +38,22 @@ def main(folder: Path) -> None:
     os.setsid()
     processes.become_subreaper()
     signal.signal(signal.SIGTERM, _on_sigterm)
-    line = redact.command(order["command"])
-    _write(folder / "job.json", {"command": line, "keeper": machine.who(), "started": time.time()})
     try:
-        state, detail = _run(order)
+        state, detail = _run(order, folder)
     except OSError as error:
         state, detail = "FAILED", f"{order['command'][0]} could not be started: {error}"
     _write(folder / "exit.json", {"state": state, "detail": detail, "ended": time.time()})
 
 
-def _run(order: dict[str, Any]) -> tuple[str, str]:
-    """The driver's state and how it ended, in words."""
+def _run(order: dict[str, Any], folder: Path) -> tuple[str, str]:
+    """The driver's state and how it ended, in words. With ``job.json`` whoever wants it to end knows of this process."""
     driver: subprocess.Popen[bytes] | None = None
     try:
-        me = os.getpid()
-        driver = subprocess.Popen(
-            order["command"],
-            env=order["environment"],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=lambda: processes.die_with_parent(me),
-        )
+        line = redact.command(order["command"])
+        _write(folder / "job.json", {"command": line, "keeper": machine.who(), "started": time.time()})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # not while the driver runs and is not known here yet
+        driver = _start(order)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         code = driver.wait()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except _Ended:
@@ -72,6 +68,22 @@ def _run(order: dict[str, Any]) -> tuple[str, str]:
     if code < 0:
         return "FAILED", f"the driver was killed by signal {-code} ({signal.Signals(-code).name})"
     return "FAILED", f"the driver left with exit status {code}"
+
+
+def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+    me = os.getpid()
+
+    def begin() -> None:
+        processes.die_with_parent(me)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+
+    return subprocess.Popen(
+        order["command"],
+        env=order["environment"],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=begin,
+    )
 
 
 def _end(driver: subprocess.Popen[bytes]) -> None:

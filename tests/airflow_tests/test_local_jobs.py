@@ -123,6 +123,53 @@ def test_a_driver_dies_with_its_keeper(request_of):
     processes.kill_quietly(child)  # a grandchild that detached itself is out of a dead keeper's reach
 
 
+ENDED_WHEN_IT_IS_KNOWN = """
+replace = os.replace
+def replace_and_end(source, target):
+    replace(source, target)
+    if str(target).endswith("job.json"):
+        os.kill(os.getpid(), signal.SIGTERM)
+os.replace = replace_and_end
+"""
+ENDED_WHEN_ITS_DRIVER_RUNS = """
+start = subprocess.Popen.__init__
+def start_and_end(self, *line, **named):
+    start(self, *line, **named)
+    while not (folder / "begun").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+subprocess.Popen.__init__ = start_and_end
+"""
+DRIVER = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+try:
+    (folder / "begun").touch()
+    time.sleep(600)
+except KeyboardInterrupt:
+    (folder / "in order").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    "moment", [ENDED_WHEN_IT_IS_KNOWN, ENDED_WHEN_ITS_DRIVER_RUNS], ids=["when it is known", "when its driver runs"]
+)
+def test_a_job_can_be_ended_in_order_however_early(tmp_path: Path, moment: str) -> None:
+    code = f"""
+import os, signal, subprocess, time
+from pathlib import Path
+from hopsml.airflow import keeper
+folder = Path({str(tmp_path)!r})
+{moment}
+keeper.main(folder)
+"""
+    order = {"command": [sys.executable, "-c", DRIVER, str(tmp_path)], "environment": dict(os.environ)}
+    subprocess.run([sys.executable, "-c", code], input=json.dumps(order), text=True, check=True, timeout=60)
+    wait_until((tmp_path / "exit.json").exists)
+    assert json.loads((tmp_path / "exit.json").read_text())["state"] == "KILLED"
+    assert (tmp_path / "in order").exists() == (tmp_path / "begun").exists() == (moment == ENDED_WHEN_ITS_DRIVER_RUNS)
+
+
 def test_how_a_driver_failed_is_told(request_of):
     left = local_jobs.start(request_of("import sys; sys.exit(3)"))
     assert ended(left) is State.FAILED and "exit status 3" in local_jobs.look(left).detail
