@@ -41,12 +41,20 @@ def _end_child(error: BaseException | None) -> NoReturn:
     try:
         code = error.code if isinstance(error, SystemExit) else 0 if error is None else 1
         if error is not None and not isinstance(error, SystemExit):
-            print(text_of_traceback(error, error.__traceback__), file=sys.stderr)
+            tell(text_of_traceback(error, error.__traceback__))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code if isinstance(code, int) else 0 if code is None else 1)
     finally:
         os._exit(1)
+
+
+def tell(text: str) -> None:
+    """Into the worker's log, where that can be written: its disk may be full, and the function may have closed it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
 
 
 def words_of(error: BaseException) -> str:

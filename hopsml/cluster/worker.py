@@ -118,7 +118,7 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     try:
         pipe.send(event)
     except OSError:  # its descriptor was closed, or is another file by now
-        print(redact.text(traceback.format_exc()), file=sys.stderr)
+        calling.tell(redact.text(traceback.format_exc()))
         return leave(UNREPORTED)
     if event.kind == "finished":
         _await_threads()
@@ -133,12 +133,11 @@ def _await_threads() -> None:
     here = threading.current_thread()
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not here]
     if names:
-        text = f"hopsml: the function has returned; waiting a while for its threads: {', '.join(names)}"
-        print(text, file=sys.stderr)
+        calling.tell(f"hopsml: the function has returned; waiting a while for its threads: {', '.join(names)}")
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException:  # noqa: BLE001 as in ``leave``
-        print(redact.text(traceback.format_exc()), file=sys.stderr)
+        calling.tell(redact.text(traceback.format_exc()))
 
 
 def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> Event:
@@ -164,7 +163,7 @@ def leave(status: int) -> int:
     try:
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001 an exit function of the user's must not change the run's outcome
-        print(redact.text(traceback.format_exc()), file=sys.stderr)
+        calling.tell(redact.text(traceback.format_exc()))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -255,7 +254,7 @@ def _complete_commits() -> None:
 def _failure(error: BaseException, folder: Path) -> Event:
     cause = calling.words_of(error) + worker_folder.hint(error, folder)
     text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
-    print(text, file=sys.stderr, flush=True)
+    calling.tell(text)
     return Event("failed", time.time(), cause=cause, traceback=text[-60_000:], secondary=_echoes_another(error))
 
 

@@ -267,7 +267,7 @@ class Runner:
 
 def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
     text = calling.text_of_traceback(error, error.__traceback__)
-    print(text, file=sys.stderr, flush=True)
+    calling.tell(text)
     return TrialEnded(
         message.number,
         message.attempt,

@@ -159,6 +159,18 @@ def test_an_error_that_cannot_say_itself_is_named(tmp_path):
     assert "called sys.exit((it cannot say more" in run(tmp_path, leave).events[-1].cause
 
 
+@pytest.mark.parametrize("log", ["on a full disk", "closed"])
+def test_an_error_is_told_though_it_cannot_be_written_into_the_log(tmp_path, log):
+    def train():
+        if log == "closed":
+            sys.stderr.close()
+        else:
+            os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+        raise KeyError("no such layer")
+
+    assert run(tmp_path, train).events[-1].cause == "KeyError: 'no such layer'"
+
+
 def test_errors_that_are_each_others_cause_are_told_once(tmp_path):
     def train():
         first, second = ValueError("the first"), ValueError("the second")
