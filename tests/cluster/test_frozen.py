@@ -21,7 +21,7 @@ from tests.cluster import workloads
 from tests.cluster.workloads import WAIT_S, living, traces, wait_until
 from tests.experiment.conftest import store
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 

@@ -18,7 +18,7 @@ from hopsml.experiment import applications
 from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import store
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 

@@ -1,0 +1,153 @@
+"""What tests/conftest.py does, seen through pytest: leaks, order, markers, and sessions that are ended or killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import clock
+
+pytestmark = pytest.mark.local  # each is a session of pytest
+ROOT = Path(__file__).resolve().parents[1]
+
+LEAKY = """
+import os, subprocess, tempfile, threading
+import pytest
+from tests import leaks
+leaks.GRACE_S = 0.2
+pytestmark = pytest.mark.fast
+
+@pytest.fixture(scope="session")
+def long_lived():
+    child = subprocess.Popen(["sleep", "600"])
+    yield child
+    child.kill()
+    child.wait()
+
+@pytest.fixture
+def tidy():
+    child = subprocess.Popen(["sleep", "600"])
+    yield child
+    child.kill()
+    child.wait()
+
+def test_clean(long_lived, tidy, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOPSML_X", "1")
+    (tmp_path / "file").write_text("x")
+
+def test_leaves_a_process():
+    subprocess.Popen(["sleep", "601"])
+
+def test_leaves_a_variable():
+    os.environ["HOPSML_Y"] = "1"
+
+def test_after_it_is_clean(long_lived):
+    assert "HOPSML_Y" not in os.environ
+
+def test_leaves_a_folder():
+    tempfile.mkdtemp()
+"""
+
+
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A pytest of its own over ``folder`` with this project's conftest as a plug-in."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+    ]
+    command += ["--rootdir", str(folder), f"--basetemp={folder}/tmp", *arguments, str(folder)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_tests_that_leak_fail_and_the_others_pass(tmp_path: Path) -> None:
+    (tmp_path / "test_leaky.py").write_text(LEAKY)
+    done = run_pytest(tmp_path, "-rA", "-W", "ignore")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert set(re.findall(r"^ERROR \S*::(\w+)", done.stdout, re.M)) == {
+        "test_leaves_a_process",
+        "test_leaves_a_variable",
+        "test_leaves_a_folder",
+    }
+    assert re.search(r"left behind:\n\s+process \d+: sleep 601", done.stdout)
+    assert "5 passed" in done.stdout
+
+
+def test_a_test_without_a_marker_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test_silent.py").write_text("def test_nothing(): pass\n")
+    done = run_pytest(tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "test_silent.py::test_nothing" in done.stdout + done.stderr
+
+
+def test_quick_tests_come_first(tmp_path: Path) -> None:
+    markers = ("hadoop", "fast", "spark", "tensorflow")
+    text = "import pytest\n" + "".join(f"@pytest.mark.{m}\ndef test_{m}(): pass\n" for m in markers)
+    (tmp_path / "test_order.py").write_text(text)
+    done = run_pytest(tmp_path, "-v", "-W", "ignore")
+    assert re.findall(r"::test_(\w+) PASSED", done.stdout) == ["fast", "tensorflow", "spark", "hadoop"]
+
+
+def test_sigterm_tears_fixtures_down(tmp_path: Path) -> None:
+    (tmp_path / "test_long.py").write_text(
+        "import os, signal, pytest\n"
+        "pytestmark = pytest.mark.fast\n"
+        "@pytest.fixture(scope='session')\n"
+        "def thing(tmp_path_factory):\n"
+        "    yield\n"
+        f"    open({str(tmp_path / 'torn-down')!r}, 'w')\n"
+        "def test_long(thing):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    signal.pause()\n"
+    )
+    done = run_pytest(tmp_path)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert (tmp_path / "torn-down").exists()
+
+
+def test_a_session_that_is_killed_leaves_no_temporary_folder(tmp_path: Path) -> None:
+    (tmp_path / "test_killed.py").write_text(
+        "import os, signal, tempfile, pytest\n"
+        "pytestmark = pytest.mark.fast\n"
+        "def test_killed():\n"
+        f"    open({str(tmp_path / 'folder')!r}, 'w').write(tempfile.gettempdir())\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert run_pytest(tmp_path).returncode == -signal.SIGKILL
+    folder = Path((tmp_path / "folder").read_text())
+    assert folder.name.startswith("hopsml-tests-")
+    deadline = clock.awake() + 10
+    while folder.exists():
+        assert clock.awake() < deadline, f"{folder} is left"
+        time.sleep(0.02)
+
+
+def test_side_by_side_who_shares_something_runs_in_one_process(tmp_path: Path) -> None:
+    for folder, marker in (("hadoop_tests", "hadoop"), ("chaos", "hadoop"), ("cli", "fast"), ("yarn", "fast")):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        (tmp_path / "tests" / folder / f"test_yarn_{folder}.py").write_text(
+            "import os, pytest\n"
+            f"@pytest.mark.{marker}\n"
+            "@pytest.mark.parametrize('n', range(3))\n"
+            f"def test_{folder}(n): print('process', os.getpid(), {folder!r})\n"
+        )
+    done = run_pytest(tmp_path, "-rA", "-n", "2", "--dist", "loadgroup")
+    assert "12 passed" in done.stdout, done.stdout + done.stderr
+    found: dict[str, list[str]] = {}
+    for process, folder in re.findall(r"^process (\d+) (\w+)", done.stdout, re.M):
+        found.setdefault(folder, []).append(process)
+    assert all(len(set(processes)) == 1 for processes in found.values()), found
+    assert found["hadoop_tests"] == found["chaos"]
