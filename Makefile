@@ -53,12 +53,15 @@ lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
 test-fast: $(STAMP)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4
 
-test: $(STAMP) lint  ## everything but variants: fast, then what takes longer
+# The rest runs two at a time, too: one waits while the other computes. Who shares a cluster stays in one process
+# (tests/side_by_side.py).
+test: $(STAMP) lint  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
 	@status=0; $(BIN)/python -m pytest -q -m "fast and not variant" -n 4 || status=$$?; \
-	    $(BIN)/python -m pytest -q -m "not fast and not variant" --durations=20 --durations-min=5 || status=$$?; exit $$status
+	    $(BIN)/python -m pytest -q -m "not fast and not variant" -n 2 --dist loadgroup \
+	    --durations=20 --durations-min=5 || status=$$?; exit $$status
 
 test-all: $(STAMP) lint  ## and the variants: what is said of one backend, said of each
-	@$(BIN)/python -m pytest -q --durations=15 --durations-min=5
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=20 --durations-min=5
 
 bench: $(STAMP)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
