@@ -40,7 +40,7 @@ class _Bracket:
     def step(self, level: int) -> int:
         """The step of a rung."""
         if self.steps is not None:
-            return self.steps[min(level, len(self.steps) - 1)]
+            return self.steps[level]
         step: int = self.first * self.factor**level
         return step
 
@@ -72,9 +72,10 @@ class Asha(Stopper):
     ) -> None:
         check_ladder(min_step, max_step, reduction_factor, ("min_step", "max_step", "reduction_factor"))
         steps = None if max_step is None else rung_steps(min_step, max_step, reduction_factor)
-        most = brackets if steps is None else len(steps)
-        if isinstance(brackets, bool) or not isinstance(brackets, int) or not 1 <= brackets <= most:
-            raise ArgumentError(f"brackets={brackets!r}: 1 to {max(most, 1)} was expected, as there are no more rungs")
+        if isinstance(brackets, bool) or not isinstance(brackets, int) or brackets < 1:
+            raise ArgumentError(f"brackets={brackets!r}: an integer of 1 or more was expected")
+        if steps is not None and brackets > len(steps):
+            raise ArgumentError(f"brackets={brackets}: 1 to {len(steps)} was expected, as there are no more rungs")
         if mode not in MODES:
             raise ArgumentError(f"mode={mode!r}: one of {', '.join(MODES)} was expected")
         self.max_step, self.factor, self.mode = max_step, reduction_factor, mode

@@ -101,7 +101,7 @@ class MedianStop(Stopper):
     def report(self, number: int, step: int, score: float) -> Verdict:
         curve = self._running[number]
         curve.add(step, score)
-        due = step // self.interval > curve.intervals or step % self.interval == 0
+        due = step // self.interval > curve.intervals or step == 0
         curve.intervals = step // self.interval
         if due and not curve.stopped and step >= self.min_step:
             curve.stopped = self._is_worse(curve, step)

@@ -24,9 +24,6 @@ class Rung:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._key_of
-
     def add(self, number: int, score: float) -> Key:
         """A trial came to this rung with this score; once for each trial."""
         key = (-score, self._arrived, number)
@@ -50,11 +47,14 @@ class Rung:
 
     def is_among(self, count: int, key: Key) -> bool:
         """Whether what has this key is one of the ``count`` best."""
-        return count > 0 and (count >= len(self._keys) or key <= self._keys[count - 1])
+        return count > 0 and key <= self._worst(count)
 
     def is_as_good_as(self, count: int, key: Key) -> bool:
         """Whether what has this key scored as much as one of the ``count`` best."""
-        return count > 0 and (count >= len(self._keys) or key[0] <= self._keys[count - 1][0])
+        return count > 0 and key[0] <= self._worst(count)[0]
+
+    def _worst(self, count: int) -> Key:
+        return self._keys[min(count, len(self._keys)) - 1]
 
     def best(self, count: int) -> list[int]:
         """The ``count`` best, or all if there are fewer."""

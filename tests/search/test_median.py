@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 
+from hopsml.errors import ArgumentError
 from hopsml.search.contract import End, Outcome, Verdict
 from hopsml.search.median import MedianStop
 from tests.search.executor_pool import ExecutorPool
@@ -76,13 +77,15 @@ def test_an_interval_counts_steps_not_reports():
     for step in range(1, 41):
         stopper.report(0, step, float(step))  # the mean until 10 is 5.5, until 13 it is 7
     stopper.end(0, Outcome(End.COMPLETED, 40.0, 40))
-    for number, steps in ((1, (3, 6, 9, 10)), (2, (3, 6, 9, 13)), (3, (10,)), (4, (0,))):
+    for number, steps in ((1, (3, 6, 9, 10)), (2, (3, 6, 9, 13)), (3, (10,)), (4, (13,)), (6, (0,))):
         stopper.begin(number, {})
         answers = [stopper.report(number, step, 0.0) for step in steps]
-        expected = Verdict.STOP if number < 4 else Verdict.CONTINUE  # the other one had not reported at step 0
+        expected = Verdict.STOP if number < 6 else Verdict.CONTINUE  # the other one had not reported at step 0
         assert answers == [Verdict.CONTINUE] * (len(steps) - 1) + [expected], number
     stopper.begin(5, {})
     assert stopper.report(5, 10, 6.0) is Verdict.CONTINUE
+    assert stopper.report(6, 13, 6.0) is Verdict.STOP
+    assert stopper.state()["running"][-2:] == [[6, [[0, 13], [0.0, 6.0], True, 1]], [5, [[10], [6.0], False, 1]]]
     after = MedianStop(min_trials=1, interval=10)
     after.restore(stopper.state())
     assert [after.report(5, step, 6.0) for step in (13, 19, 20)] == [Verdict.CONTINUE] * 2 + [Verdict.STOP]
@@ -96,3 +99,34 @@ def test_nothing_is_compared_before_min_step():
     stopper.end(0, Outcome(End.COMPLETED, 1.0, 7))
     stopper.begin(1, {})
     assert [stopper.report(1, step, 0.0) for step in range(1, 5)] == [Verdict.CONTINUE] * 3 + [Verdict.STOP]
+    at_once = MedianStop(min_trials=1, min_step=3)
+    for number, score in ((0, 1.0), (1, 0.0)):
+        at_once.begin(number, {})
+        answers = [at_once.report(number, step, score) for step in range(1, 5)]
+        at_once.end(number, Outcome(End.COMPLETED, score, 4))
+    assert answers == [Verdict.CONTINUE] * 2 + [Verdict.STOP] * 2
+
+
+def test_ten_trials_must_have_ended_before_one_is_stopped_where_nothing_else_is_asked_for():
+    stopper, answers = MedianStop(), []
+    for number in range(12):
+        stopper.begin(number, {})
+        answers.append(stopper.report(number, 0, -float(number)))
+        stopper.end(number, Outcome(End.COMPLETED, 0.0, 0))
+    assert answers == [Verdict.CONTINUE] * 10 + [Verdict.STOP] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"min_trials": 0}, "min_trials=0: an integer of 1 or more was expected"),
+        ({"interval": 0}, "interval=0: an integer of 1 or more was expected"),
+        ({"interval": 1.5}, "interval=1.5: an integer of 1 or more was expected"),
+        ({"min_step": -1}, "min_step=-1: an integer of 0 or more was expected"),
+        ({"min_trials": True}, "min_trials=True: an integer of 1 or more was expected"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_rule(arguments, problem):
+    with pytest.raises(ArgumentError) as refused:
+        MedianStop(**arguments)
+    assert str(refused.value) == problem

@@ -1,5 +1,7 @@
 """The arithmetic of successive halving, against the tables of the papers."""
 
+import json
+
 import pytest
 
 from hopsml.errors import ArgumentError
@@ -66,6 +68,22 @@ def test_among_equals_the_first_is_better():
     assert rung.best(10) == [7, 3, 5, 1] and rung.rank(5) == 2
     rung.remove(3)
     assert Rung.restored(rung.state()).best(2) == [7, 5]
+    late = Rung()
+    for number, score in ((4, 0.1), (2, 0.9), (9, 0.1)):
+        late.add(number, score)
+    assert late.state() == [[4, 0.1], [2, 0.9], [9, 0.1]]  # in the order of arrival, which decides among equals
+    assert [late.best(count) for count in (-1, 0, 1, 2)] == [[], [], [2], [2, 4]] and len(late) == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "among", "as_good"),
+    [(0, "", ""), (1, "b", "b"), (2, "ab", "abc"), (3, "abc", "abc"), (4, "abcd", "abcd"), (9, "abcd", "abcd")],
+)
+def test_who_is_among_the_best_and_who_scored_as_much(count, among, as_good):
+    rung = Rung()
+    keys = [rung.add(number, score) for number, score in enumerate((0.5, 0.9, 0.5, 0.1))]
+    assert "".join(name for name, key in zip("abcd", keys, strict=True) if rung.is_among(count, key)) == among
+    assert "".join(name for name, key in zip("abcd", keys, strict=True) if rung.is_as_good_as(count, key)) == as_good
 
 
 def test_nobody_waits_for_what_cannot_change_the_decision():
@@ -94,11 +112,105 @@ def test_who_leaves_makes_place_for_the_next():
 
 
 @pytest.mark.parametrize(
-    "ladder", [(0, 9, 3), (1, 0, 3), (1, 9, 1), (10, 9, 3), (True, 9, 3), (1, 9.0, 3), (1, 9, "3"), (1.5, 9, 3)]
+    ("ladder", "problem"),
+    [
+        ((0, 9, 3), "first=0: an integer of 1 or more was expected"),
+        ((1, 0, 3), "last=0: an integer of 1 or more was expected"),
+        ((1, 9, 1), "factor=1: an integer of 2 or more was expected"),
+        ((True, 9, 3), "first=True: an integer of 1 or more was expected"),
+        ((1, 9.0, 3), "last=9.0: an integer of 1 or more was expected"),
+        ((1, 9, "3"), "factor='3': an integer of 2 or more was expected"),
+        ((1.5, 9, 3), "first=1.5: an integer of 1 or more was expected"),
+        ((10, 9, 3), "first=10 is above last=9: a trial would be over before it is compared; swap them"),
+    ],
 )
-def test_impossible_ladders_are_refused_by_name(ladder):
-    with pytest.raises(ArgumentError, match=r"first=|last=|factor="):
+def test_impossible_ladders_are_refused_by_name(ladder, problem):
+    with pytest.raises(ArgumentError) as refused:
         check_ladder(*ladder, ("first", "last", "factor"))
+    assert str(refused.value) == problem
+
+
+@pytest.mark.parametrize("ladder", [(1, 1, 2), (3, 3, 2), (1, 9, 3), (5, None, 2)])
+def test_possible_ladders_are_those_of_one_rung_or_more_and_those_without_end(ladder):
+    check_ladder(*ladder, ("first", "last", "factor"))
+
+
+def through_json(bracket: Bracket) -> Bracket:
+    restored = Bracket.restored(json.loads(json.dumps(bracket.state())))
+    assert restored.state() == bracket.state()
+    return restored
+
+
+def test_a_bracket_counts_who_may_still_join():
+    bracket = Bracket([3, 1])
+    expected = [bracket.expected]
+    for member in range(4):
+        bracket.join(member)
+        expected.append(bracket.expected)
+    assert expected == [3, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("taken_over", [lambda bracket: bracket, through_json])
+def test_a_bracket_of_three_rungs_from_its_beginning_to_its_end(taken_over):
+    bracket = Bracket([6, 3, 2, 1])
+    for member in range(5):
+        bracket.join(member)
+    bracket = taken_over(bracket)
+    assert bracket.arrive(0, 0.9) is None  # 1 to 4 run, and one has not begun
+    bracket.join(5)
+    assert [bracket.arrive(member, score) for member, score in ((1, 0.8), (2, 0.1), (3, 0.2))] == [None, None, None]
+    bracket = taken_over(bracket)
+    assert bracket.promote() == 0 and bracket.level(0) == 1 and bracket.promote() is None
+    assert bracket.arrive(0, 0.1) is None  # two more will come to this rung
+    bracket = taken_over(bracket)
+    assert bracket.arrive(4, 0.7) is None  # 5 may be better
+    assert bracket.promote() == 1 and bracket.promote() is None
+    bracket = taken_over(bracket)
+    assert bracket.arrive(5, 0.0) is False
+    assert bracket.promote() == 4 and bracket.promote() is None
+    assert bracket.arrive(1, 0.2) is True and bracket.level(1) == 2  # of 4 and 0 one at most is better
+    assert bracket.arrive(1, 0.5) is None and not bracket.over
+    bracket = taken_over(bracket)
+    bracket.leave(4)  # so 0 goes on
+    assert bracket.promote() == 0 and bracket.level(0) == 2 and bracket.promote() is None
+    bracket = taken_over(bracket)
+    assert bracket.arrive(0, 0.4) is False
+    assert bracket.promote() == 1 and bracket.level(1) == 3 and not bracket.over
+    bracket.leave(1)
+    assert bracket.over
+
+
+@pytest.mark.parametrize(
+    ("sizes", "joined", "closed"),
+    [
+        ([9, 3, 1], 9, [9, 3, 1]),
+        ([9, 3, 1], 8, [8, 2, 1]),
+        ([9, 3, 1], 6, [6, 2, 1]),
+        ([9, 3, 1], 1, [1, 1, 1]),
+        ([15, 5, 1], 6, [6, 2, 1]),
+    ],
+)
+def test_a_bracket_that_is_closed_is_one_of_those_that_joined(sizes, joined, closed):
+    bracket = Bracket(sizes)
+    for member in range(joined):
+        bracket.join(member)
+    bracket.close()
+    assert bracket.sizes == closed and bracket.expected == 0
+
+
+def test_who_waits_behind_those_that_may_still_come_is_promoted_when_they_have_come():
+    bracket = Bracket([4, 2, 1])
+    for member in range(4):
+        bracket.join(member)
+    assert [bracket.arrive(member, -float(member)) for member in range(3)] == [None, None, False]
+    assert [bracket.promote(), bracket.promote()] == [0, None]
+    assert bracket.arrive(3, -9.0) is False
+    assert bracket.arrive(0, 5.0) is None  # 1 will come to this rung, too
+    assert [bracket.promote(), bracket.promote()] == [1, None]
+    bracket.leave(1)
+    assert [bracket.promote(), bracket.promote()] == [0, None] and not bracket.over
+    bracket.leave(0)
+    assert bracket.over
 
 
 def test_a_displaced_member_is_back_when_a_better_one_leaves():

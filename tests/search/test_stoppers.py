@@ -202,38 +202,3 @@ def test_every_stopper_can_be_had_by_its_name():
     assert isinstance(registry.stopper("median"), MedianStop)
     assert isinstance(registry.stopper("PBT", space=SPACE, population=4), PopulationBased)
     assert isinstance(registry.stopper("pb2", space=SPACE, population=4), PB2)
-
-
-def test_a_trial_that_only_equals_the_first_is_not_stopped():
-    stopper = Asha(9, reduction_factor=3, mode="stop")
-    for number in range(4):
-        stopper.begin(number, {})
-    equal = [stopper.report(number, 1, 0.5) for number in range(3)]
-    assert equal == [Verdict.CONTINUE] * 3
-    assert stopper.report(3, 1, 0.4) is Verdict.STOP
-
-
-def test_brackets_are_filled_in_the_proportion_of_their_shares():
-    """4**2 / 3 : 4 / 2 : 1, each trial to the bracket that would still be furthest below its share with it."""
-    stopper = Asha(64, reduction_factor=4, brackets=3)
-    for number in range(8):
-        stopper.begin(number, {})
-    assert [bracket for _, bracket, _, _ in stopper.state()["trials"]] == [0, 0, 1, 0, 0, 0, 1, 2]
-
-
-def test_the_oldest_bracket_goes_on_first():
-    stopper = Hyperband(9)  # 9 trials, of which 3 go on; then 5, of which 1 goes on
-    for number in range(14):
-        stopper.begin(number, {})
-        stopper.report(number, stopper.next_step(number), -float(number))
-    assert [stopper.resume() for _ in range(5)] == [0, 1, 2, 9, None]
-
-
-def test_who_has_had_all_steps_leaves_its_place_in_the_rung_to_the_next():
-    stopper = Hyperband(9)
-    for number in range(9):
-        stopper.begin(number, {})
-    assert stopper.report(0, 9, 100.0) is Verdict.STOP  # it passed all rungs between two reports
-    for number in range(1, 9):
-        stopper.report(number, 1, -float(number))
-    assert [stopper.resume() for _ in range(4)] == [1, 2, 3, None]
