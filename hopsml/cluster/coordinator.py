@@ -158,8 +158,8 @@ class Coordinator:
 
     async def _serve(self) -> None:
         bind, advertised = await asyncio.to_thread(self.backend.addresses)
-        server, port = await self.door.open(bind)
-        async with server:
+        port = await self.door.open(bind)
+        try:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
             watches = [asyncio.create_task(self._watch_backend()), asyncio.create_task(self._watch_executors())]
@@ -167,6 +167,8 @@ class Coordinator:
             for watch in watches:
                 watch.cancel()
             await self._wind_up()
+        finally:
+            await self.door.close()
 
     async def _keep_time(self) -> None:
         renewed = 0.0

@@ -2,35 +2,36 @@
 
 A connection must bring the application's token in its HTTP request, before the upgrade. A message of the wrong type or
 size ends its connection. Every refusal is counted, the first of each kind is logged. With a thousand agents every
-microsecond of a frame counts, so messages pass neither a queue nor a task: ``direct.py``.
+microsecond of a frame counts, so neither connections nor messages have a queue or a task: ``direct.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import http
 import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from hopsml.cluster import direct, protocol
-from hopsml.cluster.front import SHOW_S, Front, Stranger
-from hopsml.cluster.strangers import watched, watched_connection, websocket_log
+from hopsml.cluster import protocol
+from hopsml.cluster.front import Front, Stranger
+from hopsml.cluster.strangers import watched, websocket_log
 from hopsml.cluster.tls import make_identity
 from hopsml.delivery import logger_aside
 
 if TYPE_CHECKING:
-    from websockets.asyncio.server import Server, ServerConnection
-    from websockets.http11 import Request, Response
+    from websockets.http11 import Request
+
+    from hopsml.cluster.direct import Connection
 
 log = logger_aside("hopsml.coordinator")
 
 HELLO_TIMEOUT_S = 10.0
+GOING_AWAY, NOT_OURS, BROKEN = 1001, 1008, 1011  # why a connection is closed (RFC 6455, section 7.4.1)
 _HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it came is all it says
 
 
@@ -39,10 +40,9 @@ class Session:
     """One connected agent."""
 
     agent_id: str
-    connection: ServerConnection
+    connection: Connection
     hello: protocol.Hello
     port: int  # that it holds for the next worker
-    heard: float  # monotonic seconds
     work: tuple[str, int] | None = None  # run and generation that it works for; -1: it has not begun
     modules: frozenset[str] = frozenset()  # that its workers find imported
     leaving: str = ""  # why it is going away soon
@@ -51,10 +51,15 @@ class Session:
     unsent: int = 0  # bytes that waited to be sent when it was last looked at
     clogged_since: float | None = None  # monotonic seconds: it has taken nothing of them since
 
+    @property
+    def heard(self) -> float:
+        """When its last byte came, in monotonic seconds."""
+        return self.connection.heard
+
     def post(self, *messages: protocol.Message | bytes) -> None:
         """Send, in order, without waiting; bytes are a message that is encoded already."""
         encoded = [message if isinstance(message, bytes) else protocol.encode(message) for message in messages]
-        direct.write(self.connection, *encoded)
+        self.connection.write(*encoded)
 
     def clogged_s(self, now: float) -> float:
         """For how long it has taken nothing of what waits to be sent; 0.0 where nothing waits."""
@@ -90,34 +95,31 @@ class Sessions:
         self.identity = make_identity()
         self.refused: Counter[str] = Counter()
         self.agents: dict[str, Session] = {}
-        self._listener, self._lease_s = listener, lease_s
+        self.inside: set[Connection] = set()  # of agents, and of who has not said yet who it is
+        self.listener, self._lease_s = listener, lease_s
         self._welcomed = 0
         self._renew = protocol.encode(protocol.Renew())
 
-    async def open(self, host: str) -> tuple[Server, int]:
-        """Listen on a free port; returns the server and the port."""
-        from websockets.asyncio.server import serve
-        from websockets.server import ServerProtocol
+    async def open(self, host: str) -> int:
+        """Listen on a free port; returns it. Raises OSError."""
+        from hopsml.cluster.direct import Connection
 
-        kind, logger = direct.direct(watched_connection(self.refuse)), websocket_log()
+        logger = websocket_log()
 
-        def make(stranger: Stranger) -> ServerConnection:
-            spoken = ServerProtocol(max_size=protocol.MAX_TO_COORDINATOR, logger=logger)
-            connection = kind(spoken, server, ping_interval=None)
-            connection.stranger = stranger  # type: ignore[attr-defined]
-            return connection
+        def make(stranger: Stranger) -> Connection:
+            return Connection(_Visit(self, stranger), protocol.MAX_TO_COORDINATOR, logger)
 
-        async def listen() -> Front:
-            front = Front(make, watched(self.identity.context, self.refuse), self.refuse)
-            await front.open(host)
-            return front
+        self._front = Front(make, watched(self.identity.context, self.refuse), self.refuse)
+        return await self._front.open(host)
 
-        server = serve(
-            self._session, open_timeout=SHOW_S, logger=logger, process_request=self._admit, server_header=None
-        )
-        server.create_server = cast(Any, listen)  # websockets' own would accept whoever comes
-        await server
-        return server, next(iter(server.sockets)).getsockname()[1]
+    async def close(self) -> None:
+        """Nobody may come any more; whoever is there is told, and cut off if it does not go."""
+        self._front.close()
+        for connection in list(self.inside):
+            connection.close(GOING_AWAY)
+        while self.inside:
+            await asyncio.sleep(0.01)
+        await self._front.wait_closed()
 
     def refuse(self, kind: str, text: str) -> None:
         """Count a refusal; log the first of its kind."""
@@ -129,8 +131,8 @@ class Sessions:
         """Prolong every agent's lease; cut off those that have been silent, or took nothing, for its length."""
         now = time.monotonic()
         for session in list(self.agents.values()):
-            patience_s = min(self._lease_s, self._listener.patience_s(session))
-            if now - max(session.heard, getattr(session.connection, "heard", 0.0)) > patience_s:
+            patience_s = min(self._lease_s, self.listener.patience_s(session))
+            if now - session.heard > patience_s:
                 self.cut(session, f"no sign of life for {patience_s:g} s")
             elif session.clogged_s(now) > self._lease_s:
                 self.cut(session, f"took no message for {self._lease_s:g} s")
@@ -141,66 +143,86 @@ class Sessions:
         """End a connection that is of no use any more; the agent ends by its lease."""
         session.connection.transport.abort()
         session.was_cut = True
-        self._forget(session, reason)
+        self.forget(session, reason)
 
-    def _forget(self, session: Session, reason: str) -> None:
+    def forget(self, session: Session, reason: str) -> None:
+        """It is gone; the listener hears of it once."""
         if self.agents.pop(session.agent_id, None) is not None:
-            self._listener.left(session, reason)
+            self.listener.left(session, reason)
 
-    # ------------------------------------------------------------------------------------------ one connection
-
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Before the upgrade: nobody without the token gets further."""
-        offered = "\n".join(request.headers.get_all("Authorization"))  # two of them are none
-        if hmac.compare_digest(offered.encode(errors="surrogateescape"), f"Bearer {self.token}".encode()):
-            connection.stranger.left()  # type: ignore[attr-defined]
-            return None
-        self.refuse("token", f"{connection.remote_address} came without the token of this application")
-        return connection.respond(http.HTTPStatus.UNAUTHORIZED, "hopsml: a token is needed\n")
-
-    async def _session(self, connection: Any) -> None:
-        from websockets.exceptions import ConnectionClosed
-
-        session: Session | None = None
-
-        def take(frame: bytes) -> None:
-            nonlocal session
-            if session is None:
-                session = self._welcome(connection, frame)
-                return
-            session.heard = time.monotonic()
-            if frame != _HEARTBEAT:
-                self._listener.said(session, protocol.decode_for_coordinator(frame))
-
-        def silent() -> None:
-            if session is None:
-                connection.give_up(TimeoutError())
-
-        hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, silent)
-        try:
-            await connection.receive(take)
-        except msgspec.MsgspecError as error:
-            self.refuse("message", f"{connection.remote_address} sent what is no message of ours: {error}")
-            await connection.close(1008, "not a message of this protocol")
-        except ConnectionClosed as closed:
-            if closed.sent is not None and closed.sent.code == 1009:
-                self.refuse("size", f"{connection.remote_address} sent too large a message: {closed.sent.reason}")
-        except TimeoutError:
-            self.refuse("silence", f"{connection.remote_address} did not say who it is")
-        except OSError:
-            pass
-        finally:
-            hello_due.cancel()
-            if session is not None:
-                self._forget(session, "its connection broke: the executor or the agent in it was ended")
-
-    def _welcome(self, connection: ServerConnection, frame: bytes) -> Session:
+    def welcome(self, connection: Connection, frame: bytes) -> Session:
+        """An agent has said who it is; raises msgspec.DecodeError where it has not."""
         hello = protocol.decode_for_coordinator(frame)
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
             raise msgspec.DecodeError(f"expected a hello of version {protocol.VERSION}, got {hello!r:.200}")
         self._welcomed += 1
-        session = Session(f"a{self._welcomed}", connection, hello, hello.port, time.monotonic())
+        session = Session(f"a{self._welcomed}", connection, hello, hello.port)
         self.agents[session.agent_id] = session
         session.post(protocol.Welcome(session.agent_id, self._lease_s))
-        self._listener.joined(session)
+        self.listener.joined(session)
         return session
+
+
+class _Visit:
+    """A connection at the door: a stranger until it has shown the token, an agent once it has said who it is."""
+
+    def __init__(self, door: Sessions, stranger: Stranger) -> None:
+        self._door, self._stranger = door, stranger
+        self._session: Session | None = None
+        self._hello_due: asyncio.TimerHandle | None = None
+        self._knows_token = True
+
+    def admit(self, connection: Connection, request: Request) -> str:
+        """Nobody without the token gets further."""
+        offered = "\n".join(request.headers.get_all("Authorization"))  # two of them are none
+        expected = f"Bearer {self._door.token}".encode()
+        if hmac.compare_digest(offered.encode(errors="surrogateescape"), expected):
+            self._stranger.left()
+            return ""
+        self._knows_token = False
+        self._door.refuse("token", f"{connection.address} came without the token of this application")
+        return "hopsml: a token is needed\n"
+
+    def opened(self, connection: Connection) -> None:
+        """It may say who it is, for a while."""
+        self._door.inside.add(connection)
+        self._hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._too_late, connection)
+
+    def _too_late(self, connection: Connection) -> None:
+        if self._session is None:
+            self._door.refuse("silence", f"{connection.address} did not say who it is")
+            connection.close(NOT_OURS, "no hello")
+
+    def take(self, connection: Connection, message: bytes) -> None:
+        """The first one says who it is; most others only that it is there."""
+        if self._session is None:
+            self._session = self._door.welcome(connection, message)
+        elif message != _HEARTBEAT:
+            self._door.listener.said(self._session, protocol.decode_for_coordinator(message))
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Who sends what is no message, or brings the coordinator into trouble, has to go."""
+        if isinstance(error, msgspec.MsgspecError):
+            self._door.refuse("message", f"{connection.address} sent what is no message of ours: {error}")
+            connection.close(NOT_OURS, "not a message of this protocol")
+        else:
+            log.error("what %s sent could not be dealt with", connection.address, exc_info=error)
+            connection.close(BROKEN)
+        self._leave()
+
+    def ended(self, connection: Connection) -> None:
+        """It is gone, from whatever stage."""
+        self._stranger.left()
+        if self._hello_due is not None:
+            self._hello_due.cancel()
+        self._door.inside.discard(connection)
+        if connection.was_open and (problem := connection.oversize):
+            self._door.refuse("size", f"{connection.address} sent too large a message: {problem}")
+        elif not connection.was_open and self._knows_token:
+            problem = connection.refused_by_protocol
+            self._door.refuse("handshake", f"{connection.address} does not speak WebSocket: {problem}")
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._session is not None:
+            self._door.forget(self._session, "its connection broke: the executor or the agent in it was ended")

@@ -1,17 +1,12 @@
-"""Strangers that get no further than the door: what fails in TLS or in the HTTP handshake is counted too."""
+"""Strangers that do not even speak TLS are counted too, and ``websockets`` writes no log of its own."""
 
 from __future__ import annotations
 
-import http
 import logging
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from hopsml.delivery import logger_aside
-
-if TYPE_CHECKING:
-    from websockets.asyncio.server import ServerConnection
 
 Refuse = Callable[[str, str], None]  # kind, what happened
 
@@ -35,33 +30,14 @@ def watched(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:
     return context
 
 
-def watched_connection(refuse: Refuse) -> type[ServerConnection]:
-    """The server's connection; a handshake that fails is told to ``refuse``. One without the token was already."""
-    from websockets.asyncio.server import ServerConnection
-    from websockets.protocol import State
-
-    class WatchedConnection(ServerConnection):
-        async def handshake(self, *arguments: Any, **named: Any) -> None:
-            address = self.remote_address
-            try:
-                await super().handshake(*arguments, **named)
-            finally:
-                status = self.response.status_code if self.response is not None else None
-                if self.state is not State.OPEN and status != http.HTTPStatus.UNAUTHORIZED:
-                    cause = self.protocol.handshake_exc or "no request in time"
-                    refuse("handshake", f"{address} does not speak WebSocket: {cause}")
-
-    return WatchedConnection
-
-
 def websocket_log() -> logging.Logger:
-    """A logger for the WebSocket server, which would write a traceback for every handshake that fails."""
+    """A logger for ``websockets``, of whose words only trouble is news."""
     logger = logging.Logger("hopsml.coordinator.websocket", logging.WARNING)
-    logger.addHandler(_AllButHandshakes())
+    logger.addHandler(_Aside())
     return logger
 
 
-class _AllButHandshakes(logging.Handler):
+class _Aside(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if "handshake" not in record.getMessage() and log.isEnabledFor(record.levelno):
+        if log.isEnabledFor(record.levelno):
             log.handle(record)

@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from hopsml.cluster import coordinator, protocol, sessions
+from hopsml.cluster import coordinator, direct, protocol, sessions
 from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import AskEnded, SlotEnded
 from hopsml.cluster.coordinator import Coordinator
@@ -383,3 +383,48 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
         assert lost == ["took no message for 1 s"]
     finally:
         coordinator.close()
+
+
+def test_who_does_not_answer_a_goodbye_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "CLOSE_S", 0.2)
+    alone = Coordinator(SimulatedBackend(0))
+    alone.start()
+    request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    request += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    request += f"Authorization: Bearer {alone.door.token}\r\n\r\n"
+    tls = client_tls(alone.door.identity.certificate)
+    try:
+        with socket.create_connection(alone.addresses[0], timeout=WAIT_S) as raw, tls.wrap_socket(raw) as mute:
+            mute.sendall(request.encode())
+            assert mute.recv(4096).startswith(b"HTTP/1.1 101 ")
+            alone.close(WAIT_S)
+            assert not alone.is_alive and not alone.door.inside
+            assert _hung_up(mute)
+    finally:
+        alone.close()
+
+
+def test_an_error_of_ours_ends_the_connection_that_brought_it_and_no_other() -> None:
+    class Fragile(Coordinator):
+        def said(self, session: Session, message: protocol.ToCoordinator) -> None:
+            raise RuntimeError("not thought of")
+
+    fragile = Fragile(SimulatedBackend(0))
+    fragile.start()
+
+    async def speak() -> int | None:
+        door = (fragile.addresses[0], fragile.door.identity.certificate, fragile.door.token)
+        async with connected(*door) as other, connected(*door) as one:
+            for index, connection in enumerate((other, one)):
+                await connection.send(protocol.encode(hello(1, index)))
+                await connection.recv()
+            await one.send(protocol.encode(protocol.PortHeld(4000)))
+            await asyncio.wait_for(one.wait_closed(), WAIT_S)
+            assert [session.hello.index for session in fragile.door.agents.values()] == [0]
+            assert isinstance(await asyncio.wait_for(other.recv(), WAIT_S), bytes)
+            return one.close_code
+
+    try:
+        assert asyncio.run(speak()) == 1011
+    finally:
+        fragile.close()
