@@ -39,7 +39,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 # Of those that are played on every backend, what differs on Spark: who starts an agent anew, and on which executor.
-GENERAL = ("kill -9 of an agent (Spark's Python worker)", "SIGSTOP of an agent", "3 workers, then 1, then 3")
+# A group that shrinks and grows: what an executor's death is, and agents that are given back in tests/cluster_tests, say it.
+GENERAL = ("kill -9 of an agent (Spark's Python worker)", "SIGSTOP of an agent")
 # To an executor it is all one which rank it has; to the group, what the loss of rank 0 is has been shown on every backend.
 OF_RANK_0 = ("kill -9 of rank 0's executor", "Spark decommissions rank 0's executor")
 
