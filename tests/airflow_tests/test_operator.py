@@ -16,7 +16,7 @@ from hopsml.airflow import local_jobs
 from hopsml.airflow.jobs import Request
 from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow, wait_until
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
 
 QUICK = """
     import json, os, sys

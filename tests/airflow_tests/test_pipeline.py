@@ -12,12 +12,12 @@ from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow
 pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.tensorflow]
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 def test_the_pipeline_hands_each_run_directory_on(airflow: Airflow) -> None:
     file = ROOT / "airflow_dags" / "digits_pipeline.py"
     airflow.more |= {"AIRFLOW__CORE__DAGS_FOLDER": str(file.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
     conf = json.dumps({"profile": "local", "num_workers": 2, "epochs": 8})
-    ended = airflow.run("test", str(file), "digits_pipeline", RUN_AFTER, conf, timeout_s=250)
+    ended = airflow.run("test", str(file), "digits_pipeline", RUN_AFTER, conf, timeout_s=500)
     told = ended.told
     assert told["state"] == "success", ended.output[-6000:]
     results = {task: xcoms["return_value"] for task, xcoms in told["xcoms"].items()}

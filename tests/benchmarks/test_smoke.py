@@ -11,7 +11,7 @@ from benchmarks.options import Options
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_steps_of_two_workers():
     said: list[str] = []
     ways = ("bare", "hopsml")  # one of each kind: every other one is a group more

@@ -25,7 +25,7 @@ from tests.hadoop_tests.conftest import Hadoop, keep_logs
 from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.settings import Shape
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 NODES = 4  # one for the application master, three for workers
 HERE = [

@@ -65,7 +65,7 @@ def test_a_store_that_is_away_ends_nothing_and_is_told_once(
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     run = tmp_path / "Experiments" / "app_1"
     run.mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path) -> No
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path) -> None:
     """A run that holds others, as a search does: what is below it is shown."""
     run = tmp_path / "Experiments" / "app_1"

@@ -18,7 +18,7 @@ import psutil
 
 from tests.clock import awake
 
-WAIT_S = 30.0  # for what takes a moment; far above what it needs on a busy machine
+WAIT_S = 60.0  # for what takes a moment; far above what it needs on a busy machine
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:

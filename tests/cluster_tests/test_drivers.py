@@ -21,6 +21,7 @@ from tests.cluster_tests.conftest import ROOT, spark_environment
 
 pytestmark = pytest.mark.spark
 GONE_S = 10.0
+START_S = 120.0  # a program, its Spark and its first run
 TAG = "HOPSML_TEST_DRIVER"  # in the environment of everything that the driver starts, however it detaches itself
 
 
@@ -127,7 +128,7 @@ def test_the_loss_of_sparks_jvm_ends_an_elastic_run_at_once(tmp_path: Path) -> N
     driver = Driver(tmp_path)
     try:
         driver.say("elastic", folder=str(tmp_path / "executors"))
-        found = traces(tmp_path / "executors")
+        found = traces(tmp_path / "executors", timeout_s=START_S)
         java = next(pid for pid in processes.children_of(driver.process.pid) if _is_java(pid))
         os.kill(java, signal.SIGKILL)
         began = clock.awake()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 JOB = ROOT / "tests" / "hadoop_tests" / "jobs" / "train.py"
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("how", "status"), [("succeed", 0), pytest.param("raise", 1, marks=pytest.mark.variant)])
 def test_a_job_on_standalone(tmp_path, how, status):
     with StandaloneSpark(workers=2, cores=1) as spark:

@@ -10,7 +10,7 @@ import pytest
 from tests.experiment.conftest import store
 from tests.experiment.lanes_kit import bench
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 __all__ = ["store"]
 
 

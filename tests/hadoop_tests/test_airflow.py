@@ -20,7 +20,7 @@ from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow, airflow_in, ma
 from tests.hadoop_tests.conftest import APPLICATION_ID, Hadoop
 from tools.hadoop import spark
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.airflow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.airflow, pytest.mark.timeout(400)]
 
 GATE = """
     import os, sys, time

@@ -18,7 +18,7 @@ from hopsml.storage import checkpoints, filesystem, urls
 from hopsml.storage.run_dir import RunDir
 from tests.experiment.test_attempts import formation
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
 
 AWAY_S = 6.0
 TIMEOUT_S = 1.0  # of one call

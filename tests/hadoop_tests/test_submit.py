@@ -24,7 +24,7 @@ from hopsml.yarn import ResourceManager, logs
 from tests import clock
 from tests.hadoop_tests.conftest import APPLICATION_ID, Hadoop
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 GATE = Path(__file__).parent / "jobs" / "gate.py"

@@ -17,7 +17,7 @@ import yaml
 from hopsml.storage import filesystem, urls
 from tests.hadoop_tests.conftest import Hadoop
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).parent / "jobs" / "shipped.py"

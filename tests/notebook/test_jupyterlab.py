@@ -89,7 +89,7 @@ def make_run(project: Path) -> None:
             writer.write(event.SerializeToString())
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_tensorboard_stands_in_the_notebook_and_its_page_is_reached_through_jupyterlabs_own_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

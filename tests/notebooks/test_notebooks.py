@@ -73,7 +73,7 @@ def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("search.ipynb", tmp_path, monkeypatch)
     searches = displays(outputs)
@@ -86,7 +86,7 @@ def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("strategies.ipynb", tmp_path, monkeypatch)
     titles = [display.partition(" (")[0] for display in displays(outputs)]
@@ -98,7 +98,7 @@ def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("results.ipynb", tmp_path, monkeypatch)
     text = printed(outputs)
@@ -111,7 +111,7 @@ def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_a_failed_cell_of_a_notebook_is_a_display_and_one_short_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
