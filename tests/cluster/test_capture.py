@@ -185,10 +185,12 @@ def test_source_and_hashes() -> None:
 
 def test_code_without_source() -> None:
     space: dict[str, Any] = {}
-    exec("def typed(x):\n    return x + 1\ndef other(x):\n    return x * 1\n", space)
+    results = {"typed": "x + 1", "other": "x * 1", "first": "x.append(1)", "last": "x.remove(1)", "again": "x + 1"}
+    exec("".join(f"def {name}(x):\n    return {result}\n" for name, result in results.items()), space)
     captured = capture(space["typed"])
     assert captured.source == ""
-    assert len({capture(space[name]).code_sha256 for name in ("typed", "other")}) == 2
+    hashes = {name: capture(space[name]).code_sha256 for name in results}
+    assert hashes["again"] == hashes["typed"] and len(set(hashes.values())) == 4  # also where only a name differs
 
 
 def test_preload_finds_frameworks_wherever_they_are_imported(user_files: Callable[..., ModuleType]) -> None:
@@ -268,6 +270,16 @@ def unshippable() -> Iterator[tuple[str, Any, str]]:
     yield "database", database, "open it inside the function"
     database.close()
     pool.shutdown()
+
+
+def test_imports_of_a_nested_function_are_told_although_its_module_is_there(
+    user_files: Callable[..., ModuleType],
+) -> None:
+    nested = "def make():\n    def train():\n        import helpers\n        return helpers.A\n    return train\n"
+    plain = "def train():\n    import helpers\n    return helpers.A\n"
+    factory = user_files(factory=f"{nested}{plain}", helpers="A = 1\n")
+    assert capture(factory.make(), importable=["factory"]).own_imports == ("helpers",)  # it goes by value
+    assert capture(factory.train, importable=["factory"]).own_imports == ()  # it goes by name
 
 
 def test_what_must_not_be_shipped_is_named_in_each_place() -> None:

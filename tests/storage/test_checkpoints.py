@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.errors import ArgumentError, PathExists, PathNotFound, QuotaExceeded
-from hopsml.storage import checkpoints, urls
+from hopsml.errors import ArgumentError, PathExists, PathNotFound, QuotaExceeded, StorageError
+from hopsml.storage import checkpoints, tree, urls
 from hopsml.storage.checkpoints import CorruptCheckpoint
 from hopsml.storage.filesystem import for_url, walk
 
@@ -57,6 +59,32 @@ def test_a_complete_one_is_left_as_it_is(store: str, local: Path, tmp_path: Path
     (local / "weights").write_bytes(b"other")
     checkpoints.commit(local, store, 1)
     assert (checkpoints.fetch(store, 1, tmp_path / "back") / "weights").read_bytes() == before
+
+
+@pytest.mark.parametrize("change", ["longer", "later", "one more", "one fewer"])
+def test_one_that_changes_while_it_is_uploaded_does_not_appear(
+    store: str, local: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def upload_beside_a_writer(*arguments: Any) -> None:
+        tree.upload_into(*arguments)
+        zero = local / "variables" / "0"
+        if change == "longer":
+            zero.write_bytes(b"zero and more")
+        elif change == "later":
+            os.utime(zero, ns=(0, zero.stat().st_mtime_ns + 1))
+        elif change == "one more":
+            (local / "optimizer").write_bytes(b"")
+        else:
+            zero.unlink()
+
+    monkeypatch.setattr(checkpoints, "upload_into", upload_beside_a_writer)
+    with pytest.raises(StorageError) as refused:
+        checkpoints.commit(local, store, 1)
+    target = f"{store}/step-000000001"
+    assert str(refused.value) == f"{local} changed while it was uploaded to {target}; commit it again"
+    assert for_url(store).list_dir(store) == []
+    monkeypatch.undo()
+    assert checkpoints.commit(local, store, 1) == target
 
 
 @pytest.mark.parametrize("harm", ["no manifest", "cut manifest", "no file", "cut file", "foreign manifest"])
@@ -148,6 +176,20 @@ def test_manifests_of_known_checkpoints_are_not_read(store: str, local: Path) ->
     assert checkpoints.prune(store, 2, known={3, 4, 9}) == [1, 2]
     assert checkpoints.steps(store) == [3, 4]
     assert checkpoints.prune(store, 2) == [3]
+
+
+def test_names_of_processes_that_died_are_removed_a_day_later(local: Path, tmp_path: Path) -> None:
+    store = tmp_path / "checkpoints"
+    checkpoints.commit(local, str(store), 1)
+    now = time.time()
+    for number, age_s in enumerate((0.0, 24 * 3600.0 - 600, 24 * 3600.0 + 1)):
+        half = store / f".tmp-{number:016x}"
+        (half / "variables").mkdir(parents=True)
+        os.utime(half, (now - age_s, now - age_s))
+    (store / "notes").mkdir()
+    os.utime(store / "notes", (0, 0))  # somebody else's
+    assert checkpoints.prune(str(store), 1) == []
+    assert sorted(os.listdir(store)) == [f".tmp-{0:016x}", f".tmp-{1:016x}", "notes", "step-000000001"]
 
 
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 5))

@@ -100,8 +100,9 @@ def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
             assert await fetch(address, certificate, TOKEN, 9, take) == len(content)
             with pytest.raises(LookupError, match="step 8"):
                 await fetch(address, certificate, TOKEN, 8, take)
-            with pytest.raises(LookupError):
-                await fetch(address, certificate, "x" * 43, 9, take)
+            for wrong in ("x" * 43, f"x{TOKEN[1:]}", f"{TOKEN[:-1]}x"):  # the whole token counts
+                with pytest.raises(LookupError):
+                    await fetch(address, certificate, wrong, 9, take)
         finally:
             await door.close()
         with pytest.raises(OSError):
