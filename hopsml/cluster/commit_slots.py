@@ -35,6 +35,7 @@ class CommitSlots:
         self.descriptors = list(descriptors)
         self._board = mmap.mmap(self.descriptors[SLOTS], PAGE)
         self._folder = folder
+        self._mapped: dict[int, mmap.mmap] = {}  # slots in memory that this process has written
 
     @classmethod
     def create(cls, folder: Path) -> CommitSlots:
@@ -45,6 +46,7 @@ class CommitSlots:
 
     def close(self) -> None:
         """Give the memory back."""
+        self._mapped.clear()
         self._board.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
@@ -85,18 +87,50 @@ class CommitSlots:
         """A slot that neither holds the newest commit nor is being read."""
         return next(slot for slot in range(SLOTS) if slot != newest and not self._board[_PINNED + slot])
 
-    def write(self, slot: int, step: int, buffers: Sequence[Buffer], *, in_memory: bool = True) -> int:
+    def write(self, slot: int, step: int, pieces: list[Buffer], *, in_memory: bool = True) -> int:
         """Write a commit; returns its length in bytes. Raises OSError where there is no room.
 
-        What has once gone to disk stays there for the rest of this process: the agent reads it by its name.
+        ``pieces`` is emptied on the way, so that nothing holds what is written. What has once gone to disk stays there for
+        the rest of this process: the agent reads it by its name.
         """
         self._place(slot, in_memory)
         self.begin(slot)
+        length = sum(memoryview(piece).nbytes for piece in pieces)
+        mapped = self._map(slot, length) if in_memory else None
         position = 0
-        for buffer in buffers:
-            position += self.put(slot, position, buffer)
+        pieces.reverse()
+        while pieces:
+            position += self._write_piece(slot, mapped, position, pieces.pop())
         self.complete(slot, step, position)
         return position
+
+    def _write_piece(self, slot: int, mapped: mmap.mmap | None, position: int, piece: Buffer) -> int:
+        if mapped is None:
+            return self.put(slot, position, piece)
+        import numpy as np
+
+        content = np.frombuffer(piece, np.uint8)
+        # Not by slices of a memoryview: they would hold the interpreter's lock all the while.
+        np.copyto(np.frombuffer(mapped, np.uint8, content.nbytes, _HEADER.size + position), content)
+        return content.nbytes
+
+    def _map(self, slot: int, length: int) -> mmap.mmap | None:
+        """Memory of a slot, with room for content of ``length`` bytes; None where it cannot be mapped.
+
+        It is kept: to map it anew takes longer than to write through the kernel. The room is made before, so that where
+        there is none that is an OSError here and not a SIGBUS at the first touch.
+        """
+        size, mapped = _HEADER.size + length, self._mapped.get(slot)
+        if mapped is not None and len(mapped) >= size:
+            return mapped
+        del mapped
+        self._mapped.pop(slot, None)
+        os.posix_fallocate(self.descriptors[slot], 0, size)
+        try:
+            self._mapped[slot] = mmap.mmap(self.descriptors[slot], size)
+        except OSError:  # the address space is limited (ulimit -v)
+            return None
+        return self._mapped[slot]
 
     def begin(self, slot: int) -> None:
         """From now on the slot holds no complete commit."""
@@ -122,6 +156,7 @@ class CommitSlots:
                 path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._mapped.pop(slot, None)
         os.ftruncate(self.descriptors[slot], 0)
         on_disk = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(on_disk, self.descriptors[slot])

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hopsml.cluster.commit_slots import Buffer
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -52,11 +54,12 @@ class Snapshot:
         return sum(array.nbytes for array in self.arrays.values()) + sum(map(len, self.values.values()))
 
 
-def encode(snapshot: Snapshot) -> list[bytes | memoryview]:
+def encode(snapshot: Snapshot) -> list[Buffer]:
     """The pieces of a commit in order; arrays are not copied."""
     import numpy as np
 
-    described, contents, offset = [], [], 0
+    contents: list[Buffer] = []
+    described, offset = [], 0
     for key, array in snapshot.arrays.items():
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         described.append(_Array(key, _dtype_name(array.dtype), array.shape, offset, content.nbytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import psutil
 
@@ -34,6 +35,8 @@ class CommitWriter:
         self._waiting: Snapshot | None = None
         self._wake = threading.Condition()
         self._busy = self._closed = False
+        self._unwritten = False  # the arrays of the commit in hand are still to be written
+        self.writing_s = 0.0  # what the newest commit took to write
         self.problem: BaseException | None = None
         self.written = -1  # the step of the newest complete commit of this process
         port.at_end.append(self._settle)
@@ -46,13 +49,20 @@ class CommitWriter:
         with self._wake:
             return self._busy or self._waiting is not None
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Hand over a snapshot; waits while an earlier one is still waiting. Raises what the last one ended with."""
+    def write(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
+        """Hand over a snapshot, whose arrays are let go as they are written; waits while an earlier one is still waiting.
+
+        ``at_once``: waits until it is written, too; the agent hears of it beside the training in any case. Raises what the
+        last one ended with.
+        """
         with self._wake:
             self._wake.wait_for(lambda: self._waiting is None)
             self._raise()
             self._waiting = snapshot
             self._wake.notify_all()
+            if at_once:
+                self._wake.wait_for(lambda: self._waiting is None and not self._unwritten)
+                self._raise()
 
     def wait(self) -> None:
         """Until everything that was handed over is complete. Raises what went wrong with it."""
@@ -84,7 +94,8 @@ class CommitWriter:
                 self._wake.wait_for(lambda: self._waiting is not None or self._closed)
                 if self._closed:
                     return
-                snapshot, self._waiting, self._busy = self._waiting, None, True
+                snapshot, self._waiting = self._waiting, None
+                self._busy = self._unwritten = True
                 self._wake.notify_all()
             assert snapshot is not None
             try:
@@ -93,16 +104,21 @@ class CommitWriter:
                 self.problem = error
             with self._wake:
                 del snapshot
-                self._busy = False
+                self._busy = self._unwritten = False
                 self._wake.notify_all()
 
     def _write(self, snapshot: Snapshot) -> None:
         if self._in_memory is None:
             self._in_memory = self._fits(snapshot.size)
-        slots = self._port.slots
+        slots, began = self._port.slots, time.monotonic()
         slot = slots.free(self._newest)
-        length = slots.write(slot, snapshot.step, commit_format.encode(snapshot), in_memory=self._in_memory)
+        pieces = commit_format.encode(snapshot)
+        snapshot.arrays.clear()  # from now on the pieces alone hold them
+        length = slots.write(slot, snapshot.step, pieces, in_memory=self._in_memory)
         self._newest, self.written = slot, snapshot.step
+        with self._wake:
+            self.writing_s, self._unwritten = time.monotonic() - began, False
+            self._wake.notify_all()
         self._port.announce("committed", snapshot.step, slot, length)
 
     @staticmethod

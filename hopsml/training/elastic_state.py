@@ -14,7 +14,8 @@ from hopsml.cluster.held_commits import STATE_FILE
 from hopsml.errors import ArgumentError
 from hopsml.training import commit_format
 from hopsml.training.commit_format import Snapshot
-from hopsml.training.commit_writer import writer_of
+from hopsml.training.commit_pace import Pace
+from hopsml.training.commit_writer import CommitWriter, writer_of
 from hopsml.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
     from hopsml.training.sampler import Sampler
 
-_OWN = ("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_hold_s", "_committed_at", "_progress")
+_OWN = (
+    *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
+    *("_pace", "_hold_s", "_committed_at", "_left_at"),
+)
 AUTOMATIC_SHARE = 0.01  # of the training's time that commits may hold it up
 
 
@@ -61,8 +65,10 @@ class State:
         self._sampler: Sampler | None = None
         self._batches: int = 0
         self._restored: bool = False
+        self._pace = Pace()
         self._hold_s: float = 0.0
         self._committed_at = time.monotonic()
+        self._left_at: float | None = None  # when the last call of commit ended
         self._progress: Progress | None = Progress()  # None: somebody else tells
         self._variables()  # says now what cannot be committed later
 
@@ -140,23 +146,36 @@ class State:
             raise ArgumentError(f"commit(every={every!r}): it must be a number of batches of 1 or more")
         if self._writer is None:
             return False
+        self._see_batch(self._writer)
         parks = self._port is not None and self._port.slots.park
         if not parks and not self._is_due(every):
             return False
-        began = time.monotonic()
-        self._writer.write(self._snapshot())
-        self._committed_at = time.monotonic()
-        self._hold_s = self._committed_at - began
+        self._write(self._writer)
         if parks:
             self._stand_still()
         return True
+
+    def _see_batch(self, writer: CommitWriter) -> None:
+        """What a batch takes shows what the commit that is written beside it costs."""
+        now = time.monotonic()
+        if self._left_at is not None:
+            self._pace.batch(now - self._left_at, None if writer.is_busy else writer.writing_s)
+        self._left_at = now
+
+    def _write(self, writer: CommitWriter) -> None:
+        began, at_once = time.monotonic(), self._pace.at_once
+        writer.write(self._snapshot(), at_once=at_once)
+        self._committed_at = self._left_at = time.monotonic()
+        self._hold_s = self._committed_at - began
+        self._pace.committed(at_once, self._hold_s)
 
     def _is_due(self, every: int | None) -> bool:
         if every is not None:
             return self._batches % every == 0
         if self._writer is None or self._writer.is_busy:
             return False
-        return time.monotonic() - self._committed_at >= self._hold_s / AUTOMATIC_SHARE
+        held_s = max(self._hold_s, self._pace.cost_s)
+        return time.monotonic() - self._committed_at >= held_s / AUTOMATIC_SHARE
 
     def _stand_still(self) -> None:
         """The group is going to change: this process has done its part, and its agent ends it."""

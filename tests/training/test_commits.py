@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import resource
+import subprocess
+import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import pytest
 import hopsml
 from hopsml.cluster import context as contexts
 from hopsml.cluster.commit_door import CommitDoor, fetch
-from hopsml.cluster.commit_slots import CommitSlots
+from hopsml.cluster.commit_slots import Buffer, CommitSlots
 from hopsml.cluster.context import CommitPort, WorkerContext
 from hopsml.errors import ArgumentError
 from hopsml.training import commit_format, commit_writer
@@ -83,6 +87,129 @@ def test_commits_that_do_not_fit_in_memory_lie_on_disk_for_both_sides(slots: Com
         assert (slots.step(1), bytes(slots.read(1))) == (3, b"large")
     finally:
         worker.close()
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "disk"])
+def test_a_slot_grows_and_shrinks_with_the_state(in_memory: bool, slots: CommitSlots) -> None:
+    for step, length in enumerate((10, 3_000_000, 5, 7_000_001, 0, 7_000_002)):
+        content = os.urandom(length)
+        assert slots.write(0, step, [content[:1], b"", memoryview(content)[1:]], in_memory=in_memory) == length
+        assert (slots.step(0), bytes(slots.read(0))) == (step, content)
+
+
+def test_a_slot_that_was_in_memory_may_move_to_disk(slots: CommitSlots, tmp_path: Path) -> None:
+    worker = CommitSlots([os.dup(one) for one in slots.descriptors], tmp_path / "slots")
+    try:
+        for step, in_memory in enumerate((True, False, False)):
+            content = os.urandom(100_000 + step)
+            worker.write(0, step, [content], in_memory=in_memory)
+            assert (slots.step(0), bytes(slots.read(0))) == (step, content)
+    finally:
+        worker.close()
+
+
+class Watched(CommitSlots):
+    """Calls ``look`` before each piece that is written."""
+
+    look: Any = staticmethod(lambda slot: None)
+
+    def _write_piece(self, slot: int, mapped: Any, position: int, piece: Buffer) -> int:
+        self.look(slot)
+        return super()._write_piece(slot, mapped, position, piece)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Any:
+    made = Watched.create(tmp_path / "watched")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "disk"])
+def test_what_is_written_is_held_no_longer(in_memory: bool, watched: Watched) -> None:
+    arrays = {str(number): np.full(10_000, number) for number in range(3)}
+    kept = [weakref.ref(array) for array in arrays.values()]
+    pieces = commit_format.encode(Snapshot(1, arrays))
+    arrays.clear()
+    alive: list[int] = []
+    watched.look = lambda slot: alive.append(sum(array() is not None for array in kept))
+    watched.write(0, 1, pieces, in_memory=in_memory)
+    assert sorted(set(alive), reverse=True) == [3, 2, 1] and pieces == []
+    assert not any(array() is not None for array in kept)
+
+
+def test_a_slots_room_is_made_before_anything_is_written_to_its_memory(watched: Watched) -> None:
+    """Or the lack of it would be SIGBUS, in the middle of a training."""
+    rooms: list[int] = []
+    watched.look = lambda slot: rooms.append(512 * os.fstat(watched.descriptors[slot]).st_blocks)
+    watched.write(0, 1, [bytes(3_000_000), bytes(4_000_000)])
+    assert min(rooms) >= 7_000_000
+
+
+FULL = """
+import os, sys
+from hopsml.cluster.commit_slots import CommitSlots
+opened = [os.open(f"{sys.argv[1]}/{number}", os.O_RDWR | os.O_CREAT) for number in range(4)]
+os.ftruncate(opened[3], 4096)
+slots = CommitSlots(opened)
+slots.write(0, 1, [b"x" * 3_000_000])
+try:
+    slots.write(1, 2, [b"x" * 8_000_000])
+except OSError as error:
+    print(error.errno, slots.step(0), slots.step(1), set(slots.read(0)) == {ord("x")})
+slots.write(1, 3, [b"y" * 3_000_000])
+print(slots.step(1))
+"""
+
+
+def test_memory_that_is_full_is_an_error_and_no_commit(tmp_path: Path) -> None:
+    """On a tmpfs of its own, which is as small as a machine's memory is otherwise large."""
+    mount = f"mount -t tmpfs -o size=8m none {tmp_path} && exec {sys.executable} -c '{FULL}' {tmp_path}"
+    done = subprocess.run(["unshare", "-Urm", "sh", "-c", mount], capture_output=True, text=True)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no name space of its own on this machine: {done.stderr.strip()}")
+    assert done.stdout.split("\n")[:2] == ["28 1 None True", "3"], done.stderr
+
+
+def test_a_slot_that_cannot_be_mapped_is_written_all_the_same(slots: CommitSlots) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    content = os.urandom(9_000_000)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 4_000_000, hard))
+    try:
+        slots.write(0, 5, [content])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert (slots.step(0), bytes(slots.read(0))) == (5, content)
+
+
+KILLED = """
+import sys
+from tests.training.test_commits import Watched
+
+def look(slot):
+    if slot == 1 and slots.step(0) == 4 and (seen.append(slot) or len(seen)) == 3:
+        print("half", flush=True)
+        sys.stdin.read()
+
+seen = []
+slots = Watched([int(one) for one in sys.argv[1:]])
+slots.look = look
+slots.write(0, 3, [b"old"])
+slots.write(1, 2, [b"older", bytes(3_000_000)])
+slots.write(0, 4, [b"whole"])
+slots.write(1, 5, [b"torn", bytes(3_000_000), bytes(3_000_000)])
+"""
+
+
+def test_a_commit_in_whose_middle_the_worker_is_killed_is_not_there(slots: CommitSlots) -> None:
+    command = [sys.executable, "-c", KILLED, *map(str, slots.descriptors)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, pass_fds=slots.descriptors, **pipes) as worker:
+        assert worker.stdout is not None and worker.stdout.readline() == b"half\n"
+        worker.kill()
+    assert slots.step(1) is None
+    assert (slots.step(0), bytes(slots.read(0))) == (4, b"whole")
 
 
 def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
@@ -226,6 +353,54 @@ def test_outside_of_a_run_it_is_a_plain_loop() -> None:
     state = hopsml.elastic.State(total=0)
     count(state, hopsml.elastic.Sampler(10, 3))
     assert state.total == 4 and state.commit() is False
+
+
+def test_what_is_written_at_once_is_there_when_the_call_ends_whoever_is_to_hear_of_it(slots: CommitSlots) -> None:
+    heard = threading.Event()
+    array = np.arange(100_000)
+    kept, content = weakref.ref(array), array.tobytes()
+    writer = commit_writer.CommitWriter(CommitPort(slots, -1, lambda *what: heard.wait()))
+    writer.write(Snapshot(7, {"a": array}), at_once=True)
+    del array
+    assert kept() is None and slots.step(0) == 7
+    assert commit_format.decode(slots.read(0)).arrays["a"].tobytes() == content
+    assert writer.is_busy  # the agent, which may stand still, has not been told
+    heard.set()
+    writer.wait()
+
+
+def test_what_goes_wrong_at_once_is_raised_by_that_call(slots: CommitSlots) -> None:
+    writer = commit_writer.CommitWriter(CommitPort(slots, -1, lambda *what: None))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        with pytest.raises(OSError):
+            writer.write(Snapshot(7, {"a": np.zeros(1_000_000)}), at_once=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert slots.step(0) is None and not writer.is_busy
+
+
+def test_both_ways_of_writing_are_tried_in_a_training(worker: Any, slots: CommitSlots) -> None:
+    announced = worker()
+    state, ways = hopsml.elastic.State(total=0, table=np.zeros(100_000)), []
+    for _ in state.resume(hopsml.elastic.Sampler(20, 2)):
+        state.table[:] = state.total = state.batches
+        ways.append(state._pace.at_once)
+        state.commit(every=1)
+        at_once = state._writer.written == state.batches
+        assert at_once or not ways[-1]
+        state.table[:] = -1  # what comes behind a commit is not in it
+        state._writer.wait()
+        kind, step, slot, _ = announced[-1]
+        found = commit_format.decode(slots.read(slot))
+        assert (kind, step, commit_format.unpickle(found.values["total"])) == (
+            "committed",
+            state.batches,
+            state.batches,
+        )
+        assert set(commit_format.unpickle(found.values["table"])) == {state.batches}
+    assert ways[:8] == [False, False, True, True, True, False, False, False]
 
 
 def test_a_value_that_cannot_be_pickled_is_named(worker: Any) -> None:

@@ -12,14 +12,15 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["keras 3", "tf_keras"])
-def test_a_successor_makes_the_same_steps(legacy: bool, tmp_path: Path) -> None:
+def test_a_successor_makes_the_same_steps_and_no_update_gets_into_a_commit(legacy: bool, tmp_path: Path) -> None:
     env = {"TF_USE_LEGACY_KERAS": "1"} if legacy else {}
-    (found,) = run_group("elastic_values:round_trips", tmp_path, workers=1, env=env, slots=str(tmp_path / "slots"))
-    found.pop("sent")
-    assert len(found) == (8 if legacy else 10)
-    for name, (gone_on, successor) in found.items():
+    (found,) = run_group("elastic_values:kept", tmp_path, workers=1, env=env, slots=str(tmp_path / "slots"))
+    assert len(found["steps"]) == (8 if legacy else 10)
+    for name, (gone_on, successor) in found["steps"].items():
         assert successor == pytest.approx(gone_on, rel=1e-5), name
         assert gone_on[0] != gone_on[1], name
+    nothing_in_eight_commits: list[list[str]] = [[]] * 8
+    assert found["torn"] == dict.fromkeys(("model", "variables", "large"), nothing_in_eight_commits)
 
 
 def test_what_cannot_be_committed_is_refused_with_a_remedy(tmp_path: Path) -> None:

@@ -12,10 +12,17 @@ import hopsml
 from hopsml.cluster.commit_slots import CommitSlots
 from hopsml.cluster.context import CommitPort, current, set_current
 from hopsml.errors import ArgumentError
+from hopsml.training import commit_format
+from hopsml.training.tensorflow import state_variables
 
 Made = tuple[
     dict[str, Any], Callable[[], float]
 ]  # a State's values, and a step that gives a number which depends on them
+
+
+def kept(slots: str) -> dict[str, Any]:
+    """Both of what follows, in one process."""
+    return {"steps": round_trips(slots), "torn": torn(slots)}
 
 
 def round_trips(slots: str) -> dict[str, list[list[float]]]:
@@ -38,6 +45,59 @@ def _round_trip(make: Callable[[], Made], folder: Path) -> list[list[float]]:
     step()  # it is elsewhere before it goes on from the commit
     list(successor.resume(hopsml.elastic.Sampler(1, 1)))
     return [gone_on, [step(), step()]]
+
+
+def torn(slots: str) -> dict[str, list[list[str]]]:
+    """For some kinds: of each commit the keys whose content in the slot is not what it was when it was committed.
+
+    Updates come right behind the commits, which are large enough to be written still, in one way and in the other.
+    """
+    kinds = {"model": lambda: _model(_sequential), "variables": _variables, "large": _large}
+    return {name: _torn(make, Path(slots, f"torn {name}")) for name, make in kinds.items()}
+
+
+def _torn(make: Callable[[], Made], folder: Path) -> list[list[str]]:
+    import numpy as np
+
+    slots, announced = CommitSlots.create(folder), []
+    _join(CommitPort(slots, -1, lambda *what: announced.append(what)))
+    values, step = make()
+    step()
+    state, found = hopsml.elastic.State(**values), []
+    for commit in range(8):
+        variables = state_variables.collect(state._trackables())
+        expected = {key: np.array(variable.numpy()) for key, variable in variables.items()}
+        state._batches = commit + 1
+        state.commit(every=1)
+        step()
+        step()
+        state._writer.wait()
+        written = commit_format.decode(slots.read(announced[-1][2]))
+        assert written.step == commit + 1 and written.arrays.keys() == expected.keys()
+        found.append([key for key, array in written.arrays.items() if array.tobytes() != expected[key].tobytes()])
+    slots.close()
+    return found
+
+
+def _large() -> Made:
+    """Variables that are written to as a whole, by rows, and by a compiled function."""
+    import tensorflow as tf
+
+    whole, rows, compiled = (tf.Variable(tf.random.normal([2_000_000, 4])) for _ in range(3))
+    added = tf.ones_like(whole)
+    slices = tf.IndexedSlices(tf.ones([1000, 4]), tf.range(0, 2_000_000, 2000))
+
+    @tf.function(jit_compile=True)  # type: ignore[untyped-decorator]
+    def add() -> None:
+        compiled.assign_add(added)
+
+    def step() -> float:
+        rows.scatter_add(slices)
+        whole.assign_sub(added)
+        add()
+        return 0.0
+
+    return {"variables": [whole, rows, compiled]}, step
 
 
 def _join(port: CommitPort) -> None:

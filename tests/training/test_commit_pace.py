@@ -1,0 +1,93 @@
+"""Which way of writing a commit is taken, by what each has cost; pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsml.training.commit_pace import Pace
+
+pytestmark = pytest.mark.fast
+BATCH_S, AT_ONCE_S, CALL_S, WRITING_S = 0.1, 0.015, 0.001, 0.06
+
+
+def train(
+    pace: Pace,
+    commits: int,
+    longer_s: float,
+    *,
+    writing_s: float = WRITING_S,
+    every: int = 4,
+    at_once_s: float = AT_ONCE_S,
+) -> list[bool]:
+    """How each commit was written, where one that is written behind makes the next batch so much longer."""
+    ways = []
+    for _ in range(commits):
+        ways.append(pace.at_once)
+        pace.committed(ways[-1], at_once_s if ways[-1] else CALL_S)
+        for batch in range(every):
+            pace.batch(BATCH_S + (0.0 if ways[-1] or batch else longer_s), writing_s)
+    return ways
+
+
+def test_both_ways_are_tried_once_the_memory_is_made() -> None:
+    assert train(Pace(), 8, 0.03) == [False, False, True, True, True, False, False, False]
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize(("longer_s", "expected"), [(0.027, True), (0.004, False), (0.0, False)])
+def test_the_cheaper_way_is_taken(longer_s: float, expected: bool, every: int) -> None:
+    pace = Pace()
+    assert set(train(pace, 30, longer_s, every=every)[8:]) == {expected}
+    assert pace.cost_s == pytest.approx(AT_ONCE_S if expected else CALL_S + longer_s)
+
+
+def test_the_other_way_is_looked_at_again_and_taken_when_it_has_become_the_cheaper_one() -> None:
+    pace = Pace()
+    train(pace, 8, 0.027)
+    ways = train(pace, 200, 0.0)
+    assert ways[:24] == [True] * 24 and ways[24] is False  # the thirty-second commit after eight
+    assert ways.count(False) > 100 and ways[-1] is False
+
+
+def test_a_pause_of_the_training_costs_no_more_than_the_writing_took() -> None:
+    """A validation, a trace of the graph, a late batch: nothing of it is the commit's."""
+    pace = Pace()
+    train(pace, 8, 60.0)
+    assert pace.cost_s == AT_ONCE_S
+    pace = Pace()
+    train(pace, 8, 60.0, at_once_s=1.0)
+    assert pace.cost_s == pytest.approx(CALL_S + WRITING_S)
+
+
+def test_batches_that_happen_to_be_short_do_not_make_a_commit_cheaper_than_its_call() -> None:
+    pace = Pace()
+    train(pace, 8, -0.05)
+    assert pace.cost_s == CALL_S
+
+
+def test_all_batches_count_until_the_commit_is_written() -> None:
+    pace = Pace()
+    train(pace, 5, 0.0)
+    for _ in range(3):
+        assert pace.at_once is False
+        pace.committed(False, CALL_S)
+        for writing_s in (None, None, WRITING_S):
+            pace.batch(BATCH_S + 0.004, writing_s)
+        pace.batch(BATCH_S, WRITING_S)
+    assert pace.cost_s == pytest.approx(CALL_S + 3 * 0.004)
+
+
+def test_a_commit_that_the_next_one_overtakes_counts_with_what_is_known_of_it() -> None:
+    pace = Pace()
+    train(pace, 5, 0.0)
+    for _ in range(3):
+        pace.committed(False, 0.04)
+        pace.batch(BATCH_S + 0.02, None)
+    pace.committed(False, 0.04)
+    assert pace.at_once is True and pace.cost_s == AT_ONCE_S
+
+
+def test_nothing_is_known_before_the_first_commit() -> None:
+    pace = Pace()
+    pace.batch(BATCH_S, 0.0)
+    assert pace.cost_s == 0.0 and pace.at_once is False
