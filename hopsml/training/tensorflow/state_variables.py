@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,22 +39,27 @@ def _is_object(value: Any) -> bool:
 
 def _is_keras3(value: Any) -> bool:
     """Whether it is an object of Keras 3 with variables; not all of them are trackable for TensorFlow."""
-    if not any(kind.__module__.startswith("keras.") for kind in type(value).__mro__):
+    if not _comes_of_keras3(type(value)):
         return False
     return sys.modules["keras"].config.backend() == "tensorflow" and (
         hasattr(value, "variables") or _is_seed_generator(value)
     )
 
 
+@functools.cache  # classes are few, and each commit asks thousands of times
+def _comes_of_keras3(cls: type) -> bool:
+    return any(kind.__module__.startswith("keras.") for kind in cls.__mro__)
+
+
 def _is_seed_generator(value: Any) -> bool:
     return any(kind.__name__ == "SeedGenerator" for kind in type(value).__mro__)
 
 
-def _is_metric(value: Any) -> bool:
+@functools.cache
+def _is_metric(cls: type) -> bool:
     """Of Keras 3 or of tf_keras."""
     return any(
-        kind.__name__ == "Metric" and kind.__module__.startswith(("keras.", "tf_keras."))
-        for kind in type(value).__mro__
+        kind.__name__ == "Metric" and kind.__module__.startswith(("keras.", "tf_keras.")) for kind in cls.__mro__
     )
 
 
@@ -119,7 +125,7 @@ def _below(name: str, root: Any) -> dict[str, Any]:
         if variable is not None:
             found[path] = variable
         else:
-            queue.extend((f"{path}/{child}", below) for child, below in _children(node) if not _is_metric(below))
+            queue.extend((f"{path}/{child}", below) for child, below in _children(node) if not _is_metric(type(below)))
     return found
 
 
@@ -165,8 +171,12 @@ def read(variables: dict[str, Any]) -> dict[str, NDArray[Any]]:
     (copy on write), so what is returned does not change.
     """
     import numpy as np
+    import tensorflow as tf
 
-    return {key: np.asarray(_components(variable)[0].read_value()) for key, variable in variables.items()}
+    def value(variable: Any) -> Any:  # as read_value() does, in a third of its time: a model has hundreds
+        return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+    return {key: np.asarray(value(_components(variable)[0])) for key, variable in variables.items()}
 
 
 def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
