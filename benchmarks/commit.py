@@ -98,7 +98,7 @@ def _note(size: int, values: dict[str, list[float]]) -> str:
     behind, without = spread_of(values["steps"]).median, spread_of(values["steps without"]).median
     call, complete = spread_of(values["call"]).median, spread_of(values["complete"]).median
     return (
-        f"commit of {size} MB: the call takes {call:.1f} ms, within which it is written or only begun, as was cheaper; it is "
-        f"complete, and an update behind it done, after {complete:.1f} ms; all updates until then take {behind:.1f} ms instead "
-        f"of {without:.1f}; hold is the call and that difference, commit by commit"
+        f"commit of {size} MB: the call takes {call:.1f} ms, in which it is written or only begun; it "
+        f"is complete, and an update behind it done, after {complete:.1f} ms; all updates until then take {behind:.1f} ms "
+        f"instead of {without:.1f}; hold is the call and that difference, commit by commit"
     )

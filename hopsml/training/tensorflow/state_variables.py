@@ -39,7 +39,7 @@ def _is_object(value: Any) -> bool:
 
 def _is_keras3(value: Any) -> bool:
     """Whether it is an object of Keras 3 with variables; not all of them are trackable for TensorFlow."""
-    if not _comes_of_keras3(type(value)):
+    if not _comes_of_keras3(type(value).__mro__):
         return False
     return sys.modules["keras"].config.backend() == "tensorflow" and (
         hasattr(value, "variables") or _is_seed_generator(value)
@@ -47,8 +47,8 @@ def _is_keras3(value: Any) -> bool:
 
 
 @functools.cache  # classes are few, and each commit asks thousands of times
-def _comes_of_keras3(cls: type) -> bool:
-    return any(kind.__module__.startswith("keras.") for kind in cls.__mro__)
+def _comes_of_keras3(bases: tuple[type, ...]) -> bool:
+    return any(kind.__module__.startswith("keras.") for kind in bases)
 
 
 def _is_seed_generator(value: Any) -> bool:
@@ -56,11 +56,9 @@ def _is_seed_generator(value: Any) -> bool:
 
 
 @functools.cache
-def _is_metric(cls: type) -> bool:
+def _is_metric(bases: tuple[type, ...]) -> bool:
     """Of Keras 3 or of tf_keras."""
-    return any(
-        kind.__name__ == "Metric" and kind.__module__.startswith(("keras.", "tf_keras.")) for kind in cls.__mro__
-    )
+    return any(kind.__name__ == "Metric" and kind.__module__.startswith(("keras.", "tf_keras.")) for kind in bases)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -125,7 +123,8 @@ def _below(name: str, root: Any) -> dict[str, Any]:
         if variable is not None:
             found[path] = variable
         else:
-            queue.extend((f"{path}/{child}", below) for child, below in _children(node) if not _is_metric(type(below)))
+            below = (child for child in _children(node) if not _is_metric(type(child[1]).__mro__))
+            queue.extend((f"{path}/{key}", child) for key, child in below)
     return found
 
 
