@@ -53,7 +53,7 @@ class Pace:
         self._commits += 1
         if not at_once:
             self._call_s, self._longer_s = call_s, 0.0
-        elif self._commits > _SETTLING:
+        else:
             self._costs[True].append(call_s)
 
     def batch(self, seconds: float, writing_s: float | None) -> None:
