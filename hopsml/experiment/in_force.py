@@ -15,18 +15,21 @@ def of(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
     """What to record, from what each worker that trains has seen.
 
     ``formed``: whether there was a group; where there was, ``by`` what, and of the gradients that were reduced in a step how
-    many there were, in how many collectives, by which path. Where there was none, ``trained_alone``: how many workers gave
-    gradients to a TensorFlow optimizer (either Keras, or TensorFlow 1) all the same. Of other frameworks, and of updates by
-    hand, nothing is known.
+    many there were, in how many collectives, by which path. Where there was no group, or none were reduced in it,
+    ``trained_alone``: how many workers gave gradients to a TensorFlow optimizer (either Keras, or TensorFlow 1) all the
+    same. Of other frameworks, and of updates by hand, nothing is known.
     """
+    trained = sum("trained" in one for one in seen)
     together = [one for one in seen if one.get("group")]
     if len(seen) < 2 or not together:
-        return {"workers": len(seen), "formed": False, "trained_alone": sum("trained" in one for one in seen)}
+        return {"workers": len(seen), "formed": False, "trained_alone": trained}
     chief = together[0]
     found = {"workers": len(seen), "formed": True, "by": chief["group"], "size": chief["size"]}
     if "gradients" in chief:
         scope = chief["merge_scope"] or "all"
         found |= {"merge_scope": scope, **{name: chief[name] for name in ("path", "gradients", "collectives")}}
+    elif trained:
+        found["trained_alone"] = trained
     return found
 
 
@@ -37,12 +40,17 @@ def warning(facts: Mapping[str, Any]) -> str:
     another way (``hopsml.elastic``, torch, JAX), or have nothing to merge. One worker that trains beside others that do not
     is what was meant, as with parameter servers.
     """
-    if facts["formed"] or facts["trained_alone"] < 2:
+    if facts.get("trained_alone", 0) < 2:
         return ""
+    alone = f"{facts['trained_alone']} workers trained separately"
+    if facts["formed"]:
+        return (
+            f"{alone}: a group was formed, but no gradients were merged in it, and the result is that of rank 0 alone; build "
+            "the model and its optimizer inside strategy.scope(), where a loop of your own calls strategy.run() as well"
+        )
     return (
-        f"{facts['trained_alone']} workers trained separately: no TensorFlow group was formed, so no gradients were merged, "
-        "and the result is that of rank 0 alone; call hopsml.tensorflow.strategy() first in the training function, and "
-        "build the model in its scope"
+        f"{alone}: no TensorFlow group was formed, so no gradients were merged, and the result is that of rank 0 alone; call "
+        "hopsml.tensorflow.strategy() first in the training function, and build the model in its scope"
     )
 
 

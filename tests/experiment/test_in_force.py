@@ -26,7 +26,9 @@ REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "p
         ([{}, {}], "none: no TensorFlow group was formed", False),
         ([ALONE, {}], "none: no TensorFlow group was formed", False),
         ([ALONE, ALONE], "none: no TensorFlow group was formed", True),
-        ([{**ALONE, **TOGETHER}] * 2, "a group of 2 by tensorflow, in which no gradients were reduced", False),
+        ([{**ALONE, **TOGETHER}] * 2, "a group of 2 by tensorflow, in which no gradients were reduced", True),
+        ([{**ALONE, **TOGETHER}, TOGETHER], "a group of 2 by tensorflow, in which no gradients were reduced", False),
+        ([{**ALONE, **REDUCED}] * 2, "merge scope 32", False),
         ([TOGETHER, TOGETHER], "a group of 2 by tensorflow, in which no gradients were reduced", False),
         (
             [REDUCED] * 2,
@@ -80,6 +82,24 @@ def test_workers_that_never_formed_a_group_are_told_first(store: Path) -> None:
     assert any("2 workers trained separately" in note for note in run.state.notes)
     assert read_json(run, "status.json")["in_force"] == {"workers": 2, "formed": False, "trained_alone": 2}
     assert "one collective" not in result.summary()
+
+
+@pytest.mark.tensorflow
+def test_a_model_outside_the_scope_is_named(store: Path) -> None:
+    def train() -> None:
+        import keras
+        import numpy as np
+
+        import hopsml.tensorflow
+
+        hopsml.tensorflow.strategy()
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(np.zeros((4, 1)), np.zeros(4), verbose=0)
+
+    run = submit(train)
+    run.result(WAIT_S)
+    assert any("build the model and its optimizer inside strategy.scope()" in note for note in run.state.notes)
 
 
 @pytest.mark.variant
