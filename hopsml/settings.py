@@ -182,6 +182,8 @@ def project_url(project: str | None = None) -> str:
     if own.startswith("hdfs:///") and default_fs():
         own = f"{default_fs()}{own[len('hdfs://') :]}"  # the NameNode's name stands in every path that is told
     if own:
+        if "://" not in own:
+            own = f"file://{Path(own).absolute()}"  # workers run in folders of their own
         return own if name == project_name() else f"{own.rpartition('/')[0]}/{name}"
     base = default_fs()
     if base and base.partition(":")[0] in ("hdfs", "viewfs"):

@@ -45,12 +45,12 @@ def warning(facts: Mapping[str, Any]) -> str:
     alone = f"{facts['trained_alone']} workers trained separately"
     if facts["formed"]:
         return (
-            f"{alone}: a group was formed, but no gradients were merged in it, and the result is that of rank 0 alone; build "
-            "the model and its optimizer inside strategy.scope(), where a loop of your own calls strategy.run() as well"
+            f"{alone}: a group was formed, but no gradients were merged in it, and the result is that of rank 0 alone; "
+            "build the model and its optimizer inside strategy.scope(); a loop of your own calls strategy.run() as well"
         )
     return (
-        f"{alone}: no TensorFlow group was formed, so no gradients were merged, and the result is that of rank 0 alone; call "
-        "hopsml.tensorflow.strategy() first in the training function, and build the model in its scope"
+        f"{alone}: no TensorFlow group was formed, so no gradients were merged, and the result is that of rank 0 alone; "
+        "call hopsml.tensorflow.strategy() first in the training function, and build the model in its scope"
     )
 
 

@@ -86,6 +86,11 @@ class Run:
             raise error.with_traceback(None)  # which would begin with the frames of an earlier raise
         return self._future.result()
 
+    @property
+    def future(self) -> concurrent.futures.Future[Result]:
+        """For ``concurrent.futures.wait`` and ``as_completed``, which take no other class; cancel the run, not this."""
+        return self._future
+
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error that ended the run, None after success."""
         return self._future.exception(timeout)

@@ -319,8 +319,8 @@ def claim(
     _open_the_way(system, project_url, mode)
     while True:
         run = RunDir(urls.join(experiments, f"{app_id}_{number}"), timeout_s)
+        system.make_dirs(run.url, mode)
         try:
-            system.make_dirs(run.url, mode)
             system.write_bytes(run.run_json, to_json(record or {"run_id": run.run_id}), overwrite=False)
             return run
         except PathExists:
@@ -329,9 +329,13 @@ def claim(
 
 def _is_there(system: FileSystem, url: str) -> bool:
     try:
-        system.status(url)
+        found = system.status(url)
     except PathNotFound:
         return False
+    if not found.is_dir:
+        raise PathExists(
+            f"the project {url} is a file; HOPSML_PROJECT_URL must name a folder, or one that can be made", url
+        )
     return True
 
 

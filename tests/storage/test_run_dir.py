@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, claim, next_run_id, step_name, step_of
 
@@ -145,3 +145,12 @@ print([next_run_id({str(tmp_path)!r}, "app") for _ in range(25)])
     answers = [claimer.communicate(timeout=30)[0] for claimer in claimers]
     ids = [name for answer in answers for name in json.loads(answer.replace("'", '"'))]
     assert sorted(ids) == sorted(f"app_{number}" for number in range(1, 51))
+
+
+def test_a_file_where_the_project_or_its_runs_should_be_is_an_error_and_no_search_without_end(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(PathExists, match="is a file; HOPSML_PROJECT_URL must name a folder"):
+        claim(f"file://{tmp_path}/file", "app_1")
+    (tmp_path / "Experiments").write_text("x")
+    with pytest.raises(StorageError, match="Experiments"):
+        claim(f"file://{tmp_path}", "app_1")

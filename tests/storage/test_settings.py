@@ -84,6 +84,16 @@ def test_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.project_url("other") == "s3://bucket/p/other"
 
 
+def test_a_project_by_a_path_is_that_of_the_folder_the_driver_was_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOPSML_PROJECT_URL", "runs/mine/")
+    assert settings.project_url() == f"file://{tmp_path}/runs/mine"
+    monkeypatch.setenv("HOPSML_PROJECT_URL", "/data/mine")
+    assert settings.project_url() == "file:///data/mine"
+
+
 def test_without_a_name_the_login_user_is_the_project() -> None:
     assert settings.project_name() == settings.user_name()
     assert settings.user_name() == os.environ.get("LOGNAME", os.environ.get("USER", settings.user_name()))

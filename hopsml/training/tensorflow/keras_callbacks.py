@@ -3,7 +3,9 @@
 All workers run the same callbacks with the same paths, and would write the same files at once. Every worker
 still runs them (reading a metric or saving may need all of them), but only the chief's files go where the
 user asked; the other workers write to a private folder that goes away with the process. tf_keras does this
-itself. TensorBoard's event files are kept from every worker, those of the others in ``rank-<n>`` below the chief's.
+itself. Where a path lies in the folder that the worker runs in, which is its own, links to those files stand
+there after the training, so that code which loads one again runs on all of them. TensorBoard's event files
+are kept from every worker, those of the others in ``rank-<n>`` below the chief's.
 
 ``BackupAndRestore`` also reads: before training, the chief's backup is sent to the other workers, so that all
 of them resume at the same epoch with the same weights, whether they see the chief's disk or not.
@@ -37,6 +39,8 @@ def install() -> None:
     _write_privately(CSVLogger, "filename")
     _write_privately(BackupAndRestore, "backup_dir")
     _share_backup(BackupAndRestore)
+    _link_after_training(ModelCheckpoint)
+    _link_after_training(CSVLogger)
 
 
 def private_folder() -> Path:
@@ -62,10 +66,41 @@ def _write_privately(callback_class: Any, attribute: str, keep: bool = False) ->
             if keep and context is not None:
                 _move(self, asked, f"{asked}/rank-{context.rank}")
             else:
-                _move(self, asked, str(private_folder() / os.path.basename(os.path.normpath(asked))))
+                _move(self, asked, str(private_folder() / (_in_own_folder(asked) or os.path.basename(asked))))
         original(self, model)
 
     callback_class.set_model = set_model
+
+
+def _in_own_folder(path: str) -> Path | None:
+    """Where it is below the folder that the worker runs in; None for what lies elsewhere."""
+    context = current()
+    if context is None or "://" in path:
+        return None
+    absolute = Path(os.path.abspath(path))
+    return absolute.relative_to(context.work_dir) if absolute.is_relative_to(context.work_dir) else None
+
+
+def _link_after_training(callback_class: Any) -> None:
+    original = callback_class.on_train_end
+
+    def on_train_end(self: Any, logs: Any = None) -> None:
+        original(self, logs)
+        context = current()
+        if context is not None and getattr(self, "_hopsml_private", False):
+            _link_below(private_folder(), context.work_dir)
+
+    callback_class.on_train_end = on_train_end
+
+
+def _link_below(source: Path, folder: Path) -> None:
+    """Links in ``folder`` to the files below ``source``, by the same names; what stands there already stays."""
+    for parent, _, names in os.walk(source):
+        place = folder / os.path.relpath(parent, source)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            if not os.path.lexists(place / name):
+                (place / name).symlink_to(Path(parent, name))
 
 
 def _move(callback: Any, asked: str, target: str) -> None:

@@ -239,6 +239,7 @@ def callbacks(epochs: int) -> dict[str, Any]:
 
     strategy = hopsml.tensorflow.strategy()
     shared = Path(current().run_url) / "shared"  # type: ignore[union-attr]
+    own = str(current().work_dir / "own" / "{epoch}.weights.h5")  # type: ignore[union-attr]
     model = _model(strategy)
     seen: list[int] = []
     model.fit(
@@ -248,6 +249,7 @@ def callbacks(epochs: int) -> dict[str, Any]:
         callbacks=[
             keras.callbacks.BackupAndRestore(str(shared / "backup"), delete_checkpoint=False),
             keras.callbacks.ModelCheckpoint(str(shared / "best-{epoch}.keras")),
+            keras.callbacks.ModelCheckpoint(own, save_weights_only=True),
             keras.callbacks.TensorBoard(str(shared / "board")),
             keras.callbacks.CSVLogger(str(shared / "log.csv")),
             keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append(epoch)),
@@ -255,4 +257,5 @@ def callbacks(epochs: int) -> dict[str, Any]:
     )
     if current().is_chief:  # type: ignore[union-attr]
         model.save(shared / "model.keras")
+    model.load_weights(own.format(epoch=epochs))  # in the worker's folder: on each rank
     return {"epochs": seen, "weights": digest(model.get_weights()), "pid": os.getpid()}
