@@ -76,8 +76,8 @@ def continue_search(
 ) -> SearchResult:
     """Go on with a search, in this session or in a new one, in its own run directory; wait for its end.
 
-    What was told stands; trials that were under way when a driver died begin again, from their newest checkpoint where
-    they have one. Of two that go on with the same search at once one is refused.
+    What was told stands; trials that were under way when the search was cancelled, or its driver died, begin again, from
+    their newest checkpoint where they have one. Of two that go on with the same search at once one is refused.
 
     Args:
         run: its URL, path, id, handle or result.

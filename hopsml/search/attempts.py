@@ -25,6 +25,11 @@ class Attempts:
         self.places = places
         self.closing: Closing | None = None
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has ended the search: what is under way then is not over."""
+        return self.closing is not None and self.closing.reason == "cancelled"
+
     def _trial_of(self, event: Began | Reported | Ended) -> Trial | None:
         trial = self.ledger.placed.get(event.number)
         return trial if trial is not None and trial.attempt == event.attempt else None
@@ -37,7 +42,8 @@ class Attempts:
     def _has_begun(self, trial: Trial, now: float) -> list[Action]:
         self.places.began(trial, now)
         self.teller.begin(trial, trial.attempt)
-        return self.ask_to_end(trial, now) if self.closing is not None and trial.asked != "stop" else []
+        told = trial.asked in ("stop", "cancel")
+        return self.ask_to_end(trial, now) if self.closing is not None and not told else []
 
     def _must_have_begun(self, trial: Trial, now: float) -> list[Action]:
         """It speaks, so it runs, although the news of its begin did not come; when it began is not known."""
@@ -83,6 +89,8 @@ class Attempts:
         elif trial.asked == "pause":
             self.teller.rest(trial, seconds)
             self._line_up(trial)
+        elif trial.asked == "cancel":
+            self.break_off(trial, seconds)
         else:
             actions.append(self._stopped(trial, event, seconds))
         return [action for action in actions if not isinstance(action, EndTrial)]
@@ -105,6 +113,9 @@ class Attempts:
 
     def _failed(self, trial: Trial, event: Ended, seconds: float) -> list[Action]:
         error = event.error or f"the trial {event.how}"
+        if self.cancelled and trial.asked != "stop":
+            self.break_off(trial, seconds)
+            return []
         if trial.asked == "stop":
             return [self.teller.end(trial, End.STOPPED, trial.value, error=error, seconds=seconds)]
         if trial.tries >= self.spec.retries:
@@ -124,19 +135,29 @@ class Attempts:
         """The place is gone under a trial: that is no failure of the trial's, unless it happens time and again."""
         if trial.asked == "stop":
             return [self.teller.end(trial, End.STOPPED, trial.value, error=reason, seconds=seconds)]
-        if trial.lost >= LOST_AT_MOST:
-            text = f"lost its slot {trial.lost + 1} times, the last time: {reason}"
-            return [self.teller.end(trial, End.FAILED, None, error=text, seconds=seconds, fault=True)]
+        if trial.asked == "cancel":
+            self.break_off(trial, seconds)
+            return []
         trial.avoid = None
         self.teller.again(trial, "lost", reason, seconds)
+        if trial.lost > LOST_AT_MOST:
+            text = f"lost its slot {trial.lost} times, the last time: {reason}"
+            return [self.teller.end(trial, End.FAILED, None, error=text, fault=True)]
         if trial.phase is Phase.READY:
             self.supply.ready.put(trial, first=True)
         return []
+
+    def break_off(self, trial: Trial, seconds: float) -> None:
+        """The search was cancelled under a running trial: it has no result, and begins again when the search goes on."""
+        self.teller.again(trial, "lost", "the search was cancelled", seconds)
 
     def ask_to_end(self, trial: Trial, now: float) -> list[Action]:
         """The search ends: what has not begun shall not, what runs gets the patience that is left."""
         assert self.closing is not None
         if trial.phase is Phase.PLACED and isinstance(self.places, Lanes):
             return [] if trial.asked == "withdraw" else [self.places.withdraw(trial)]
-        trial.asked, trial.exploit, trial.wanted = "stop", None, False
+        if self.cancelled:
+            trial.asked = trial.asked or "cancel"  # what the stopper has said of it stands
+        else:
+            trial.asked, trial.exploit, trial.wanted = "stop", None, False
         return [EndTrial(trial.number, trial.attempt, "stop", self.closing.patience(now))]

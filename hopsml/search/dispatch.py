@@ -80,6 +80,11 @@ class Dispatch:
         """How the search ends, once it does."""
         return self.attempts.closing
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all trials are over, and there are to be no more."""
+        return self.teller.left == 0 and self.ledger.over == len(self.ledger)
+
     # ---------------------------------------------------------------------------------------- from outside
 
     def begin(self, now: float) -> list[Action]:
@@ -208,7 +213,9 @@ class Dispatch:
         actions: list[Action] = []
         for trial in list(self.ledger.placed.values()):
             self.places.over(trial, None)
-            if trial.phase is Phase.RUNNING:
+            if trial.phase is Phase.RUNNING and self.attempts.cancelled and trial.asked != "stop":
+                self.attempts.break_off(trial, now - trial.since)
+            elif trial.phase is Phase.RUNNING:
                 error = "it was asked to end, and had not ended when the search did"
                 actions.append(self.teller.end(trial, End.STOPPED, trial.value, error=error, seconds=now - trial.since))
             else:
@@ -282,14 +289,17 @@ class Dispatch:
         return [self.teller.end(trial, End.STOPPED, trial.value) for trial in paused]
 
     def _wind_up(self) -> list[Action]:
-        """Tell of all trials that have begun; what has not is left for a session that continues the search."""
+        """Tell of all trials that have begun; what has not is left for a session that continues the search.
+
+        Where the search was cancelled, all that is not over is left for that.
+        """
         assert self.closing is not None
-        actions = self._give_up_paused()
         waiting = self.supply.ready.drain()
         if isinstance(self.places, Groups):
             waiting += self.places.leave_line()
+        actions = [] if self.attempts.cancelled else self._give_up_paused()
         for trial in waiting:
-            if trial.begun:
+            if trial.begun and not self.attempts.cancelled:
                 end = End.FAILED if trial.tries and trial.value is None else End.STOPPED
                 actions.append(self.teller.end(trial, end, trial.value, error=trial.error))
         reason, text = self.closing.reason, self.closing.text

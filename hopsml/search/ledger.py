@@ -35,7 +35,7 @@ class Trial:
     lost: int = 0  # how often its slot went away under it
     lane: int | None = None  # where it is, or was last
     avoid: int | None = None  # the lane that it failed on
-    asked: str = ""  # what it was told, and has not answered yet: stop | pause | withdraw
+    asked: str = ""  # what it was told, and has not answered yet: stop | pause | withdraw | cancel
     exploit: Exploit | None = None  # how it goes on after the pause
     wanted: bool = False  # to be resumed as soon as it has paused
     step: int = -1  # of the last report that counted
@@ -133,10 +133,11 @@ class Ledger:
         return sum(self.ends.values())
 
     def counts(self) -> dict[str, int]:
-        """How many trials are where: waiting, running, paused, completed, stopped, failed."""
+        """How many trials are where: waiting (sent ahead to a place that is busy, too), running, paused, and the ends."""
         ended = {end.value: count for end, count in self.ends.items()}
-        waiting = len(self.trials) - self.over - len(self.placed) - len(self.paused)
-        return {"waiting": waiting, "running": len(self.placed), "paused": len(self.paused), **ended}
+        running = sum(trial.phase is Phase.RUNNING for trial in self.placed.values())
+        waiting = len(self.trials) - self.over - running - len(self.paused)
+        return {"waiting": waiting, "running": running, "paused": len(self.paused), **ended}
 
     def rows(self) -> list[dict[str, Any]]:
         """The table of trials, one row each, in the order of their numbers."""

@@ -187,6 +187,8 @@ class Teller:
     ) -> Settled:
         """The trial is over for good: both are told, once. ``fault``: its error may be that of all trials."""
         trial.seconds += seconds
+        if end is End.FAILED and trial.number in self.ledger.placed:
+            trial.tries += 1  # the last attempt; those before it were counted by ``again``
         trial.value, trial.outputs, trial.error = value, outputs, error
         trial.asked, trial.exploit, trial.wanted = "", None, False
         self.ledger.close(trial, end)

@@ -265,10 +265,14 @@ def test_cancelled_and_continued(store: Path) -> None:
         run.result(30)
     gate.touch()
     result = experiment.continue_search(run.run_id, progress=False)
-    assert result.run_dir == run.run_dir and result.value == 0.9 and len(result.trials) == 4
+    assert result.run_dir == run.run_dir and result.value == 0.9 and result.counts["completed"] == 4
+    assert result.rows[2]["attempts"] == 2, "what ran when it was cancelled"
     assert read(folder(result) / "status.json")["state"] == "FINISHED"
-    more = experiment.continue_search(result, num_trials=3, progress=False)  # the grid has no more
-    assert more.counts["completed"] + more.counts["stopped"] == 4
+    more = submit_continued(result, progress=False)
+    assert any("nothing is left to do: all 4 trials" in note for note in more.status()["notes"])
+    assert more.result(30).counts["completed"] == 4
+    more = submit_continued(result, num_trials=3, progress=False)
+    assert more.result(30).counts["completed"] == 4, "the grid has no more"
 
 
 def test_of_several_that_go_on_with_a_search_at_once_one_does(store: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import End, Exploit, Verdict
+from hopsml.search.dispatch import Dispatch
 from hopsml.search.events import (
     Action,
     Assign,
@@ -187,7 +188,7 @@ def test_a_trial_that_waited_on_a_lane_that_is_lost_is_no_loss_of_its_own():
     bench = waiting_behind()
     bench.do(LaneLost(0, "executor killed"))
     assert (bench.trial(0).lost, bench.trial(1).lost) == (1, 0)
-    assert bench.dispatch.ledger.counts()["waiting"] == 2
+    assert bench.dispatch.ledger.counts()["waiting"] == 3, "these two, and the one that waits on the other lane"
 
 
 def test_nothing_is_sent_ahead_when_fewer_trials_are_left_than_lanes():
@@ -340,7 +341,7 @@ def test_a_failed_trial_is_tried_elsewhere_in_a_process_of_its_own():
     bench.begin(0)
     settled = bench.end(0, "died", None, error="killed by signal 9")[0]
     assert (settled.end, settled.value, settled.error) == (End.FAILED, None, "killed by signal 9")
-    assert bench.searcher.told[0].score is None and bench.trial(0).tries == 1
+    assert bench.searcher.told[0].score is None and bench.trial(0).tries == 2
 
 
 def test_elsewhere_is_another_host_where_there_is_one():
@@ -571,15 +572,58 @@ def test_cancelling_keeps_what_was_found():
     assert bench.dispatch.best()["number"] == 0
 
 
-def test_paused_and_retried_trials_are_told_when_the_search_is_cancelled():
-    bench = Bench(stopper=Scripted({(0, 1): Verdict.PAUSE}), num_trials=3)
+@pytest.mark.parametrize("how", ["stopped", "died", "lost", "silent"])
+def test_what_runs_when_the_search_is_cancelled_begins_again_when_it_goes_on(how):
+    bench = Bench(num_trials=2)
+    bench.begin(0), bench.end(0, value=0.1), bench.begin(1)
+    bench.do(Reported(1, 1, 3, 9.0, checkpoint=True))
+    facts = bench.dispatch.take_facts()
+    bench.do(CancelAsked("interrupt"))
+    assert [type(action) for action in (bench.do(Tick(), 99.0) if how == "silent" else bench.end(1, how, None))] == [
+        Conclude
+    ]
+    assert bench.dispatch.best()["number"] == 0, "the value of a step on the way is no result"
+    assert bench.dispatch.ledger.counts()["waiting"] == 1 and 1 not in bench.searcher.told
+    later = Dispatch(bench.dispatch.spec, Counting())
+    for fact in [*facts, *bench.dispatch.take_facts()]:
+        later.repeat(fact)
+    later.begin(0.0)
+    again = assigned(later.handle(LaneJoined(0), 0.0))
+    assert [(one.number, one.resume_from, one.done_step) for one in again] == [(1, 1, 3)]
+
+
+def test_what_was_told_to_stop_before_the_search_was_cancelled_is_stopped():
+    bench = Bench(stopper=Scripted({(0, 1): Verdict.STOP, (1, 1): Verdict.PAUSE}), num_trials=2)
+    bench.begin(0), bench.begin(1), bench.report(0, 1, 0.5), bench.report(1, 1, 0.5)
+    bench.do(CancelAsked("interrupt"))
+    bench.end(0, "stopped", None), bench.end(1, "died", None)
+    assert [trial.where for trial in bench.dispatch.ledger.trials] == ["stopped", "paused"]
+    assert bench.conclusion.reason == "cancelled"
+
+
+def test_paused_and_retried_trials_are_told_at_the_deadline():
+    bench = Bench(stopper=Scripted({(0, 1): Verdict.PAUSE}), num_trials=3, deadline_s=10.0)
     bench.begin(0), bench.begin(1), bench.report(0, 1, 0.5), bench.end(0, "paused", None)
     bench.begin(2)
     bench.end(1, "failed", None, error="oops")
-    bench.do(CancelAsked("interrupt"))
-    bench.end(2, "stopped", None)
+    bench.do(Tick(), 9.0)
+    bench.end(2, "stopped", None, after=0.0)
     told = {number: (outcome.end, outcome.score) for number, outcome in bench.searcher.told.items()}
     assert told == {0: (End.STOPPED, 0.5), 1: (End.FAILED, None), 2: (End.STOPPED, None)}
+
+
+def test_every_attempt_of_a_trial_that_failed_counts_as_a_failure():
+    bench = Bench(lanes=1, num_trials=1, retries=1)
+    bench.begin(0), bench.end(0, "failed", None, error="oops")
+    bench.begin(0), bench.end(0, "failed", None, error="oops")
+    assert [(row["attempts"], row["failures"]) for row in bench.dispatch.rows()] == [(2, 2)]
+
+
+def test_no_more_trials_run_than_there_are_lanes():
+    bench = waiting_behind()
+    counts = bench.dispatch.ledger.counts()
+    assert counts["running"] <= bench.dispatch.places.held < len(bench.dispatch.ledger.placed)
+    assert counts["running"] + counts["waiting"] == len(bench.dispatch.ledger.placed)
 
 
 def test_the_table_has_a_row_for_every_trial():

@@ -32,13 +32,14 @@ def play(world: World, steps: int) -> None:
 
 
 def check_end(world: World) -> None:
-    """Every trial that ever began was told once; who was not told waits for another session."""
+    """Every trial that ever began was told once; who was not told waits for another session, as all after a cancel."""
     dispatch = world.dispatch
     told = dispatch.teller.searcher.told
     assert told.keys() == dispatch.settled.keys()
     for trial in dispatch.ledger.trials:
         assert (trial.number in told) == (trial.phase is Phase.OVER)
-        assert (trial.begun > 0) == (trial.phase is Phase.OVER) or trial.phase is Phase.READY
+        waits = trial.phase is Phase.READY or (trial.phase is Phase.PAUSED and dispatch.attempts.cancelled)
+        assert (trial.begun > 0) == (trial.phase is Phase.OVER) or waits
     if dispatch.conclusion.reason == "complete":
         assert len(told) == len(dispatch.ledger.trials)
 

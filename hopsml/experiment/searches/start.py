@@ -123,6 +123,10 @@ def _begin_on(
         recorded.take_in_finished(dispatch, names, urls.join(directory.url, call.folder))
         if earlier.extra_trials:
             dispatch.teller.extend(earlier.extra_trials)
+        if dispatch.is_complete:
+            board.note(
+                f"nothing is left to do: all {len(dispatch.ledger)} trials are over; num_trials= gives the search more"
+            )
     hands = _hands(call, run, application, names, plan, spec.max_lanes)
     scribe = Scribe(writer, board.note)
     session = Session(dispatch, hands, scribe, board, names, files={})
