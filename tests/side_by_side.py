@@ -17,6 +17,7 @@ SHARED = {
     "tests/chaos/test_yarn": "HDFS and YARN",
     "tests/cluster_tests/": "a Spark application",
     "tests/airflow_tests/": "Airflow's database",
+    "tests/notebook": "ports that Jupyter picks for its kernels, and that are free until these listen",
 }
 
 

@@ -52,7 +52,7 @@ def make_database(home: Path) -> Path:
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=120,
+        timeout=240,
     )
     return home / "airflow.db"
 
@@ -104,7 +104,7 @@ class Airflow:
         path.write_text(textwrap.dedent(text))
         return str(path)
 
-    def run(self, *arguments: str, timeout_s: float = 120) -> Ended:
+    def run(self, *arguments: str, timeout_s: float = 240) -> Ended:
         """Run the program to its end."""
         with self.started(*arguments) as started:
             return started.wait(timeout_s)
@@ -141,14 +141,14 @@ class Started:
         """What it has printed so far."""
         return self.path.read_text(errors="replace")
 
-    def wait(self, timeout_s: float = 120) -> Ended:
+    def wait(self, timeout_s: float = 240) -> Ended:
         """Until its end."""
         try:
             return Ended(self.process.wait(timeout_s), self.output)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"not over after {timeout_s} s:\n{self.output[-6000:]}") from None
 
-    def wait_for(self, text: str, timeout_s: float = 90) -> None:
+    def wait_for(self, text: str, timeout_s: float = 180) -> None:
         """Until it has printed this."""
         wait_until(
             lambda: text in self.output or self.process.poll() is not None, timeout_s, lambda: self.output[-6000:]
