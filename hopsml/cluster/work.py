@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import json
 import os
+import platform
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -443,9 +445,19 @@ class Work:
         try:
             note = await asyncio.to_thread(worker_folder.keep, folder, self.tree.base / name)
         except OSError as error:
-            note = f"what was saved in the worker's folder is not kept: {error}"
+            note = self._leave_what_it_saved(folder, f"{self.tree.url(name)}: {error.strerror or error}")
         if note:
             self._note(note)
+
+    def _leave_what_it_saved(self, folder: Path, reason: str) -> str:
+        """The worker's folder outlives its agent where its files could not be kept; what is to be said of it."""
+        name = f"hopsml-left-{self.formation.run_id}-rank-{self.launch.rank}"
+        said = f"what was saved in the worker's folder could not be brought to {reason}"
+        try:
+            left = worker_folder.leave(folder, name, (Path(tempfile.gettempdir()), self.folder.parent.parent))
+        except OSError as error:
+            return f"{said}; it is lost, as it could not be left on {platform.node()} either: {error}"
+        return f"{said}; it is left in {left} on {platform.node()}: take it from there, and remove that folder"
 
     async def _store_last_commit(self) -> None:
         if self.commits is not None and self.launch.rank == 0:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 LIMIT_BYTES = 1 << 30  # of what one worker's folder holds is kept
+FOR_RECORDS = 1 << 20  # bytes that copies leave free on the disk: the run's outcome is still to be written
 PRIVATE = ("resume", "runner.pickle")  # hopsml's own
 PRIVATE_PREFIX = "hopsml-unused-"
 _NAMED = 5  # files that a note names
@@ -16,7 +20,8 @@ def keep(folder: Path, target: Path, since: float = 0.0, limit_bytes: int = LIMI
     """Bring what was saved in ``folder`` to ``target``, small files first; a note on what is left out, else "".
 
     Links where that is possible, so that nothing is copied; the files stay where they are. ``since``: only what was
-    written after this moment, in seconds since the epoch. Raises OSError where ``target`` cannot be written.
+    written after this moment, in seconds since the epoch. Raises OSError where ``target`` cannot be written, or where no
+    room would be left for the run's own records.
     """
     found = sorted(_files(folder, since), key=lambda entry: (entry[1], entry[0]))
     room, left_out = limit_bytes, []
@@ -59,7 +64,39 @@ def _bring(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another disk
+        _copy(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Whole or not at all."""
+    size, free = source.stat().st_size, shutil.disk_usage(target.parent).free
+    if free < size + FOR_RECORDS:
+        raise OSError(errno.ENOSPC, f"{size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free", str(target))
+    try:
         shutil.copyfile(source, target)
+    except OSError:  # a quota, or others have filled the disk meanwhile
+        target.unlink(missing_ok=True)
+        raise
+
+
+def leave(folder: Path, name: str, places: Iterable[Path]) -> Path:
+    """Move a folder, whose own place is about to be removed, into the first of ``places`` that takes it; where it is now.
+
+    Its name there begins with ``name``. On the folder's own disk, so that nothing is copied. Raises OSError where none does.
+    """
+    refused = OSError(errno.ENOENT, "there is no place for it", str(folder))
+    for place in places:
+        try:
+            left = tempfile.mkdtemp(prefix=f"{name}-", dir=place)
+        except OSError as error:
+            refused = error
+            continue
+        try:
+            return folder.rename(left)
+        except OSError as error:
+            refused = error
+            os.rmdir(left)
+    raise refused
 
 
 def hint(error: BaseException, folder: Path) -> str:

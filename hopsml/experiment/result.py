@@ -14,7 +14,8 @@ class Result(tuple[str, Any]):
     Attributes: ``metrics`` (dict: what the chief's function returned, with the log's path), ``value`` (exactly what it
     returned), ``logdir`` (URL of the TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``,
     ``artifacts`` (URLs of what the function saved in its working folder), ``in_force`` (what the workers were seen to do
-    together, and by which path gradients were merged).
+    together, and by which path gradients were merged), ``unrecorded`` (records that the store did not take, each with the
+    reason; usually empty).
     """
 
     metrics: dict[str, Any]  # empty for several combinations, whose pair's second element is None
@@ -31,11 +32,12 @@ class Result(tuple[str, Any]):
     merge_scope: int | str
     scoped_allocator: bool
     in_force: dict[str, Any]  # what the workers did together; the two above are what was asked for
+    unrecorded: dict[str, str]
 
     def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
         """Facts are the other attributes."""
         self = super().__new__(cls, (logdir, metrics))
-        self.logdir, self.metrics = logdir, metrics or {}
+        self.logdir, self.metrics, self.unrecorded = logdir, metrics or {}, {}
         for name, value in facts.items():
             setattr(self, name, value)
         return self

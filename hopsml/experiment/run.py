@@ -15,7 +15,7 @@ from hopsml import states, tracebacks
 from hopsml.cluster.layout import TRAINING_ROLES
 from hopsml.cluster.run_state import Change, Observer, RunState
 from hopsml.errors import ArgumentError, CoordinatorLost, RunCancelled, RunError, WorkerFailed
-from hopsml.experiment import in_force
+from hopsml.experiment import in_force, last_records
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.plain import as_json, outputs
 from hopsml.experiment.result import Result
@@ -52,11 +52,10 @@ class Run:
         self._resize, self._limits = resize, limits
         self._tell = tell
         self._failure: BaseException | None = None
+        self._end: State | None = None
         self._requests = cancel_request.Looks.at(run_dir) if heeds_requests else None
         self.on_request: Callable[[str], object] = self.cancel  # a search ends in its own way
-        self._messages = Messages(
-            self.run_id, self._asked_to_resize, lambda text: state.publish(Change("note", text=text))
-        )
+        self._messages = Messages(self.run_id, self._asked_to_resize, self._note)
         if tell is not None:
             state.observe(self._messages.on_change)
         self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
@@ -166,7 +165,7 @@ class Run:
         """State and phase, seconds since the start, and each member's host, slot, state, step and metrics."""
         return {
             "run_id": self.run_id,
-            "state": self.state.phase.state,
+            "state": self._end or self.state.phase.state,
             "phase": self.state.phase.value,
             "generation": self.state.generation,
             "seconds": round(time.time() - self.state.began, 3),
@@ -211,29 +210,42 @@ class Run:
     def _close(self) -> None:
         """After the group is gone: the run's last files, then the future."""
         self._wait()
-        error, result = self._failure or self.state.error, None
+        error, result, told = self._failure or self.state.error, None, dict[str, Any]()
         # Whatever goes wrong here must reach who waits for the result: nobody else would ever end that wait.
         if error is None:
             try:
                 result = self._result()
+                told = as_json(result.metrics)
                 if warning := in_force.warning(result.in_force):
-                    self.state.publish(Change("note", text=warning))
-                self.directory.write_json(self.directory.outputs_json, as_json(result.metrics))
-            except Exception as problem:  # noqa: BLE001 the value cannot be read back or recorded: there is no result
-                error = problem
-        try:
-            self._before_status()
-            self._write_status(error)
-        except Exception as problem:  # noqa: BLE001
-            error = error or problem
+                    self._note(warning)
+            except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result
+                error, result = problem, None
+        self._end = states.end(error)
+        unrecorded = self._record(told, error)
+        if result is not None:
+            result.unrecorded = unrecorded
         # Before anybody goes on: what is shown of the run must be complete when the caller has its result.
-        told = as_json(result.metrics) if result is not None and error is None else {}
         self.state.publish(Change("closed", metrics=told, error=error))
         self.state.settle()  # not for ever: nobody may be reading
         if error is not None:
             self._future.set_exception(error)
         elif result is not None:
             self._future.set_result(result)
+
+    def _record(self, told: dict[str, Any], error: BaseException | None) -> dict[str, str]:
+        """Write how the run went; what could not be written, with the reason: no store takes the result from the caller."""
+        records: dict[str, Callable[[], object]] = {}
+        if error is None:
+            records[".outputs.json"] = lambda: self.directory.write_json(self.directory.outputs_json, told)
+        records["the record of code and environment"] = self._before_status
+        records["status.json"] = lambda: self._write_status(error)
+        unrecorded = last_records.write(records, self._note, last_records.PATIENCE_S)
+        if unrecorded:
+            self._note(f"the run has ended as {self._end}, but {last_records.words(unrecorded)}")
+        return unrecorded
+
+    def _note(self, text: str) -> None:
+        self.state.publish(Change("note", text=text))
 
     def _wait(self) -> None:
         """Until the group is gone; meanwhile somebody may have asked in the run's directory that it be ended."""

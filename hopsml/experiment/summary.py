@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
-from hopsml.experiment import in_force
+from hopsml.errors import StorageError
+from hopsml.experiment import in_force, last_records
 from hopsml.experiment.plain import as_json
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
+
+_RECORDS = ("status.json", ".outputs.json")
 
 
 class Finished(Protocol):
@@ -23,6 +26,7 @@ class Finished(Protocol):
     metrics: dict[str, Any]
     in_force: dict[str, Any]
     steps_per_second: float
+    unrecorded: dict[str, str]
 
 
 def text(result: Finished) -> str:
@@ -32,10 +36,10 @@ def text(result: Finished) -> str:
     """
     if several := getattr(result, "runs", None):
         return "\n\n".join([*map(text, several), f"run directory of all {len(several)}  {result.run_dir}"])
-    directory = RunDir(result.run_dir)
     warning = in_force.warning(result.in_force)
     rows = [
         *([("WARNING", warning)] if warning else []),
+        *([("WARNING", last_records.words(result.unrecorded))] if result.unrecorded else []),
         ("state", f"{result.state} after {result.seconds:.1f} s"),
         ("workers", f"{len(result.workers)}: " + ", ".join(_slot(worker) for worker in result.workers)),
         ("ring order", " -> ".join(result.ring_order)),
@@ -43,11 +47,8 @@ def text(result: Finished) -> str:
         ("speed", f"{result.steps_per_second:.1f} steps/s" if result.steps_per_second else "no steps were reported"),
         *((name, _short(value)) for name, value in result.metrics.items() if name != "log"),
         ("run directory", result.run_dir),
-        ("  events", _files(directory.events)),
-        ("  checkpoints", _checkpoints(directory.checkpoints)),
-        ("  logs", _files(directory.logs)),
-        *([("  artifacts", _names(directory))] if files_below(directory.artifacts) else []),
-        ("  result", "status.json, .outputs.json"),
+        *_contents(RunDir(result.run_dir)),
+        ("  result", ", ".join(name for name in _RECORDS if name not in result.unrecorded) or "not recorded"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join([*(f"{name:{width}}  {value}" for name, value in rows), json_line(result)])
@@ -75,6 +76,19 @@ def json_line(result: Finished, **more: Any) -> str:
         **more,
     }
     return json.dumps(as_json(content))
+
+
+def _contents(directory: RunDir) -> list[tuple[str, str]]:
+    """What lies there, as far as the store says it."""
+    try:
+        return [
+            ("  events", _files(directory.events)),
+            ("  checkpoints", _checkpoints(directory.checkpoints)),
+            ("  logs", _files(directory.logs)),
+            *([("  artifacts", _names(directory))] if files_below(directory.artifacts) else []),
+        ]
+    except StorageError as error:
+        return [("  files", str(error))]
 
 
 def _slot(worker: dict[str, Any]) -> str:

@@ -254,6 +254,8 @@ class RunDir:
         try:
             self._system.write_bytes(self.status_json, to_json(record), overwrite=False)
         except PathExists:
+            if not _is_there(self._system, self.status_json):  # what exists is a file where a folder was
+                raise
             return False
         return True
 

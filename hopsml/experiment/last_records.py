@@ -1,0 +1,54 @@
+"""The last records of a run, which its store may not take just now: they are tried again for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from hopsml.errors import QuotaExceeded
+from hopsml.storage import backoff, causes
+
+PATIENCE_S = 15.0  # less than a driver may be silent before another one takes its run up (sign_of_life.WATCH_S)
+_FIRST_S, _LONGEST_S = 0.5, 4.0
+
+
+def write(
+    records: Mapping[str, Callable[[], object]], tell: Callable[[str], None], patience_s: float
+) -> dict[str, str]:
+    """Call each, in order; returns the names of those that failed, each with the reason. Raises nothing.
+
+    What a store that is away or full has refused is tried again for ``patience_s`` seconds, which ``tell`` is told.
+    """
+    left, failed = dict(records), dict[str, str]()
+    deadline, rounds = time.monotonic() + patience_s, 0
+    while left:
+        passing: dict[str, Exception] = {}
+        for name, record in left.items():
+            try:
+                record()
+            except Exception as error:  # noqa: BLE001 the run has ended, whatever cannot be written of it
+                if causes.is_passing(error) or isinstance(error, QuotaExceeded):
+                    passing[name] = error
+                else:
+                    failed[name] = f"{type(error).__name__}: {error}"
+        rounds += 1
+        left = {name: left[name] for name in passing}
+        pause_s = backoff.pause_s(rounds, _FIRST_S, _LONGEST_S)
+        if time.monotonic() + pause_s > deadline:
+            return {**failed, **{name: str(error) for name, error in passing.items()}}
+        if left:
+            if rounds == 1:
+                first = next(iter(passing.values()))
+                tell(f"{' and '.join(left)} cannot be written, which is tried again for {patience_s:g} s: {first}")
+            time.sleep(pause_s)
+    return failed
+
+
+def words(unrecorded: Mapping[str, str]) -> str:
+    """What is missing, why, and what that means, for the note and the summary. Not of nothing."""
+    text = f"{' and '.join(unrecorded)} could not be written: {next(iter(unrecorded.values()))}"
+    if ".outputs.json" in unrecorded:
+        text += "; what the function returned is in the caller's hands alone"
+    if "status.json" in unrecorded:
+        text += "; `hopsml runs ls` cannot know how the run ended"
+    return text

@@ -1,0 +1,37 @@
+"""A disk of a test's own, which is soon full: a tmpfs, for whose mounting one must be root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def mounted(folder: Path, size_kb: int) -> Iterator[Path]:
+    """An empty disk at ``folder``, which is made; the test is skipped where nobody can mount one."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_kb}k,mode=700", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no mounting here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path, name: str = "filler") -> None:
+    """Leave nothing free."""
+    with open(folder / name, "wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(bytes(1 << 12))
+            except OSError:
+                return
