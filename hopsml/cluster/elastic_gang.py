@@ -17,6 +17,7 @@ store that does not answer, where a checkpoint has to be read, is waited for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from hopsml.cluster.blame import Failure, first_of
@@ -48,11 +49,13 @@ from hopsml.cluster.gang_types import (
     Stepped,
     StopWorkers,
 )
+from hopsml.cluster.in_force import WITHOUT_COMMITS
 from hopsml.cluster.pace import Pace
 from hopsml.cluster.signs import Signs
 
 END_S = 10.0  # for ending the workers of a generation: they are killed, not asked
 STORE_MOST_S = 30.0  # between two looks whether a store that was away answers
+UNCOMMITTED_S = 60.0  # of training, after which it is odd that nothing was committed: the first step makes a commit
 
 
 @dataclass
@@ -66,6 +69,8 @@ class ElasticGang(Gang):
     leaving: dict[str, str] = field(default_factory=dict)  # agents whose nodes go away -> why
     drains: Drains = field(default_factory=Drains)
     reached: int = -1  # the newest step that anybody has committed
+    committed: bool = False  # whether anybody ever has in this run
+    uncommitted_since: float | None = None  # training, of which nothing was committed and that was not said yet
     saviour: str = ""  # who was asked to make a checkpoint of the last commit, where the one that should is lost
     given_up: bool = False  # the run's end has waited for that long enough
     base: int = -1  # the commit that the generation went on from
@@ -247,6 +252,8 @@ class ElasticGang(Gang):
         actions = super()._started(event, now)
         if event.agent_id in self.members:  # it has got the state that the generation goes on from
             self._holds(event.agent_id, self.base)
+        if self.phase is Phase.RUNNING and not self.generation and self.uncommitted_since is None:
+            self.uncommitted_since = now
         return actions + ([*self._let_go(now), *self._consider_change(now)] if self.phase is Phase.RUNNING else [])
 
     def _consider_change(self, now: float) -> list[Action]:
@@ -272,6 +279,7 @@ class ElasticGang(Gang):
     def _committed(self, event: Committed, now: float) -> list[Action]:
         if event.agent_id not in self.members:
             return []
+        self.committed = True
         self._holds(event.agent_id, event.step)
         if event.step > self.base:
             self.fruitless = 0
@@ -286,6 +294,7 @@ class ElasticGang(Gang):
     def _parked(self, event: Parked, now: float) -> list[Action]:
         if event.agent_id not in self.members or self.phase is not Phase.PARKING:
             return []
+        self.committed = True
         self._holds(event.agent_id, event.step)
         if event.step > self.base:
             self._prove()
@@ -434,13 +443,24 @@ class ElasticGang(Gang):
         actions += self._let_go(now)
         self.generation += 1
         self.phase, self.deadline = Phase.WAITING, now + self.spec.min_workers_timeout_s
+        actions.append(Note(f"generation {self.generation - 1} {self._where_it_ended()}: {self.why}"))
+        return actions + self._start_if_enough(now)
+
+    def _where_it_ended(self) -> str:
+        """How far the generation is known to have come, which heartbeats tell late, and what the next one begins with."""
         newest = self._newest()
         step = max(newest, self.drains.handed_over) if newest >= 0 else self.drains.stored
-        where = (
-            f"ended at step {step}" if step >= 0 else "ended; no agent holds a commit, so the newest checkpoint counts"
-        )
-        actions.append(Note(f"generation {self.generation - 1} {where}: {self.why}"))
-        return actions + self._start_if_enough(now)
+        furthest = max(self.reached, *self.pace.steps.values(), -1)
+        if 0 <= step == max(step, furthest):
+            return f"ended at step {step}"
+        if step >= 0:
+            kind = "commit" if newest >= 0 else "checkpoint"
+            goes_on = f"goes on from the {kind} of step {step}"
+        elif self.committed:
+            goes_on = "no agent holds a commit, so the newest checkpoint counts"
+        else:
+            goes_on = "nothing was committed, so the training begins where this run began"
+        return f"ended{f' after step {furthest} or later' if furthest > 0 else ''}; {goes_on}"
 
     def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
         """How the run ends by the failures of this generation; None where it goes on."""
@@ -522,6 +542,8 @@ class ElasticGang(Gang):
             return actions
         if self.phase in (Phase.RUNNING, Phase.PARKING) and self.pace.hangs(now):
             return self._hung(now)
+        if self.phase is Phase.RUNNING and (actions := self._miss_commits(now)):
+            return actions
         # A host or an agent may have cooled down, a node's time be nearly up.
         waits = bool(self.exclusions.until or self.unfit.until or self.leaving)
         if self.phase is Phase.RUNNING and waits and (actions := self._consider_change(now)):
@@ -538,6 +560,14 @@ class ElasticGang(Gang):
             return self._cut_off(silent, "did not report its worker's end in time", now)
         self.given_up = self.phase is Phase.STOPPING
         return super()._tick(now)
+
+    def _miss_commits(self, now: float) -> list[Action]:
+        """Said once: a run that was to survive losses, and whose function gives it nothing to go on from."""
+        since = self.uncommitted_since
+        if self.committed or since is None or now - since < UNCOMMITTED_S:
+            return []
+        self.uncommitted_since = math.inf
+        return [Note(f"nothing was committed in the first {UNCOMMITTED_S:g} s of training. {WITHOUT_COMMITS}")]
 
     def _cut_off(self, agent_ids: tuple[str, ...], reason: str, now: float) -> list[Action]:
         actions: list[Action] = [DropAgents(agent_ids, reason)]

@@ -64,6 +64,7 @@ def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
             view.step = message.step if message.step >= 0 else view.step
             return gang.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
         case protocol.Committed():
+            run.state.committed = True
             kind = gang.Parked if message.parked else gang.Committed
             return kind(agent, generation, message.step)
         case protocol.WorkerReport():

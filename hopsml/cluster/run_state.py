@@ -102,6 +102,7 @@ class RunState:
         self.error: BaseException | None = None
         self.behind: dict[int, tuple[str, ...]] = {}
         self.notes: list[str] = []
+        self.committed = False  # whether a worker has committed its training state, ever
         self._first_step: tuple[int, float] | None = None
         self._last_step: tuple[int, float] | None = None
         self._logs: dict[int, _Output] = {}

@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hopsml.cluster.in_force import WITHOUT_COMMITS
+
 _PATHS = {
     "scoped_allocator": "merged by TensorFlow's scoped allocator",
     "packs": "merged by concatenation (packs)",
 }
 
 
-def of(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
-    """What to record, from what each worker that trains has seen.
+def of(seen: Sequence[Mapping[str, int | str]], committed: bool | None = None) -> dict[str, Any]:
+    """What to record, from what each worker that trains has seen; ``committed``: whether a worker of an elastic run has
+    ever committed its state, None for a run of fixed size.
 
     ``formed``: whether there was a group; where there was, ``by`` what, and of the gradients that were reduced in a step how
     many there were, in how many collectives, by which path. Where there was no group, or none were reduced in it,
     ``trained_alone``: how many workers gave gradients to a TensorFlow optimizer (either Keras, or TensorFlow 1) all the
     same. Of other frameworks, and of updates by hand, nothing is known.
     """
+    elastic = {} if committed is None else {"committed": committed}
+    return _group(seen) | elastic
+
+
+def _group(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
     trained = sum("trained" in one for one in seen)
     together = [one for one in seen if one.get("group")]
     if len(seen) < 2 or not together:
@@ -34,6 +42,14 @@ def of(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
 
 
 def warning(facts: Mapping[str, Any]) -> str:
+    """What did not come about though it was asked for: a group's training, an elastic run's commits; "" for nothing."""
+    uncommitted = (
+        "" if facts.get("committed", True) else f"nothing was committed in this elastic run. {WITHOUT_COMMITS}"
+    )
+    return "; ".join(text for text in (_trained_apart(facts), uncommitted) if text)
+
+
+def _trained_apart(facts: Mapping[str, Any]) -> str:
     """For several workers that trained by TensorFlow, each by itself; "" where that was not seen.
 
     A function that leaves TensorFlow alone, or uses it for something else, has no reason to form its group: it may merge in

@@ -289,7 +289,8 @@ class Run:
         """Of the workers that train; parameter servers and the evaluator do not."""
         layout = self.state.layout
         training = {p.rank for p in layout.placements if p.role in TRAINING_ROLES} if layout else set()
-        return in_force.of([view.seen for rank, view in sorted(self.state.members.items()) if rank in training])
+        seen = [view.seen for rank, view in sorted(self.state.members.items()) if rank in training]
+        return in_force.of(seen, self.state.committed if self._resize is not None else None)
 
     def _write_status(self, error: BaseException | None) -> None:
         self.directory.end(

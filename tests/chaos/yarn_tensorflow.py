@@ -33,7 +33,7 @@ def play(folder: Path) -> Outcome:
         value = run.result(WAIT_S).value
     finally:
         experiment.shutdown()
-    ended = re.search(r"generation 0 ended at step (\d+)", "\n".join(run.state.notes))
+    ended = re.search(r"generation 0 ended (?:at|.*the commit of) step (\d+)", "\n".join(run.state.notes))
     lost = done - int(ended[1]) if ended else done
     same = all(
         np.allclose(ours, theirs, rtol=1e-3, atol=1e-5)

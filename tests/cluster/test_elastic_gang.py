@@ -209,7 +209,7 @@ def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_c
     (start,) = of_kind(actions, gang.StartGeneration)
     assert (start.step, start.stored) == (4, -1)
     assert [note.text for note in of_kind(actions, gang.Note)] == [
-        "generation 0 ended at step 4: rank 0: gone",
+        "generation 0 ended after step 6 or later; goes on from the commit of step 4: rank 0: gone",
         "the commit of step 6 is lost with the agents that held it: the training goes on from step 4",
     ]
 

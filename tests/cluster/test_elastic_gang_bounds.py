@@ -6,7 +6,7 @@ import pytest
 
 from hopsml.cluster import gang
 from hopsml.cluster.draining import AT_ONCE_S
-from hopsml.cluster.elastic_gang import END_S, ElasticGang
+from hopsml.cluster.elastic_gang import END_S, UNCOMMITTED_S, ElasticGang
 from hopsml.cluster.gang import Conclude, Phase
 from tests.cluster.elastic_group import (
     close,
@@ -211,7 +211,7 @@ def test_where_nothing_is_left_the_run_begins_anew_and_says_so() -> None:
     committed(machine, 9, "a", "b")
     actions = [one for name in "ab" for one in machine.handle(gang.MemberLost(name, "gone"), 4.0)]
     assert notes(actions) == [
-        "generation 0 ended; no agent holds a commit, so the newest checkpoint counts: rank 0: gone"
+        "generation 0 ended after step 9 or later; no agent holds a commit, so the newest checkpoint counts: rank 0: gone"
     ]
     again = grant(machine, "c", "d", "e", now=9.0)
     assert again == [
@@ -232,6 +232,31 @@ def test_a_checkpoint_counts_where_no_agent_holds_a_commit() -> None:
     assert grant(machine, "c", "d", "e", now=9.0) == [
         gang.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone", stored=4)
     ]
+
+
+def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another() -> None:
+    machine = running("a", "b")
+    committed(machine, 1, "a", "b")
+    machine.handle(gang.Stepped("b", 0, 17), 3.5)
+    goes_on = "goes on from the commit of step 1"
+    assert notes(kill(machine, "a"))[0] == f"generation 0 ended after step 17 or later; {goes_on}: rank 0: {KILLED}"
+
+
+def test_a_generation_that_committed_nothing_begins_anew() -> None:
+    machine = running("a", "b")
+    again = "generation 0 ended; nothing was committed, so the training begins where this run began: rank 0"
+    assert notes(kill(machine, "a"))[0].startswith(again)
+
+
+def test_training_without_a_commit_is_said_once() -> None:
+    machine = running("a", "b", "c")
+    assert notes(machine.handle(gang.Tick(), 2.0 + UNCOMMITTED_S - 0.1)) == []
+    (note,) = notes(machine.handle(gang.Tick(), 2.0 + UNCOMMITTED_S))
+    assert "nothing was committed" in note and "hopsml.tensorflow.callbacks()" in note
+    assert machine.handle(gang.Tick(), 3.0 + UNCOMMITTED_S) == []
+    honest = running("a", "b", "c")
+    committed(honest, 1, "a")
+    assert honest.handle(gang.Tick(), 2.0 + UNCOMMITTED_S) == []
 
 
 def test_a_commit_that_is_told_late_takes_nothing_back() -> None:

@@ -55,6 +55,15 @@ def test_words_for_what_was_seen(seen: list[dict[str, Any]], words: str, warns: 
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize(("committed", "warns"), [(None, False), (True, False), (False, True)])
+def test_an_elastic_run_of_which_nothing_was_committed_is_warned_about(committed: bool | None, warns: bool) -> None:
+    told = in_force.warning(in_force.of([TOGETHER, TOGETHER], committed))
+    assert ("hopsml.tensorflow.callbacks()" in told) == warns
+    both = in_force.warning(in_force.of([ALONE, ALONE], committed))
+    assert "trained separately" in both and ("nothing was committed" in both) == warns
+
+
+@pytest.mark.fast
 def test_nothing_is_claimed_of_workers_that_did_not_train_with_tensorflow(store: Path) -> None:
     run = submit(lambda: {"accuracy": 0.5})
     result = run.result(WAIT_S)
