@@ -43,6 +43,7 @@ class Session:
     connection: Connection
     hello: protocol.Hello
     port: int  # that it holds for the next worker
+    admitted: float  # seconds since the epoch
     work: tuple[str, int] | None = None  # run and generation that it works for; -1: it has not begun
     modules: frozenset[str] = frozenset()  # that its workers find imported
     leaving: str = ""  # why it is going away soon
@@ -150,13 +151,13 @@ class Sessions:
         if self.agents.pop(session.agent_id, None) is not None:
             self.listener.left(session, reason)
 
-    def welcome(self, connection: Connection, frame: bytes) -> Session:
-        """An agent has said who it is; raises msgspec.DecodeError where it has not."""
+    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> Session:
+        """An agent that was let in at ``admitted`` has said who it is; raises msgspec.DecodeError where it has not."""
         hello = protocol.decode_for_coordinator(frame)
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
             raise msgspec.DecodeError(f"expected a hello of version {protocol.VERSION}, got {hello!r:.200}")
         self._welcomed += 1
-        session = Session(f"a{self._welcomed}", connection, hello, hello.port)
+        session = Session(f"a{self._welcomed}", connection, hello, hello.port, admitted)
         self.agents[session.agent_id] = session
         session.post(protocol.Welcome(session.agent_id, self._lease_s))
         self.listener.joined(session)
@@ -171,6 +172,7 @@ class _Visit:
         self._session: Session | None = None
         self._hello_due: asyncio.TimerHandle | None = None
         self._knows_token = True
+        self._admitted = 0.0
 
     def admit(self, connection: Connection, request: Request) -> str:
         """Nobody without the token gets further."""
@@ -178,6 +180,7 @@ class _Visit:
         expected = f"Bearer {self._door.token}".encode()
         if hmac.compare_digest(offered.encode(errors="surrogateescape"), expected):
             self._stranger.left()
+            self._admitted = time.time()  # before it hears of it: whatever it sends is later
             return ""
         self._knows_token = False
         self._door.refuse("token", f"{connection.address} came without the token of this application")
@@ -196,7 +199,7 @@ class _Visit:
     def take(self, connection: Connection, message: bytes) -> None:
         """The first one says who it is; most others only that it is there."""
         if self._session is None:
-            self._session = self._door.welcome(connection, message)
+            self._session = self._door.welcome(connection, message, self._admitted)
         elif message != _HEARTBEAT:
             self._door.listener.said(self._session, protocol.decode_for_coordinator(message))
 

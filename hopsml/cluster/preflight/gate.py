@@ -138,10 +138,14 @@ class Gate:
         group.deadline = now + FIGURES_S
         return self._advance(run_id, now)
 
-    def told(self, agent_id: str, place: str, facts: PreflightFacts, received: float, now: float) -> list[Action]:
-        """An agent's figures. ``place``: what people call it; ``received``: the driver's clock, since the epoch."""
+    def told(
+        self, agent_id: str, place: str, facts: PreflightFacts, admitted: float, received: float, now: float
+    ) -> list[Action]:
+        """An agent's figures. ``place``: what people call it; ``admitted`` and ``received``: when the driver let it in and
+        read them, by its clock, since the epoch.
+        """
         self.facts[agent_id], self.places[agent_id] = facts, place
-        self.own[agent_id] = rules.own_faults(facts, received, self.limits)
+        self.own[agent_id] = rules.own_faults(facts, admitted, received, self.limits)
         for group in self.groups.values():
             group.silent.discard(agent_id)
         return self._news((agent_id,), now)
@@ -244,7 +248,7 @@ class Gate:
         if group.meeting and not late:
             return actions
         done = [(asker, probe) for asker, peer in pairs if (probe := self.probes[asker, peer]) is not None]
-        for one, more in rules.pair_faults(done, self._name, self.limits).items():
+        for one, more in rules.pair_faults(done, self._name, lambda one: self.facts[one].host, self.limits).items():
             faults.setdefault(one, []).extend(more)
         return actions + self._conclude(run_id, group, faults)
 

@@ -34,7 +34,8 @@ class Inspection:
         """An agent's figures, or what came of an exchange."""
         if isinstance(message, protocol.PreflightFacts):
             place = f"the slot of agent {session.agent_id} on {session.hello.hostname} ({session.hello.executor_id})"
-            self._do(self._gate.told(session.agent_id, place, message, time.time(), time.monotonic()))
+            received, now = time.time(), time.monotonic()
+            self._do(self._gate.told(session.agent_id, place, message, session.admitted, received, now))
         else:
             self._do(self._gate.probed(session.agent_id, message, time.monotonic()))
 

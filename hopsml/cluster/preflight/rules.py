@@ -36,11 +36,14 @@ class Fault:
 DEFAULT_LIMITS = Limits()
 LEAST_PEERS = 2  # of two members nobody can say which one is unusual
 _UNLIMITED = -1
+_LOCAL_REMEDY = "both are on one host, so look at what keeps its processors busy: other programs, or too many workers"
 
 
-def own_faults(facts: PreflightFacts, received: float, limits: Limits = DEFAULT_LIMITS) -> list[Fault]:
-    """What one agent's figures show; ``received`` is the driver's clock when they came, in seconds since the epoch."""
-    skew_s = facts.clock - received
+def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: Limits = DEFAULT_LIMITS) -> list[Fault]:
+    """What one agent's figures show. The driver's clock let the agent in at ``admitted`` and read the figures at
+    ``received``, in seconds since the epoch: in between they were taken, and a driver that stood still read them late.
+    """
+    skew_s = facts.clock - min(max(facts.clock, admitted), received)
     checks: tuple[tuple[bool, str, str], ...] = (
         (
             _below(facts.open_files, limits.open_files),
@@ -151,11 +154,15 @@ def exchange_failed(probe: PeerProbed, limits: Limits = DEFAULT_LIMITS) -> bool:
 
 
 def pair_faults(
-    probes: Sequence[tuple[str, PeerProbed]], name: Callable[[str], str], limits: Limits = DEFAULT_LIMITS
+    probes: Sequence[tuple[str, PeerProbed]],
+    name: Callable[[str], str],
+    host: Callable[[str], str],
+    limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, list[Fault]]:
     """By agent: exchanges with its neighbours that failed. Of each such pair the one is blamed that failed more often.
 
-    ``probes``: (who asked, what came of it). Of two that failed equally often it is the one that did not answer.
+    ``probes``: (who asked, what came of it); ``host``: where an agent is. Of two that failed equally often it is the one
+    that did not answer.
     """
     failed = [(asker, probe) for asker, probe in probes if exchange_failed(probe, limits)]
     count = Counter(agent_id for asker, probe in failed for agent_id in (asker, probe.agent_id))
@@ -163,6 +170,7 @@ def pair_faults(
     for asker, probe in failed:
         blamed, other = (asker, probe.agent_id) if count[asker] > count[probe.agent_id] else (probe.agent_id, asker)
         what = probe.problem or f"{probe.mb_s:.1f} MB/s, at least {limits.pair_mb_s:g} are needed"
-        text = f"network: between it and {name(other)}: {what}; look at route, firewall and cable"
+        remedy = _LOCAL_REMEDY if host(blamed) == host(other) else "look at route, firewall and cable"
+        text = f"network: between it and {name(other)}: {what}; {remedy}"
         faults.setdefault(blamed, []).append(Fault(f"network to {other}", text))
     return faults

@@ -27,7 +27,7 @@ def gate(mode: Mode, size: int = 2, whole: bool = True) -> Gate:
 
 def tell(found: Gate, agent_id: str, **changed: Any) -> list[Any]:
     facts = with_(host=f"10.0.0.{agent_id[1:]}", **changed)
-    return found.told(agent_id, f"the slot of {agent_id}", facts, facts.clock, NOW)
+    return found.told(agent_id, f"the slot of {agent_id}", facts, facts.clock, facts.clock, NOW)
 
 
 def answer(found: Gate, actions: list[Any], problem: str = "") -> list[Any]:

@@ -34,8 +34,8 @@ def with_(**changed: Any) -> PreflightFacts:
 
 
 def test_a_good_slot_has_no_fault_and_unlimited_is_enough() -> None:
-    assert rules.own_faults(GOOD, 1000.1) == []
-    assert rules.own_faults(with_(open_files=-1, stack_mb=-1.0), 1000.1) == []
+    assert rules.own_faults(GOOD, 999.9, 1000.1) == []
+    assert rules.own_faults(with_(open_files=-1, stack_mb=-1.0), 999.9, 1000.1) == []
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_good_slot_has_no_fault_and_unlimited_is_enough() -> None:
     ],
 )
 def test_a_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: str, figure: str) -> None:
-    (fault,) = rules.own_faults(with_(**changed), 1000.0)
+    (fault,) = rules.own_faults(with_(**changed), 1000.0, 1000.0)
     assert fault.rule == rule and figure in fault.text and fault.text.startswith(rule)
 
 
@@ -66,7 +66,16 @@ COMPARED = ("pair_mb_s", "core_share")
 def test_every_limit_counts(field: str) -> None:
     """A limit that is moved past the good slot's figure makes it a bad one."""
     beyond = {"clock_skew_s": -1.0, "gpu_temperature_c": 1}.get(field, 1e9)
-    assert len(rules.own_faults(GOOD, 1000.0, dataclasses.replace(Limits(), **{field: beyond}))) == 1
+    assert len(rules.own_faults(GOOD, 1000.0, 1000.0, dataclasses.replace(Limits(), **{field: beyond}))) == 1
+
+
+def test_figures_that_a_driver_read_late_say_nothing_against_a_clock() -> None:
+    """They were taken between the moment when the agent was let in and the one when they were read."""
+    assert rules.own_faults(GOOD, 999.0, 1019.2) == []
+    (fault,) = rules.own_faults(with_(clock=993.0), 1000.0, 1020.0)
+    assert "-7.0 s from the driver's clock" in fault.text
+    (fault,) = rules.own_faults(with_(clock=1027.0), 1000.0, 1020.0)
+    assert "+7.0 s" in fault.text
 
 
 def test_the_version_of_most_members_counts_and_the_first_one_s_of_two_halves() -> None:
@@ -98,13 +107,21 @@ def test_of_a_pair_that_failed_the_one_is_blamed_that_failed_more_often() -> Non
         ("c", PeerProbed("d", 500.0)),
         ("d", PeerProbed("a", 500.0)),
     ]
-    faults = rules.pair_faults(ring, str.upper)
+    faults = rules.pair_faults(ring, str.upper, str)
     assert list(faults) == ["b"] and len(faults["b"]) == 2
     assert "between it and A: did not answer" in faults["b"][0].text
-    assert list(rules.pair_faults([("a", PeerProbed("b", 0.0, failed))], str)) == ["b"]  # it did not answer
+    assert list(rules.pair_faults([("a", PeerProbed("b", 0.0, failed))], str, str)) == ["b"]  # it did not answer
 
 
 def test_a_slow_pair_is_a_fault_with_its_figure() -> None:
-    faults = rules.pair_faults([("a", PeerProbed("b", 1.25))], str)
+    faults = rules.pair_faults([("a", PeerProbed("b", 1.25))], str, str)
     assert "1.2 MB/s, at least 5 are needed" in faults["b"][0].text
-    assert rules.pair_faults([("a", PeerProbed("b", 50.0))], str) == {}
+    assert rules.pair_faults([("a", PeerProbed("b", 50.0))], str, str) == {}
+
+
+def test_between_slots_of_one_host_no_cable_is_at_fault() -> None:
+    slow = [("a", PeerProbed("b", 4.7))]
+    (fault,) = rules.pair_faults(slow, str, lambda one: "10.0.0.1")["b"]
+    assert "4.7 MB/s" in fault.text and "processors busy" in fault.text and "cable" not in fault.text
+    (fault,) = rules.pair_faults(slow, str, str)["b"]
+    assert "cable" in fault.text and "processors" not in fault.text
