@@ -18,7 +18,7 @@ def follow(
     end: Annotated[bool, typer.Option("--end", help="end it")] = False,
     rank: Annotated[int, typer.Option(help="of a run: whose output")] = 0,
 ) -> None:
-    """Follow a run, or an application of YARN, to its end. The exit status is 0 only if it succeeded.
+    """Follow a run, a search, or an application of YARN, to its end. The exit status is 0 only if it succeeded.
 
     Ctrl-C ends an application, as it does under `hopsml submit`; a run goes on, and `hopsml cancel` ends it.
     """
@@ -38,6 +38,7 @@ def follow(
 def _follow_run(run: str, end: bool, rank: int) -> None:
     """Never returns: typer.Exit with the status."""
     from hopsml import settings
+    from hopsml.cli import searches
     from hopsml.cli.cancel import cancel
     from hopsml.errors import ArgumentError
     from hopsml.states import State
@@ -53,13 +54,19 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
         ) from None
     if end:
         cancel(run)
-    output, told = live.Output(directory, rank), ""
+    output, told, far = live.Output(directory, rank), "", ""
+    search = searches.seen(directory, directory.read_run())
+    if search is not None:
+        to_stderr(f"what its trials print: hopsml logs {run}, or {search.folder_of('TRIAL')}")
     try:
         while True:
             stored = catalog.read(directory, brief=True)  # before the output: what comes behind the end is not missed
             for text in output.more():
                 sys.stdout.write(text)
             sys.stdout.flush()
+            if search is not None and (now := searches.progress(searches.facts(search, stored.state))) != far:
+                far = now
+                to_stderr(far)
             if stored.state != told:
                 told = stored.state
                 to_stderr(f"{directory.run_id}: {told}" + ("" if stored.status is None else _end_of(stored.status)))

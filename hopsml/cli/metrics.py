@@ -6,9 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from hopsml.experiment.searches.seen import Seen
 
 POLL_S = 1.0
 
@@ -19,13 +22,18 @@ def metrics(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the run has ended")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, as recorded")] = False,
 ) -> None:
-    """Print the reports of a run, its metrics.jsonl; RUN is its URL, its path or its id."""
+    """Print the reports of a run, its metrics.jsonl; RUN is its URL, its path or its id.
+
+    Of a search: what its trials have reported of the metric that it is about.
+    """
     from hopsml import settings
+    from hopsml.cli import searches
     from hopsml.storage.runs import find
     from hopsml.tracking import live
 
     directory = find(run, settings.project_url())
-    reports = live.Reports(directory)
+    search = searches.seen(directory, directory.read_run())
+    reports = live.Reports(directory) if search is None else _OfTrials(search)
     found = list(reports.more())
     if last:
         found = found[-last:]
@@ -36,7 +44,22 @@ def metrics(
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if not columns and not as_json:
-        print(f"run {directory.run_id} has reported nothing (hopsml.report in the training function)", file=sys.stderr)
+        who = f"run {directory.run_id} has" if search is None else f"the trials of search {directory.run_id} have"
+        print(f"{who} reported nothing (hopsml.report in the training function)", file=sys.stderr)
+    if search is not None and search.distributed:
+        print(f"all that one trial reports: hopsml metrics {search.folder_of('TRIAL')}", file=sys.stderr)
+
+
+class _OfTrials:
+    """The reports of a search as those of a run; its journal knows no times."""
+
+    def __init__(self, search: Seen) -> None:
+        self._search = search
+
+    def more(self) -> Iterator[dict[str, Any]]:
+        """Reports since the last call. Raises StorageError."""
+        for one in self._search.more():
+            yield {"trial": one.trial, "number": one.number, "step": one.step, self._search.metric: one.value}
 
 
 def _later(directory: Any, reports: Any) -> Iterator[list[dict[str, Any]]]:
@@ -57,8 +80,11 @@ def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> 
         for report in reports:
             print(json.dumps(report, ensure_ascii=False))
     elif reports:
-        rows = [(time_text(report.get("time")), *(short(report.get(name)) for name in names)) for report in reports]
-        lines = table([("time", *names), *rows])
+        times = any("time" in report for report in reports)
+        rows = [tuple(short(report.get(name)) for name in names) for report in reports]
+        if times:
+            rows = [(time_text(one.get("time")), *row) for one, row in zip(reports, rows, strict=True)]
+        lines = table([("time", *names) if times else tuple(names), *rows])
         print("\n".join(lines if names != columns else lines[1:]))
     sys.stdout.flush()
     return names

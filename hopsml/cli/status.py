@@ -9,20 +9,25 @@ import typer
 
 
 def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False) -> None:
-    """Say how a run stands; RUN is its URL, its path or its id. On any store, on any backend."""
+    """Say how a run or a search stands; RUN is its URL, its path or its id. On any store, on any backend."""
     from hopsml import settings
+    from hopsml.cli import searches
     from hopsml.storage.runs import find
     from hopsml.tracking import catalog, live
 
     stored = catalog.read(find(run, settings.project_url()), brief=True)
     facts = _facts(stored, live.last_report(stored.directory))
+    search = searches.seen(stored.directory, stored.run)
+    of_search = {} if search is None else searches.facts(search, stored.state)
     if as_json:
-        print(json.dumps(facts, ensure_ascii=False))
+        print(json.dumps({**facts, **of_search}, ensure_ascii=False))
         return
-    width = max(map(len, facts))
-    print(
-        "\n".join(f"{name:{width}}  {_text(name, value)}" for name, value in facts.items() if value not in (None, ""))
-    )
+    said = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
+    trials = searches.lines(of_search) if of_search else {}
+    width = max(map(len, {**said, **trials}))
+    trials = {name: searches.wrapped(text, width + 2) for name, text in trials.items()}
+    last = {"run_dir": said.pop("run_dir")}
+    print("\n".join(f"{name:{width}}  {text}" for name, text in {**said, **trials, **last}.items()))
 
 
 def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:

@@ -123,6 +123,11 @@ class RunDir:
         return urls.join(self.url, "continued.json")
 
     @property
+    def best_json(self) -> str:
+        """Of a search: its best trial so far."""
+        return urls.join(self.url, "best.json")
+
+    @property
     def environment_json(self) -> str:
         """With what the run was made, as the driver sees it."""
         return urls.join(self.url, "environment.json")

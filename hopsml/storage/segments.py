@@ -93,6 +93,27 @@ def lines_of(folder: str, timeout_s: float | None = None) -> dict[int, list[str]
     return lines
 
 
+class Growing:
+    """The lines of a folder as they come, for who does not write them; only the newest segment is read again."""
+
+    def __init__(self, folder: str, timeout_s: float | None = None) -> None:
+        self._folder, self._timeout_s = folder, timeout_s
+        self._at, self._lines = (0, 0), 0  # the segment that was read last, and how many of its lines
+
+    def more(self) -> list[str]:
+        """Complete lines that have come since the last call, in order. Raises StorageError."""
+        found = []
+        for segment in listed(self._folder, self._timeout_s):
+            at = (segment.writer, segment.number)
+            if at < self._at:
+                continue
+            text = for_url(segment.url, self._timeout_s).read_bytes(segment.url).decode(errors="replace")
+            lines = text.split("\n")[:-1]
+            found += lines[self._lines if at == self._at else 0 :]
+            self._at, self._lines = at, len(lines)
+        return found
+
+
 def _bytes(lines: Sequence[str]) -> bytes:
     return "".join(line + "\n" for line in lines).encode()
 

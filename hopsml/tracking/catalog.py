@@ -30,6 +30,7 @@ class StoredRun:
     run: dict[str, Any]
     status: dict[str, Any] | None
     outputs: dict[str, Any] = field(default_factory=dict)
+    best: dict[str, Any] = field(default_factory=dict)  # of a search that goes on: its best trial so far
     environment: dict[str, Any] = field(default_factory=dict)
     worker: dict[str, Any] = field(default_factory=dict)
     inputs: list[dict[str, Any]] = field(default_factory=list)
@@ -66,14 +67,20 @@ class StoredRun:
 
     @property
     def main_metric(self) -> tuple[str, Any] | None:
-        """The one that ``metric_key`` names, else the first number that the function returned."""
+        """The one that ``metric_key`` names, else the first number that was returned; of a search the best so far."""
         key = (self.run.get("options") or {}).get("metric_key")
         if key in self.outputs:
             return key, self.outputs[key]
         for name, value in self.outputs.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 return name, value
-        return None
+        return (self.search.get("metric") or "value", self.best["value"]) if "value" in self.best else None
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """What was asked of a search; empty for any other run."""
+        recorded = self.run.get("search")
+        return recorded if isinstance(recorded, dict) else {}
 
 
 def state_without_end(lives: bool | None, quiet_s: float) -> str:
@@ -107,6 +114,7 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
         run=run,
         status=status,
         outputs=_optional(directory, directory.outputs_json),
+        best=_optional(directory, directory.best_json) if status is None and "search" in run else {},
         environment={} if brief else _optional(directory, directory.environment_json),
         worker={} if brief else _optional(directory, directory.worker_json),
         inputs=[] if brief else _lines(directory.inputs),

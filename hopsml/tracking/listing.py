@@ -78,7 +78,8 @@ def result(run: StoredRun) -> str:
     if run.cause:
         return short(run.cause, 1000)
     metric = run.main_metric
-    return f"{metric[0]}={metric[1]:.6g}" if metric and isinstance(metric[1], (int, float)) else "-"
+    so_far = " so far" if run.best else ""
+    return f"{metric[0]}={metric[1]:.6g}{so_far}" if metric and isinstance(metric[1], (int, float)) else "-"
 
 
 def fitted(runs: Sequence[StoredRun], places: int) -> list[list[str]]:

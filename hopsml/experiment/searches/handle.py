@@ -24,7 +24,7 @@ from hopsml.storage.run_dir import RunDir
 
 log = logging.getLogger("hopsml.search")
 
-BEST, SUMMARY, TABLE = "best.json", ".summary.json", "trials.parquet"
+SUMMARY, TABLE = ".summary.json", "trials.parquet"
 
 
 class SearchRun:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import cloudpickle
@@ -116,6 +116,11 @@ def _sessions(lines: list[str]) -> list[dict[str, Any]]:
     return [json.loads(line)[1] for line in lines if line.startswith(f'["{_SESSION}",')]
 
 
+def others_than_sessions(lines: Iterable[str]) -> list[str]:
+    """A journal's lines without those that say who writes it."""
+    return [line for line in lines if not line.startswith(f'["{_SESSION}",')]
+
+
 def check_is_over(directory: RunDir, lines: list[str]) -> None:
     """Raise ArgumentError where the driver of the last session is known to live."""
     sessions = _sessions(lines)
@@ -128,8 +133,7 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
 
 def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Dispatch, Names]:
     """The state of the search as its journal tells it, and the names of its trials."""
-    lines = [line for line in lines if not line.startswith(f'["{_SESSION}",')]
-    known, facts = learned.take_over(lines, call.space)
+    known, facts = learned.take_over(others_than_sessions(lines), call.space)
     learned.tell(call.searcher, known)
     found: list[Dispatch] = []
     names = Names(lambda number: found[0].ledger.trials[number].config, call.name_of or by_id)
@@ -180,9 +184,8 @@ def rows_of(directory: RunDir, space: Searchspace) -> list[dict[str, Any]]:
     if not isinstance(recorded, dict):
         raise ArgumentError(f"run {directory.run_id} is no search: it has no trials to learn from")
     direction = "min" if recorded.get("direction") == "min" else "max"
-    lines = [line for line in lines_of(directory) if not line.startswith(f'["{_SESSION}",')]
     names = Names(lambda number: {}, by_id)
-    facts = names.take_over(learned.others_of(lines))
+    facts = names.take_over(learned.others_of(others_than_sessions(lines_of(directory))))
     dispatch = journal.replay(facts, SearchSpec(None, direction), Retold(space))
     return [{**row(t), "trial_id": names.given(t.number), "outputs": t.outputs} for t in dispatch.ledger.trials]
 

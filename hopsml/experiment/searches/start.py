@@ -27,7 +27,7 @@ from hopsml.experiment.searches import learned, progress, recorded, table
 from hopsml.experiment.searches.board import Board
 from hopsml.experiment.searches.call import VERSION, SearchCall
 from hopsml.experiment.searches.groups import GroupHands
-from hopsml.experiment.searches.handle import BEST, SUMMARY, SearchRun
+from hopsml.experiment.searches.handle import SUMMARY, SearchRun
 from hopsml.experiment.searches.hands import Hands, LaneHands
 from hopsml.experiment.searches.learned import Learned
 from hopsml.experiment.searches.mlflow import TrialsInMlflow, group_of, uri_of
@@ -251,6 +251,8 @@ def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
         "searcher": call.searcher_name,
         "stopper": call.stopper_name,
         "num_trials": call.num_trials,
+        "total": min((count for count in (call.num_trials, call.searcher.total) if count is not None), default=None),
+        "folder": call.folder,
         "direction": call.direction,
         "metric": call.metric,
         "distributed": call.size_of is not None,
@@ -266,7 +268,7 @@ def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
 def _files(session: Session, directory: RunDir, call: SearchCall) -> dict[str, Callable[[], bytes]]:
     """What shows how far the search is, by URL."""
     files: dict[str, Callable[[], bytes]] = {
-        urls.join(directory.url, BEST): lambda: to_json(as_json(session.board.best or {})),
+        directory.best_json: lambda: to_json(as_json(session.board.best or {})),
     }
     if call.with_summary:
         files[urls.join(directory.url, SUMMARY)] = lambda: to_json(table.summary(session.rows()))

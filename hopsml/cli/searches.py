@@ -1,0 +1,91 @@
+"""What the commands say of a search; everything comes from its journal."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from hopsml.states import State
+
+if TYPE_CHECKING:
+    from hopsml.experiment.searches.seen import Seen
+    from hopsml.storage.run_dir import RunDir
+
+PLACES = 80  # of a line
+RUNNING_SHOWN = 8  # trials at most
+
+
+def seen(directory: RunDir, record: dict[str, Any]) -> Seen | None:
+    """The search whose ``run.json`` this is; None for any other run."""
+    search = record.get("search")
+    if not isinstance(search, dict):
+        return None
+    from hopsml.experiment.searches.seen import Seen
+
+    return Seen(directory, search)
+
+
+def facts(search: Seen, state: str) -> dict[str, Any]:
+    """How a search stands; trials that a driver has left under way wait for whoever goes on with it."""
+    search.more()
+    counts = search.counts()
+    running = search.running() if state == State.RUNNING else []
+    if state != State.RUNNING:
+        counts["waiting"] += counts.pop("running")
+    return {
+        "trials": {"planned": search.planned, "over": search.over, **counts},
+        "direction": search.direction,
+        "metric": search.metric,
+        "best": search.best(),
+        "trials_running": running,
+    }
+
+
+def lines(found: dict[str, Any]) -> dict[str, str]:
+    """The same for people, by name; each may be several lines long."""
+    metric, best, running = found["metric"], found["best"], found["trials_running"]
+    said = {"trials": trials(found["trials"])}
+    if best is not None:
+        said[f"best {metric}"] = f"{best['value']:.6g} ({found['direction']}), trial {best['trial_id']}"
+        said["with"] = config(best["config"])
+    for one in running[:RUNNING_SHOWN]:
+        value = "" if one["value"] is None else f"  step {one['step']}  {metric}={one['value']:.6g}"
+        said[f"trial {one['number']}"] = f"{one['trial_id']}{value}"
+    if len(running) > RUNNING_SHOWN:
+        said["..."] = f"{len(running) - RUNNING_SHOWN} more that run"
+    return said
+
+
+def trials(counts: dict[str, Any]) -> str:
+    """``3 of 5 over (1 stopped), 2 running``."""
+    planned = "" if counts["planned"] is None else f" of {counts['planned']}"
+    ends = ", ".join(f"{counts[name]} {name}" for name in ("stopped", "failed") if counts[name])
+    others = [f"{counts[name]} {name}" for name in ("running", "paused", "waiting") if counts.get(name)]
+    return ", ".join([f"{counts['over']}{planned} over" + (f" ({ends})" if ends else ""), *others])
+
+
+def config(values: dict[str, Any]) -> str:
+    """A configuration, ``lr=0.1  act=relu``."""
+    from hopsml.tracking.listing import short
+
+    return "  ".join(
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={short(value)}"
+        for name, value in values.items()
+    )
+
+
+def progress(found: dict[str, Any]) -> str:
+    """How a search stands, in one line that is not too long."""
+    from hopsml.tracking.listing import cut
+
+    best = found["best"]
+    said = f"trials {trials(found['trials'])}"
+    if best is not None:
+        said += f"; best {found['metric']} {best['value']:.6g}  {config(best['config'])}"
+    return cut(said, PLACES - len("hopsml: "))
+
+
+def wrapped(text: str, indent: int) -> str:
+    """The text in lines of ``PLACES``, below each other where they begin at ``indent``."""
+    broken = textwrap.wrap(text, max(20, PLACES - indent), break_long_words=False, break_on_hyphens=False)
+    return ("\n" + " " * indent).join(broken)

@@ -1,0 +1,112 @@
+"""A search as anybody sees it who can read its directory, while it runs and afterwards: by its journal alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hopsml.errors import PathNotFound
+from hopsml.experiment.searches.learned import others_of
+from hopsml.experiment.searches.names import Names, by_id
+from hopsml.experiment.searches.recorded import JOURNAL, Retold, others_than_sessions
+from hopsml.search.dispatch import Dispatch
+from hopsml.search.ledger import Phase, row
+from hopsml.search.space import Searchspace
+from hopsml.search.spec import SearchSpec
+from hopsml.search.writing import reader
+from hopsml.storage import urls
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import RunDir
+from hopsml.storage.segments import Growing
+
+_read = reader(())
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a trial said of the metric that the search is about."""
+
+    trial: str
+    number: int
+    step: int
+    value: float
+
+
+class Seen:
+    """Nothing is unpickled and nothing is written; ``more`` takes in what has come to be known."""
+
+    def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
+        """``recorded``: what ``run.json`` says of the search."""
+        self.directory, self._recorded = directory, recorded
+        self.direction = "min" if recorded.get("direction") == "min" else "max"
+        self.metric = str(recorded.get("metric") or "metric")
+        self.distributed = bool(recorded.get("distributed"))
+        self._journal = Growing(urls.join(directory.url, JOURNAL))
+        self._names = Names(lambda number: {}, by_id)
+        self._dispatch = Dispatch(SearchSpec(None, self.direction), Retold(Searchspace()))
+
+    def more(self) -> list[Report]:
+        """What trials have reported since the last call, in order. Raises StorageError."""
+        reports = []
+        for line in self._names.take_over(others_of(others_than_sessions(self._journal.more()))):
+            fact = _read(line)
+            if not isinstance(fact, list):  # a snapshot of what has been read one by one
+                continue
+            self._dispatch.repeat(fact)
+            if fact[0] == "report":
+                reports.append(Report(self._names.given(fact[1]), fact[1], fact[2], fact[3]))
+        return reports
+
+    @property
+    def planned(self) -> int | None:
+        """How many trials there are to be; None: nobody knows."""
+        total = self._recorded.get("total")
+        return None if total is None else int(total) + self._dispatch.teller.extra
+
+    def counts(self) -> dict[str, int]:
+        """How many trials are where: waiting, running, paused, completed, stopped, failed."""
+        return self._dispatch.ledger.counts()
+
+    @property
+    def over(self) -> int:
+        """How many trials are over."""
+        return self._dispatch.ledger.over
+
+    def best(self) -> dict[str, Any] | None:
+        """The best trial that is over: number, id, value, configuration; None without any."""
+        best = self._dispatch.ledger.best
+        return None if best is None else self._part(row(best), "number", "value", "config")
+
+    def running(self) -> list[dict[str, Any]]:
+        """Trials that had begun and not ended, with their last report."""
+        placed = self._dispatch.ledger.placed.values()
+        return [self._part(row(trial), "number", "step", "value", "config") for trial in placed]
+
+    def _part(self, facts: dict[str, Any], *names: str) -> dict[str, Any]:
+        return {"trial_id": self._names.given(facts["number"]), **{name: facts[name] for name in names}}
+
+    def folder_of(self, trial: str) -> str:
+        """Where a trial's files lie."""
+        return urls.join(self.directory.url, self._recorded.get("folder", "trials"), trial)
+
+    def output(self) -> Iterator[bytes]:
+        """What the trials have printed, in the order of their numbers, under a line that says whose it is."""
+        for trial in self._dispatch.ledger.trials:
+            if trial.begun or trial.phase is Phase.OVER:
+                name = self._names.given(trial.number)
+                for log, content in _printed(self.folder_of(name)):
+                    yield f"==> trial {trial.number}, {name}, {trial.where}: {log} <==\n".encode()
+                    yield content if content.endswith(b"\n") else content + b"\n"
+
+
+def _printed(folder: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the logs of one trial that are not empty; a distributed one has one of each rank."""
+    for place, begins in ((folder, "output"), (urls.join(folder, "logs"), "g")):
+        try:
+            entries = for_url(place).list_dir(place)
+        except PathNotFound:
+            continue
+        for entry in sorted(entries, key=lambda entry: entry.modified_s):
+            if entry.name.startswith(begins) and entry.name.endswith(".log") and entry.length:
+                yield entry.name, for_url(entry.url).read_bytes(entry.url)
