@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from hopsml import suggestions
-from hopsml.experiment.collective import Options
+from hopsml.experiment.options import RunOptions
 
 pytestmark = pytest.mark.fast
 
-ARGUMENTS = [field.name for field in dataclasses.fields(Options)]
+ARGUMENTS = [field.name for field in dataclasses.fields(RunOptions)]
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,12 @@ def test_few_names_are_listed_and_many_are_not() -> None:
     assert suggestions.instead("zzz", ARGUMENTS, "see there") == "see there"
     assert suggestions.instead("zzz", [], "see there") == "see there"
     assert suggestions.instead("scoop", [*ARGUMENTS, "scope"], "see there") == "did you mean scope?"
+
+
+def test_a_verb_that_is_misspelt() -> None:
+    from hopsml import experiment
+
+    with pytest.raises(AttributeError, match="did you mean collective_all_reduce"):
+        experiment.colective_all_reduce  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute '__wrapped__'$"):
+        experiment.__wrapped__  # noqa: B018

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 from hopsml.errors import HopsmlError
@@ -38,3 +40,20 @@ def main() -> None:
     except HopsmlError as error:
         print(f"hopsml: {error}", file=sys.stderr)
         sys.exit(1)
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError) and _has_readers():
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # for what is still to be printed
+        os.close(nowhere)
+        sys.exit(128 + signal.SIGPIPE)  # whoever read has seen enough, as ``| head`` has: no error of ours
+
+
+def _has_readers() -> bool:
+    """Whether all that was printed got through."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        return False
+    return True

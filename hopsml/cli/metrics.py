@@ -73,7 +73,7 @@ def _later(directory: Any, reports: Any) -> Iterator[list[dict[str, Any]]]:
 
 def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> list[str]:
     """Print them; a new head where a metric is new. The columns that the next ones come below."""
-    from hopsml.tracking.listing import short, table, time_text
+    from hopsml.tracking.listing import figure, table, time_text
 
     names = [*columns, *dict.fromkeys(name for report in reports for name in report if name not in (*columns, "time"))]
     if as_json:
@@ -81,7 +81,7 @@ def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> 
             print(json.dumps(report, ensure_ascii=False))
     elif reports:
         times = any("time" in report for report in reports)
-        rows = [tuple(short(report.get(name)) for name in names) for report in reports]
+        rows = [tuple(figure(report.get(name)) for name in names) for report in reports]
         if times:
             rows = [(time_text(one.get("time")), *row) for one, row in zip(reports, rows, strict=True)]
         lines = table([("time", *names) if times else tuple(names), *rows])

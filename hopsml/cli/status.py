@@ -63,5 +63,5 @@ def _text(name: str, value: Any) -> str:
     if name == "reported":
         return listing.time_text(value)
     if isinstance(value, dict):
-        return "  ".join(f"{key}={listing.short(content)}" for key, content in value.items())
+        return "  ".join(f"{key}={listing.figure(content)}" for key, content in value.items())
     return str(value)

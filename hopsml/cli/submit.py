@@ -37,7 +37,7 @@ def submit(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="what the script gets: every option that is none of these, all behind --")
     ] = None,
-    profile: Annotated[str, typer.Option(help="a file of conf/")] = "yarn-cluster",
+    profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else yarn-cluster")] = None,
     num_workers: Annotated[int | None, typer.Option(help="executors; the profile's number by default")] = None,
     conf: Annotated[list[str] | None, typer.Option(help="a Spark setting, key=value; wins over the profile's")] = None,
     dry_run: Annotated[bool, typer.Option(help="print the command, without secrets, and do nothing")] = False,
@@ -60,7 +60,8 @@ def submit(
     from hopsml.errors import ArgumentError, RunCancelled
     from hopsml.submission.hidden import handed_over
 
-    chosen, wishes = profiles.load(profile), {**handed_over(os.environ), **_settings(conf or [])}
+    chosen = profiles.load(profile or os.environ.get("HOPSML_PROFILE") or "yarn-cluster")
+    wishes = {**handed_over(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
     if py_files:

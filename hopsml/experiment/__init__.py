@@ -65,4 +65,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    raise instead_of(name)
+    raise instead_of(name, __all__)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from hopsml import suggestions
 from hopsml.experiment import plan
 from hopsml.experiment.collective import ORDERS, build
 from hopsml.experiment.options import RunOptions
@@ -28,8 +31,10 @@ def horovod(options: RunOptions) -> Result:
     return plan.start(build(options)).result()
 
 
-def instead_of(name: str) -> AttributeError:
-    """The error for a name that is not in ``experiment``."""
+def instead_of(name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that is not in ``experiment``, which has those of ``known``."""
     if name in INSTEAD:
         return AttributeError(f"experiment.{name} is not there; use {INSTEAD[name]}")
-    return AttributeError(f"module 'hopsml.experiment' has no attribute '{name}'")
+    meant = suggestions.similar(name, [] if name.startswith("_") else known)
+    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    return AttributeError(f"module 'hopsml.experiment' has no attribute '{name}'{hint}")

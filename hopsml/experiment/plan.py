@@ -17,7 +17,7 @@ from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.layout import Roles, check_environment
 from hopsml.cluster.preflight.gate import Mode
 from hopsml.cluster.run_state import Change
-from hopsml.errors import CoordinatorLost, NotEnoughSlots
+from hopsml.errors import CoordinatorLost, NotEnoughSlots, PermissionRefused, QuotaExceeded
 from hopsml.experiment import applications, arguments, mlflow, progress, taking_up
 from hopsml.experiment.events_folder import EventsFolder
 from hopsml.experiment.plain import as_json
@@ -121,6 +121,8 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     """As ``start``; the application as well, on which it was started."""
     try:
         return _start_on(plan)
+    except (PermissionRefused, QuotaExceeded) as error:  # the way there is nothing to a person either
+        raise type(error)(f"{error}; HOPSML_PROJECT_URL says where runs are kept", error.path) from None
     except KeyboardInterrupt as interrupt:  # while Spark is starting, say: where in that is nothing to a person
         tracebacks.shortened(interrupt)
         raise

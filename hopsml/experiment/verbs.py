@@ -155,6 +155,11 @@ def _callable(value: Any, verb: str) -> Callable[..., Any]:
         raise ArgumentTypeError(
             f"{verb}(): {value.__name__} is a coroutine; the training function must be an ordinary one"
         )
+    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
+        raise ArgumentTypeError(
+            f"{verb}(): {value.__name__} is a generator (there is a yield in it), which a call only makes and does not run; "
+            "the training function must be an ordinary one, with return"
+        )
     return value  # type: ignore[no-any-return]
 
 

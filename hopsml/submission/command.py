@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from hopsml import spark_home
 from hopsml.errors import ArgumentError
 from hopsml.profiles import Profile
+from hopsml.submission.script import look_for
 from hopsml.submission.shipping import Shipment, check_imports
 
 # Of the caller's variables, what a driver in a container of YARN needs as well: where runs are kept.
@@ -29,7 +30,7 @@ def command(
 
     ``tags`` find the application again in YARN; with them spark-submit ends once YARN holds the driver. ``shipment`` is
     the environment that travels. Raises ArgumentError for a profile without Spark, and for a script that is not there, has
-    a syntax error, or imports what will not be there.
+    a syntax error, or imports what will not be there; so for a file of spark.submit.pyFiles that is not there.
     """
     if not profile.uses_spark:
         raise ArgumentError(
@@ -44,6 +45,7 @@ def command(
         if profile.deploy_mode == "cluster":
             settings["spark.yarn.submit.waitAppCompletion"] = "false"
     settings |= shipment.settings(settings, profile.deploy_mode)
+    look_for(settings.get("spark.submit.pyFiles", ""))
     check_imports(script, shipment, settings, profile)
     line = [spark_home.spark_submit(), "--master", profile.master, "--deploy-mode", profile.deploy_mode]
     for key, value in settings.items():

@@ -42,6 +42,14 @@ def imports(tree: ast.AST) -> dict[str, int]:
     return found
 
 
+def look_for(py_files: str) -> None:
+    """ArgumentError where one of ``spark.submit.pyFiles``, comma-separated, should lie on this machine and does not."""
+    for item in filter(None, (part.strip() for part in py_files.split(","))):
+        path = item.removeprefix("file://")
+        if "://" not in path and not path.startswith("local:") and not Path(path).exists():
+            raise ArgumentError(f"{item} of --py-files (spark.submit.pyFiles) is not there; nothing was submitted")
+
+
 def modules_of_files(py_files: str) -> set[str] | None:
     """Top-level modules of ``spark.submit.pyFiles``, comma-separated; None where an archive cannot be looked into."""
     found: set[str] = set()

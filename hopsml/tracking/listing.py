@@ -60,6 +60,11 @@ def short(value: Any, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
+def figure(value: Any) -> str:
+    """As ``short``; a number with a fraction has six digits, more of which nobody compares by eye."""
+    return f"{value:.6g}" if isinstance(value, float) else short(value)
+
+
 def row(run: StoredRun) -> tuple[str, ...]:
     """The cells of ``COLUMNS``, each as long as it is."""
     return (

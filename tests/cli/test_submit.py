@@ -139,11 +139,28 @@ def test_the_projects_url_travels_to_a_driver_in_a_container(
             "profile 'here' (master local-cluster[2,1,512], client mode) does not leave",
         ),
         (["--profile", "here", "--ship-environment", "always"], "only YARN carries an environment"),
+        (
+            ["--profile", "here", "--py-files", "nope.py", "--dry-run"],
+            "nope.py of --py-files (spark.submit.pyFiles) is",
+        ),
+        (["--profile", "here", "--conf", "spark.submit.pyFiles=no.zip", "--dry-run"], "no.zip of --py-files"),
     ],
 )
 def test_refused_before_anything_is_started(cli: Cli, job: str, options: list[str], words: str) -> None:
     done = cli("submit", job, *options)
     assert done.status == 1 and words in done.err and done.out == ""
+
+
+def test_the_environment_names_the_profile(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_PROFILE", "here")
+    assert "--master 'local-cluster" in cli("submit", job, "--dry-run").out
+    assert "--master yarn" in cli("submit", job, "--profile", "there", "--dry-run").out
+
+
+def test_files_on_a_store_are_taken_at_their_word(cli: Cli, job: str) -> None:
+    files = f"hdfs://ns1/all.zip,local:/opt/here.zip,file://{job}"
+    done = cli("submit", job, "--profile", "there", "--py-files", files, "--dry-run")
+    assert done.status == 0 and files in done.out
 
 
 def test_a_syntax_error_and_a_missing_package_are_seen_first(cli: Cli, job: str) -> None:

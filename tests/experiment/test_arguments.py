@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from hopsml import experiment
+from hopsml import experiment, settings
 from hopsml.cluster import processes
-from hopsml.errors import ArgumentError, ArgumentTypeError, HopsmlError, NotEnoughSlots
+from hopsml.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    HopsmlError,
+    NotEnoughSlots,
+    PermissionRefused,
+    QuotaExceeded,
+)
+from hopsml.storage import causes
 from tests.experiment.conftest import SLOTS
 
 pytestmark = pytest.mark.fast
@@ -24,6 +33,14 @@ def train(lr: float = 0.1, batch_size: int = 128) -> float:
 
 async def coroutine() -> None:
     pass
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def both() -> AsyncIterator[int]:
+    yield 1
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +118,8 @@ def test_a_bad_argument_is_refused_at_the_call(
         (None, ["None"]),
         ("train", ["'train'", "str"]),
         (coroutine, ["coroutine is a coroutine"]),
+        (generator, ["generator is a generator", "return"]),
+        (both, ["both is a generator"]),
     ],
 )
 def test_what_is_no_function_is_refused(call: Callable[..., Any], function: Any, words: list[str]) -> None:
@@ -170,3 +189,18 @@ def test_more_workers_than_slots_is_refused_with_the_setting_that_limits_them() 
     assert f"num_workers={SLOTS + 1}" in str(caught.value)
     assert f"at most {SLOTS} slots" in str(caught.value) and f"local_slots={SLOTS}" in str(caught.value)
     experiment.shutdown()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
+def test_where_no_run_can_be_kept_the_variable_is_named_and_the_way_there_is_not_shown(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full, or closed to this user, as it never is to root, says so by this error of the system's."""
+
+    def project_url() -> NoReturn:
+        raise causes.from_os_error("create", "file:///project", OSError(number, os.strerror(number)))
+
+    monkeypatch.setattr(settings, "project_url", project_url)
+    with pytest.raises((PermissionRefused, QuotaExceeded), match="HOPSML_PROJECT_URL") as refusal:
+        experiment.collective_all_reduce(train, num_workers=1)
+    assert refusal.value.__suppress_context__ and refusal.traceback[-1].name == "start_on"

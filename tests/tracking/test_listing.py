@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pty
 import re
@@ -137,3 +138,8 @@ def test_in_a_pipe_there_is_all_of_it_and_no_colour(project: Path) -> None:
 
 def test_times_and_durations_are_short() -> None:
     assert len(listing.time_text(time.time(), brief=True)) == 11 and listing.time_text(None, brief=True) == "-"
+
+
+def test_a_figure_has_six_digits_and_a_count_all_of_them() -> None:
+    told = [listing.figure(value) for value in (1 / 7, 1e-9 / 3, math.nan, 1234567, True, None, "0.14285714285714285")]
+    assert told == ["0.142857", "3.33333e-10", "nan", "1234567", "true", "-", "0.14285714285714285"]
