@@ -240,6 +240,8 @@ class Work:
             self.send(WorkerProgress(*self.key, done=done, total=event.total, unit=event.unit, time=event.time))
         elif event.kind == "said":
             self.send(Said(*self.key, data=event.data))
+        elif event.kind == "note":
+            self._note(event.cause)
         elif event.kind in ("committed", "parked"):
             self._committed(event)
         elif event.kind == "finished":

@@ -73,12 +73,12 @@ class Assignment(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """Worker -> agent, one frame in the pipe each (4 bytes of length, then msgpack)."""
 
-    kind: str  # started | report | progress | said | committed | parked | finished | failed
+    kind: str  # started | report | progress | said | note | committed | parked | finished | failed
     time: float
     step: int | None = None
     metrics: dict[str, float | int | str | bool | None] = {}
     result: bytes = b""
-    cause: str = ""
+    cause: str = ""  # of a note its text
     traceback: str = ""
     secondary: bool = False
     exited: bool = False  # finished by sys.exit(0)
@@ -149,7 +149,7 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
         pipe.send(Event("started", time.time()))
         value = calling.call(function, arguments)
         _complete_commits()
-        result = pickle_result(value, context) if context.is_chief else b""
+        result = pickle_result(value, context, lambda text: _note(pipe, text)) if context.is_chief else b""
         return Event("finished", time.time(), result=result, seen=in_force.seen())
     except BaseException as error:  # noqa: BLE001 see above
         if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -239,6 +239,11 @@ def _report(message: dict[str, Any]) -> Event:
     step = message.get("step")
     metrics = redact.arguments({utf8(str(key)): plain(value) for key, value in message.get("metrics", {}).items()})
     return Event("report", time.time(), step=None if step is None else int(step), metrics=metrics)
+
+
+def _note(pipe: EventPipe, text: str) -> None:
+    """Something that people should know."""
+    pipe.send(Event("note", time.time(), cause=redact.text(utf8(text))[: calling.MOST_CAUSE]))
 
 
 # ---------------------------------------------------------------------------------------------- after the function

@@ -11,8 +11,9 @@ from hopsml.storage.run_dir import RunDir
 class Result(tuple[str, Any]):
     """Outcome of a finished run; unpacks as the predecessor's pair: ``logdir, metrics = result``.
 
-    Attributes: ``metrics`` (dict: what the chief's function returned, with the log's path), ``value`` (exactly what it
-    returned), ``logdir`` (URL of the TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``,
+    Attributes: ``metrics`` (dict: what the chief's function returned, with the log's path), ``value`` (what it
+    returned, files as where they lie, without what cannot travel, of which a note tells), ``logdir`` (URL of the TensorBoard
+    events), ``run_dir`` (URL of the run directory), ``run_id``,
     ``artifacts`` (URLs of what the function saved in its working folder), ``in_force`` (what the workers were seen to do
     together, and by which path gradients were merged), ``unrecorded`` (records that the store did not take, each with the
     reason; usually empty).

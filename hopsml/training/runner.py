@@ -168,7 +168,7 @@ class Runner:
             function, fixed = self._function()
             value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
             metric = trial_result.score_of(value, message.metric)
-            result = pickle_result(value, context)
+            result = pickle_result(value, context, _note)
             self._write_outputs(trial, context, value, metric)
         except TrialStopped as stop:
             how = "paused" if stop.how == "pause" else "stopped"
@@ -199,7 +199,7 @@ class Runner:
         except OSError as error:
             note = f"what was saved in the worker's folder is not kept: {error}"
         if note:
-            print(f"hopsml: {note}", file=sys.stderr)
+            _note(note)
 
     def _function(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         if self._loaded is None:
@@ -303,6 +303,11 @@ class _Output:
                 log.seek(self._began)
                 while piece := log.read(1 << 16):
                     os.write(1, piece)
+
+
+def _note(text: str) -> None:
+    """Something that people should know of the trial, in its log."""
+    print(f"hopsml: {text}", file=sys.stderr)
 
 
 def _flush() -> None:

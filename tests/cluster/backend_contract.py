@@ -103,17 +103,17 @@ class BackendContract:
         assert recorded == f"Experiments/{run.run_id}/diagram.txt"
         assert (store / recorded).read_text() == "a picture"
 
-    def test_what_cannot_travel_is_a_clear_error(self, store: Path) -> None:
+    def test_what_cannot_travel_is_left_out_and_named(self, store: Path) -> None:
         def returns_a_lock() -> Any:
             import threading
 
-            return {"lock": threading.Lock()}
+            return {"lock": threading.Lock(), "loss": 0.5}
 
         run = submit(returns_a_lock)
-        with pytest.raises(WorkerFailed, match=r"returned a dict that cannot be sent .* return numbers") as caught:
-            run.result(WAIT_S)
-        assert caught.value.rank == 0
-        check_run_dir(run, "FAILED")
+        assert run.result(WAIT_S).value == {"loss": 0.5}
+        (note,) = [note for note in run.state.notes if "is left out" in note]
+        assert note.startswith("rank 0: the entry ['lock']") and "return numbers" in note
+        check_run_dir(run, "FINISHED")
 
     # -------------------------------------------------------------------------------------- failures
 

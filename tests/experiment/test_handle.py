@@ -85,17 +85,6 @@ def test_an_exception_whose_text_utf8_cannot_hold_is_reported_in_full(store: Pat
     assert "raise FileNotFoundError" in caught.value.remote_traceback
 
 
-def test_a_value_that_holds_itself_is_refused(store: Path) -> None:
-    def train() -> Any:
-        value: dict[str, Any] = {}
-        value["self"] = [value]
-        return value
-
-    with pytest.raises(WorkerFailed, match="returned a dict that holds itself") as caught:
-        submit(train).result(WAIT_S)
-    assert len(str(caught.value)) < 5000
-
-
 def test_a_value_that_the_driver_cannot_read_is_the_runs_error(store: Path) -> None:
     run = submit(lambda: Trap("only a worker can unpickle this", rank=9))
     with pytest.raises(RunError, match=r"cannot be read here \(AssertionError.*return numbers"):

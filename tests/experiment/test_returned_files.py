@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster import worker_folder
+from hopsml.cluster import returned, worker_folder
 from hopsml.errors import WorkerFailed
 from tests.cluster import backend_contract
 from tests.cluster.workloads import WAIT_S
@@ -51,22 +52,70 @@ def test_files_that_are_returned_arrive_in_the_run_directory_and_overwrite_nothi
     home = f"Experiments/{result.run_id}"
     assert result.value == {
         "text": f"{home}/plot.png",
-        "path": f"{home}/plot-2.png",
-        "listed": [f"{home}/run-2.json", "a/plot.png"],
+        "path": f"{result.run_dir}/plot-2.png",
+        "listed": [f"{result.run_dir}/run-2.json", "a/plot.png"],
     }
+    assert local_path(result.value["path"]).read_text() == "b"
     directory = local_path(result.run_dir)
     assert [(directory / name).read_text() for name in ("plot.png", "plot-2.png", "run-2.json")] == ["a", "b", "mine"]
     assert '"verb"' in (directory / "run.json").read_text()
 
 
-@pytest.mark.parametrize("returned", ["missing/plot.png", "folder"])
-def test_a_path_that_is_no_file_is_an_error_that_names_the_folder(store: Path, returned: str) -> None:
-    def train() -> Path:
-        Path("folder").mkdir()
-        return Path(returned)
+def test_what_cannot_travel_stays_behind_with_a_note_and_the_rest_arrives(store: Path) -> None:
+    def train() -> dict[str, Any]:
+        import threading
 
-    with pytest.raises(WorkerFailed, match=rf"returned the path '{returned}', which is .*worker's folder is /"):
-        submit(train).result(WAIT_S)
+        Path("folder").mkdir()
+        value: dict[str, Any] = {
+            "accuracy": 0.9,
+            "path": Path("missing/plot.png"),
+            "folder": Path("folder"),
+            "lock": threading.Lock(),
+            "deep": {"fine": [1, 2], "generator": (n for n in range(3))},
+        }
+        value["itself"] = [value]
+        value["circle"] = value
+        return value
+
+    run = submit(train)
+    assert run.result(WAIT_S).value == {"accuracy": 0.9, "deep": {"fine": [1, 2]}}
+    assert run.directory.read_status()["state"] == "FINISHED"
+    notes = {found[1]: note for note in run.state.notes if (found := re.search(r"the entry (\S+) of what the", note))}
+    assert set(notes) == {"['path']", "['folder']", "['lock']", "['deep']['generator']", "['itself']", "['circle']"}
+    assert re.search(r"'missing/plot\.png' is not there: write it before.*worker's folder is /", notes["['path']"])
+    assert "'folder' is a folder: save it below" in notes["['folder']"]
+    assert re.search(r"a lock, is left out: it cannot be pickled \(TypeError: .*; return numbers", notes["['lock']"])
+    assert "holds itself" in notes["['itself']"] and "holds itself" in notes["['circle']"]
+
+
+def test_a_value_of_which_nothing_can_travel_leaves_a_finished_run(store: Path) -> None:
+    run = submit(lambda: (n for n in range(3)))
+    assert run.result(WAIT_S).value is None
+    assert any("returned, a generator, is left out: it cannot be pickled" in note for note in run.state.notes)
+
+
+def test_a_value_that_is_too_large_is_kept_in_the_run_directory(store: Path) -> None:
+    def train() -> dict[str, Any]:
+        Path("result.pickle").write_text("the function's own")
+        return {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
+
+    run = submit(train)
+    assert run.result(WAIT_S).value == {"accuracy": 0.9}
+    (kept,) = [found[1] for note in run.state.notes if (found := re.search(r"it is kept in (\S+), for", note))]
+    assert kept == f"{run.run_dir}/artifacts/result-2.pickle"
+    whole = pickle.loads(local_path(kept).read_bytes())
+    assert whole == {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
+    assert any("left out of what the driver gets: 'large' (48 MiB)" in note for note in run.state.notes)
+
+
+def test_a_trials_odd_entry_does_not_fail_it(store: Path) -> None:
+    def train(x: int) -> dict[str, Any]:
+        return {"loss": x, "odd": (n for n in range(x)), "path": Path("missing")}
+
+    found = experiment.search(train, {"x": ("DISCRETE", [1])}, searcher="grid", progress=False, metric="loss")
+    assert found.value == 1.0 and list(found.trials.state) == ["completed"]
+    (log,) = local_path(found.run_dir).glob("trials/*/*.log")
+    assert "the entry ['odd'] of what the training function returned, a generator, is left out" in log.read_text()
 
 
 def test_what_is_saved_in_the_workers_folder_is_kept(store: Path) -> None:
