@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -151,9 +152,30 @@ def test_a_lane_that_is_drained_finishes_its_trial_and_begins_no_other(store: Pa
     with bench(wait_for_go, folder=str(tmp_path)) as found:
         lane = found.joined()
         first, second = found.give(lane), found.give(lane)
-        found.began(first)
+        host = psutil.Process(found.began(first)).parent()
+        assert host is not None
+        told_by = shared_pipes(host)
         found.lanes._coordinator.release(found.lanes.run.run_id, lane)  # as a drain does, without a node that goes away
+        wait_until(lambda: shared_pipes(host) < told_by, "that nothing more will be told")
+        turns = host.num_ctx_switches().voluntary
+        wait_until(lambda: host.num_ctx_switches().voluntary > turns, "that it has slept since, and so knows")
         (tmp_path / "go").touch()
         assert found.ended(first).how == "finished"
         assert found.lost(lane)
         assert not [news for news in found.seen if isinstance(news.event, Began) and news.event.number == second.number]
+
+
+def shared_pipes(process: psutil.Process) -> set[tuple[int, str]]:
+    """Pipes of a process that others of this test hold as well, with the others' numbers."""
+    own = {link for link in links(process.pid) if link.startswith("pipe:")}
+    others = [one.pid for one in psutil.Process().children(recursive=True) if one.pid != process.pid]
+    return {(pid, link) for pid in others for link in links(pid) if link in own}
+
+
+def links(pid: int) -> list[str]:
+    """What its descriptors are; none of a process that is gone."""
+    try:
+        folder = Path(f"/proc/{pid}/fd")
+        return [os.readlink(folder / name) for name in os.listdir(folder)]
+    except OSError:
+        return []
