@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import textwrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from hopsml.tracking import for_scripts
 
 if TYPE_CHECKING:
     from hopsml.doctor import Report
@@ -30,7 +31,7 @@ def doctor(
         report = examine(profile)
     finally:
         filesystem.close_all()
-    print(json.dumps(as_dict(report), ensure_ascii=False) if as_json else screen(report))
+    print(for_scripts.line(as_dict(report)) if as_json else screen(report))
     if report.status is Status.FAIL:
         raise typer.Exit(1)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hopsml.tracking import for_scripts
 
 if TYPE_CHECKING:
     from hopsml.experiment.searches.seen import Seen
@@ -78,7 +79,7 @@ def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> 
     names = [*columns, *dict.fromkeys(name for report in reports for name in report if name not in (*columns, "time"))]
     if as_json:
         for report in reports:
-            print(json.dumps(report, ensure_ascii=False))
+            print(for_scripts.line(report))
     elif reports:
         times = any("time" in report for report in reports)
         rows = [tuple(figure(report.get(name)) for name in names) for report in reports]

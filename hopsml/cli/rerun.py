@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hopsml.tracking import for_scripts
 
 if TYPE_CHECKING:
     from hopsml.experiment.repeat import Rerun
@@ -38,7 +39,7 @@ def rerun(
         outcome = experiment.rerun(directory.url, profile=profile, progress=not as_json, ignore=ignore or ())
     finally:
         experiment.shutdown()
-    print(json.dumps(as_dict(outcome), ensure_ascii=False) if as_json else text(outcome))
+    print(for_scripts.line(as_dict(outcome)) if as_json else text(outcome))
     if not outcome.verdict.same:
         raise typer.Exit(DIFFERS)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
+
+from hopsml.tracking import for_scripts
 
 
 def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False) -> None:
@@ -20,7 +21,7 @@ def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for s
     search = searches.seen(stored.directory, stored.run)
     of_search = {} if search is None else searches.facts(search, stored.state)
     if as_json:
-        print(json.dumps({**facts, **of_search}, ensure_ascii=False))
+        print(for_scripts.line({**facts, **of_search}))
         return
     said = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
     trials = searches.lines(of_search) if of_search else {}

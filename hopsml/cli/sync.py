@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Annotated
 
 import typer
+
+from hopsml.tracking import for_scripts
 
 CALL_TIMEOUT_S = 30.0  # a person waits, and can interrupt
 
@@ -46,7 +47,7 @@ def sync(
         if not as_json:
             print("  ".join([directory.run_id, state, *notes]), flush=True)
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False))
+        print(for_scripts.line(rows))
     elif not rows:
         print(f"nothing of {url} waits to be sent to MLflow")
     if any(row["state"] in (order.PENDING, order.REFUSED) for row in rows):

@@ -7,7 +7,6 @@ with experiment.recorded("digits-etl", args={"parts": 4}) as run:
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from hopsml.experiment.plain import as_json
 from hopsml.states import State
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim
-from hopsml.tracking import record
+from hopsml.tracking import for_scripts, record
 from hopsml.tracking.recording import Recording
 
 
@@ -39,7 +38,9 @@ class Recorded:
 
     def json(self, **more: Any) -> str:
         """One line for scripts: metrics, run id and directory, and whatever is added."""
-        return json.dumps(as_json({**self.metrics, "run_id": self.run_id, "run_dir": self.run_dir, **more}))
+        return for_scripts.line(
+            as_json({**self.metrics, "run_id": self.run_id, "run_dir": self.run_dir, **more}), ascii_only=True
+        )
 
 
 @contextmanager

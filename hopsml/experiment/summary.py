@@ -10,6 +10,7 @@ from hopsml.experiment import in_force, last_records
 from hopsml.experiment.plain import as_json
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
+from hopsml.tracking import for_scripts
 
 _RECORDS = ("status.json", ".outputs.json")
 
@@ -62,7 +63,7 @@ def json_line(result: Finished, **more: Any) -> str:
     if several := getattr(result, "runs", None):
         runs = [json.loads(json_line(one)) for one in several]
         whole = {"runs": runs, "run_id": result.run_id, "run_dir": result.run_dir, "state": result.state}
-        return json.dumps(as_json({**whole, **more}))
+        return for_scripts.line(as_json({**whole, **more}), ascii_only=True)
     content = {
         **{name: value for name, value in result.metrics.items() if name != "log"},
         "workers": len(result.workers),
@@ -75,7 +76,7 @@ def json_line(result: Finished, **more: Any) -> str:
         "state": result.state,
         **more,
     }
-    return json.dumps(as_json(content))
+    return for_scripts.line(as_json(content), ascii_only=True)
 
 
 def _contents(directory: RunDir) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from hopsml.cluster.plain import as_json
 from hopsml.experiment.searches import study, table
 from hopsml.search.space import Searchspace
 from hopsml.storage import urls
+from hopsml.tracking import for_scripts
 
 if TYPE_CHECKING:
     import optuna
@@ -115,7 +115,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
             "state": self.state,
             **more,
         }
-        return json.dumps(as_json(content))
+        return for_scripts.line(as_json(content), ascii_only=True)
 
     def __repr__(self) -> str:
         done = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)

@@ -1,0 +1,30 @@
+"""Lines for programs: JSON for every reader, numbers for those that want them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+import pytest
+
+from hopsml.tracking import for_scripts
+
+pytestmark = pytest.mark.fast
+
+
+def refuse(literal: str) -> NoReturn:
+    raise ValueError(f"{literal} is no JSON")
+
+
+def test_a_loss_that_diverged_is_json_and_a_number_again() -> None:
+    content: dict[str, Any] = {
+        "loss": math.nan,
+        "curve": (1.5, math.inf, {"low": -math.inf}),
+        "name": "é",
+        "none": None,
+    }
+    read: dict[str, Any] = json.loads(for_scripts.line(content), parse_constant=refuse)
+    assert read == {"loss": "NaN", "curve": [1.5, "Infinity", {"low": "-Infinity"}], "name": "é", "none": None}
+    assert math.isnan(float(read["loss"])) and float(read["curve"][2]["low"]) == -math.inf
+    assert for_scripts.line({"name": "é"}, ascii_only=True) == '{"name": "\\u00e9"}'
