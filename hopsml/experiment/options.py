@@ -183,7 +183,8 @@ class SearchOptions(AnySearchOptions):
         searcher: grid, random, tpe, gp, cmaes, differential_evolution, bohb; or a ``Searcher``.
         searcher_args: arguments of the searcher, by name.
         num_trials: how many; None: as many as the searcher has, or as fit into ``deadline`` or ``budget``. Of a searcher
-            that tries a configuration again for longer (asha, hyperband) how many configurations.
+            that tries a configuration again for longer (asha, hyperband: with a greater parameter ``budget``) how many
+            configurations.
         direction: "max" or "min".
         metric: key of what is returned and reported; None where that is a single number.
         workers_per_trial: 1: trials run on single executors. More, ``(fewest, most)`` or a function of the configuration

@@ -168,7 +168,7 @@ def _call(verb: str, space: Searchspace, given: PredecessorOptions, key: str, **
     options = taken_from(given, SearchOptions, space=space, metric=arguments.text("optimization_key", key), **own)
     call = calls.checked(verb, options, seeds.choose(options.environment or {}, os.environ))
     call.folder, call.with_summary = "", True
-    call.notes = arguments.without_effect(
+    call.notes += arguments.without_effect(
         {name: getattr(given, name) for name in ("versioned_resources", "cleanup_generations")}
     )
     call.name_of = _in_generations(call.searcher) if isinstance(call.searcher, DifferentialEvolution) else combination

@@ -201,7 +201,7 @@ def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[s
     call = calls.checked(verb, options, seed, may_be_empty=True)
     with_budgets = call.searcher.counts
     call.folder, call.with_summary, call.finish = "", True, partial(_files, with_budgets=with_budgets)
-    call.notes = tuple(without_effect)
+    call.notes = (*call.notes, *without_effect)
     search = begin(call)
     lines = list(without_effect)
     search.observe(lambda what, facts: lines.append(facts["text"]) if what in ("note", "phase") else None)

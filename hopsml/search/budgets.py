@@ -64,6 +64,9 @@ class BudgetSearcher(Searcher):
         self._going_on: deque[int] = deque()  # configurations that the rule lets go on at once
         self._told: set[int] = set()  # of the live ones, those of which the searcher has been told
         self._exhausted = False
+        self.says_budget = (
+            True  # whether a trial is told what it may use up; without, that is no part of its configuration
+        )
 
     @property
     def counts(self) -> bool:
@@ -90,7 +93,8 @@ class BudgetSearcher(Searcher):
         parent = self._last.get(found) if self.hand_over else None
         self._running[number] = (found, budget)
         self._last[found] = number
-        return Suggestion({**self._configs[found], BUDGET: budget}, parent)
+        told = {BUDGET: budget} if self.says_budget else {}
+        return Suggestion({**self._configs[found], **told}, parent)
 
     def _new(self) -> int | Wait:
         """One more configuration."""
@@ -154,6 +158,7 @@ class BudgetSearcher(Searcher):
             "told": sorted(self._told),
             "exhausted": self._exhausted,
             "configurations": self.configurations,
+            "says_budget": self.says_budget,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -166,3 +171,4 @@ class BudgetSearcher(Searcher):
         self._told = set(state["told"])
         self._exhausted = state["exhausted"]
         self.configurations = state["configurations"]
+        self.says_budget = state.get("says_budget", True)

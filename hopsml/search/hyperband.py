@@ -71,8 +71,10 @@ def ladders_of(
 ) -> Ladders:
     """Raise ArgumentError for values that cannot be; ``names``: by which the user gave the first three."""
     if max_step is None:
+        among = "searcher_args" if names[1] == "max_budget" else "stopper_args"
         raise ArgumentError(
-            f"{names[1]} is missing: Hyperband divides it among the rungs; say {names[1]}=81, for example"
+            f"{names[1]} is missing: Hyperband divides it among the rungs; say {names[1]}=81, for example, which stands in "
+            f'{among}={{"{names[1]}": 81}} where you name the algorithm'
         )
     check_ladder(min_step, max_step, factor, names)
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
+from typing import Any
 
 from hopsml import extras
 from hopsml.errors import ArgumentError
@@ -13,3 +15,11 @@ def require(who: str, *names: str) -> None:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(f"{who} needs {', '.join(missing)}: {extras.install('search')}")
+
+
+def optuna() -> Any:
+    """The module; of its progress bars, which are not used, no notebook hears that they lack a library."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        import optuna
+    return optuna

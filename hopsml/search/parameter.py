@@ -52,7 +52,7 @@ class Parameter(ABC):
         """All values, ascending or in the order in which they were given. Raises ArgumentError where they are endless."""
         raise ArgumentError(
             f"{self.name} is {self.kind} {self.region}, which has no list of values; make it DISCRETE, "
-            "or say points= for a grid"
+            'or say points=5 for a grid: searcher_args={"points": 5}'
         )
 
 
@@ -169,7 +169,14 @@ def parameter(name: str, given: object, when: Mapping[str, Any] | None = None) -
     """
     if not isinstance(given, tuple | list) or len(given) not in (2, 3) or (len(given) == 3 and when is not None):
         raise ArgumentError(f"{name}={given!r}: (type, region) was expected, such as ('DOUBLE', [0.1, 1.0])")
-    kind, region = given[0], _region(name, given[1])
+    kind = given[0]
+    if all(isinstance(value, int | float) for value in given):
+        values = ", ".join(map(repr, given))
+        raise ArgumentError(
+            f'{name}={given!r} names no type: (type, region) was expected, such as ("DOUBLE", [0.0, 1.0]) for what lies '
+            f'between two bounds, or ("DISCRETE", [{values}]) for these values'
+        )
+    region = _region(name, given[1])
     conditions = _conditions(name, given[2] if len(given) == 3 else when)
     kind = kind.upper() if isinstance(kind, str) else kind
     if kind not in KINDS:
@@ -185,14 +192,17 @@ def parameter(name: str, given: object, when: Mapping[str, Any] | None = None) -
     return Interval(name, kind, region, conditions, low, high, logarithmic=kind == LOGUNIFORM)
 
 
+_FORM = 'as in ("DOUBLE", [0.0, 1.0])'
+
+
 def _region(name: str, given: object) -> list[Any]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         tolist = getattr(given, "tolist", None)  # an array
         if tolist is None:
-            raise ArgumentError(f"{name}: the region is {given!r}; a list of bounds or of values was expected")
+            raise ArgumentError(f"{name}: the region is {given!r}; a list of bounds or of values was expected, {_FORM}")
         given = tolist()
         if not isinstance(given, list):
-            raise ArgumentError(f"{name}: the region is the single value {given!r}; a list was expected")
+            raise ArgumentError(f"{name}: the region is the single value {given!r}; a list was expected, {_FORM}")
     return list(given)
 
 

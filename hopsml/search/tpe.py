@@ -8,9 +8,9 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hopsml.search import libraries
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.history import History, Trial
-from hopsml.search.libraries import require
 from hopsml.search.parameter import Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.seeded import number_of, seed_of
 from hopsml.search.space import Searchspace, check_filled
@@ -29,7 +29,7 @@ class Tpe(Searcher):
         self, space: Searchspace, seed: int | None = None, num_warmup_trials: int = 10, random_fraction: float = 0.0
     ) -> None:
         check_filled(space)
-        require("TPE", "optuna", "scipy")
+        libraries.require("TPE", "optuna", "scipy")
         self.space, self.seed = space, seed_of(seed)
         self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
         self._scored = 0
@@ -117,12 +117,11 @@ class Tpe(Searcher):
 
 
 def _study() -> optuna.Study:
-    import optuna
-
+    optuna = libraries.optuna()
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # that a study was made is no news to the user
     try:
-        return optuna.create_study(direction="maximize")
+        return optuna.create_study(direction="maximize")  # type: ignore[no-any-return] # loaded where it is used
     finally:
         optuna.logging.set_verbosity(level)
 

@@ -151,6 +151,17 @@ def test_what_was_tried_before_is_learned_without_its_budget():
     assert len(state["configs"]) == 12 and "budget" not in state["configs"][0][1]
 
 
+@every_searcher
+def test_a_budget_that_nobody_takes_is_no_part_of_a_configuration(make):
+    silent = make()
+    silent.says_budget = False
+    said, unsaid = make().ask(0), silent.ask(0)
+    assert unsaid.config == {name: value for name, value in said.config.items() if name != "budget"}
+    later = make()
+    later.restore(json.loads(json.dumps(silent.state())))
+    assert not later.says_budget
+
+
 @pytest.mark.parametrize(
     ("make", "names"),
     [

@@ -149,14 +149,17 @@ def test_its_state_is_all_that_it_knows():
     assert other.state() == stopper.state()
 
 
-MISSING = "max_step is missing: Hyperband divides it among the rungs; say max_step=81, for example"
+MISSING = (
+    "{0} is missing: Hyperband divides it among the rungs; say {0}=81, for example, which stands in "
+    '{1}={{"{0}": 81}} where you name the algorithm'
+)
 COUNT = "how many brackets, 1 or more, was expected; None: without end"
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({}, MISSING),
+        ({}, MISSING.format("max_step", "stopper_args")),
         ({"max_step": 9, "n_iterations": 0}, f"n_iterations=0: {COUNT}"),
         ({"max_step": 9, "n_iterations": True}, f"n_iterations=True: {COUNT}"),
         ({"max_step": 9, "n_iterations": 1.5}, f"n_iterations=1.5: {COUNT}"),
@@ -225,7 +228,7 @@ def test_what_is_not_asked_for_is_a_third_of_the_configurations_from_a_budget_of
     assert HyperbandSearcher(SPACE, max_budget=9, n_iterations=1).configurations == 9
     assert HyperbandSearcher(SPACE, min_budget=3, max_budget=12, eta=2).ask(0).config["budget"] == 3
     for arguments, problem in (
-        ({}, "max_budget is missing: Hyperband divides it among the rungs; say max_budget=81, for example"),
+        ({}, MISSING.format("max_budget", "searcher_args")),
         ({"max_budget": 9, "eta": 1}, "eta=1: an integer of 2 or more was expected"),
         ({"max_budget": 9, "min_budget": 0}, "min_budget=0: an integer of 1 or more was expected"),
         ({"max_budget": 9, "n_iterations": 0}, f"n_iterations=0: {COUNT}"),

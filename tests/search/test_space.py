@@ -78,7 +78,10 @@ def test_random_values_are_of_the_space() -> None:
         ((3, [0, 1]), "type 3 is not known"),
         (("DISCRETE", []), "the region of DISCRETE is empty"),
         (("CATEGORICAL", "relu"), "a list of bounds or of values was expected"),
-        (("INTEGER", 3), "a list of bounds or of values was expected"),
+        (("INTEGER", 3), r'a list of bounds or of values was expected, as in \("DOUBLE", \[0.0, 1.0\]\)'),
+        ([0, 1], r'such as \("DOUBLE", \[0.0, 1.0\]\) .* or \("DISCRETE", \[0, 1\]\) for these values'),
+        ([0.1, 0.2, 0.3], r'such as \("DOUBLE", .* or \("DISCRETE", \[0.1, 0.2, 0.3\]\)'),
+        (["relu", "gelu"], r'a list of bounds or of values was expected, as in \("DOUBLE"'),
         (("DOUBLE", ["a", "b"]), "the bound 'a' of DOUBLE is no number"),
         (("DOUBLE", [True, 2]), "the bound True of DOUBLE is no number"),
         (("INTEGER", [1, 2.5]), "the bound 2.5 of INTEGER is no integer"),
@@ -329,7 +332,7 @@ def test_a_grid_in_the_order_of_a_product() -> None:
 
 def test_a_grid_over_what_has_no_list() -> None:
     space = Searchspace(lr=("LOGUNIFORM", [1e-4, 1e-2]), n=("INTEGER", [1, 2]), d=("DOUBLE", [0, 1], {"n": [2]}))
-    with pytest.raises(ValueError, match=r"lr is LOGUNIFORM .* make it DISCRETE, or say points= for a grid"):
+    with pytest.raises(ValueError, match=r"lr is LOGUNIFORM .* make it DISCRETE, .* searcher_args={\"points\": 5}"):
         GridSearch(space)
     grid = GridSearch(space, points=3)
     assert grid.total == 3 * (1 + 3)

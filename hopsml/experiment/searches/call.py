@@ -15,6 +15,7 @@ from hopsml.experiment import arguments
 from hopsml.experiment.options import SearchOptions
 from hopsml.experiment.searches.names import NameOf
 from hopsml.search import registry
+from hopsml.search.budgets import BUDGET, BudgetSearcher
 from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.space import Searchspace, check_function
 from hopsml.storage.run_dir import RunDir
@@ -88,6 +89,7 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     seed = seed if options.seed is None else arguments.whole_number("seed", options.seed, at_least=0)
     direction = direction_of(options.direction)
     searcher = searcher_of(options, space, seed)
+    notes = without_budget(searcher, function)
     trials = None if searcher.counts else options.num_trials  # it counts configurations, and not those tried again
     endless = isinstance(options.searcher, str) and searcher.total is None and not searcher.counts
     if trials is None and endless and options.deadline is None and options.budget is None:
@@ -128,6 +130,29 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
         facts={"num_trials": options.num_trials} if searcher.counts else {},
         searcher_name=options.searcher if isinstance(options.searcher, str) else type(searcher).__name__,
         stopper_name=options.stopper if isinstance(options.stopper, str) else type(options.stopper).__name__,
+        notes=notes,
+    )
+
+
+def without_budget(searcher: Searcher, function: Callable[..., Any]) -> tuple[str, ...]:
+    """What people are told where a searcher tries configurations again for longer, but the function cannot know.
+
+    Then the budget is no part of a configuration: ``function(**best.config)`` is what was tried.
+    """
+    if not isinstance(searcher, BudgetSearcher):
+        return ()
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin, which does not say
+        return ()
+    whole = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
+    if whole or BUDGET in known or "hparams" in known:
+        return ()
+    searcher.says_budget = False
+    return (
+        f"{getattr(function, '__name__', function)} has no parameter {BUDGET}, so every trial of a configuration does the "
+        "same work, however far it comes: give it one, and train for so many steps; or, if it reports while it runs, use "
+        "stopper='asha' or 'hyperband' with searcher='random'",
     )
 
 

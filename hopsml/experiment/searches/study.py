@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml import extras
 from hopsml.errors import ArgumentError
+from hopsml.search import libraries
 from hopsml.search.parameter import Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.space import Searchspace
 
@@ -83,10 +84,9 @@ def in_any_theme(figure: Any) -> Any:
 
 def _optuna() -> Any:
     try:
-        import optuna
+        return libraries.optuna()
     except ModuleNotFoundError as error:
         raise ArgumentError(f"studies and plots need optuna: {extras.install('search')}") from error
-    return optuna
 
 
 def _trial(

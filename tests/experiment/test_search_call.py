@@ -1,0 +1,58 @@
+"""A search's call, checked before anything is started: what is refused, and what people are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hopsml.experiment.options import SearchOptions
+from hopsml.experiment.searches import call as calls
+from hopsml.search.contract import Suggestion
+
+pytestmark = pytest.mark.fast
+
+SPACE = {"lr": ("DOUBLE", [0.0, 1.0])}
+WITH_BUDGETS = pytest.mark.parametrize(
+    "given", [{"searcher": "asha"}, {"searcher": "hyperband", "searcher_args": {"max_budget": 9}}]
+)
+
+
+def checked(function: Callable[..., Any], **given: Any) -> calls.SearchCall:
+    return calls.checked("search", SearchOptions(function, SPACE, **given), seed=1)
+
+
+@WITH_BUDGETS
+def test_that_a_function_does_not_take_its_budget_is_said(given: dict[str, Any]) -> None:
+    call = checked(lambda lr: lr, **given)
+    (note,) = call.notes
+    assert "has no parameter budget" in note and "stopper='asha'" in note
+    first = call.searcher.ask(0)
+    assert isinstance(first, Suggestion) and first.config.keys() == {"lr"}
+
+
+@WITH_BUDGETS
+@pytest.mark.parametrize("function", [lambda lr, budget: lr, lambda hparams: 1, lambda **every: 1])
+def test_a_function_that_takes_its_budget_gets_it(function: Callable[..., Any], given: dict[str, Any]) -> None:
+    call = checked(function, **given)
+    first = call.searcher.ask(0)
+    assert call.notes == () and isinstance(first, Suggestion) and first.config.keys() == {"lr", "budget"}
+
+
+_IN_A_NOTEBOOK = """
+import sys
+import ipykernel.zmqshell  # a notebook's kernel
+sys.modules["ipywidgets"] = None  # it is not installed
+from hopsml import Searchspace
+from hopsml.search.tpe import Tpe
+Tpe(Searchspace(lr=("DOUBLE", [0.0, 1.0])))
+assert "tqdm.notebook" in sys.modules  # which is looked at in notebooks alone
+"""
+
+
+def test_in_a_notebook_nobody_is_told_of_progress_bars_that_nobody_uses() -> None:
+    ended = subprocess.run([sys.executable, "-c", _IN_A_NOTEBOOK], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 and "TqdmWarning" not in ended.stderr, ended.stderr
