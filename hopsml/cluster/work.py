@@ -126,6 +126,9 @@ class Work:
             self._fail(f"the process that starts workers on this host was killed: {error}", outside=True)
         except StorageError as error:
             self._fail(f"the store could not be read: {error}", storage=is_passing(error))
+        except OSError as error:
+            where = "" if error.filename else f" (in {self.folder}; TMPDIR chooses another disk)"
+            self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}{where}")
         except Exception as error:  # noqa: BLE001 any trouble of the agent's own is the run's to know
             self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}")
         behind = [] if self.keep else await self._close_tree()

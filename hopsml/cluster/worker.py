@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from hopsml import redact, tracebacks
-from hopsml.cluster import calling, in_force, worker_folder
+from hopsml.cluster import calling, in_force, log_streams, worker_folder
 from hopsml.cluster.commit_slots import CommitSlots
 from hopsml.cluster.context import CommitPort, WorkerContext, current, set_current
 from hopsml.cluster.framing import framed
@@ -32,6 +32,7 @@ from hopsml.cluster.returned import pickle_result, plain, utf8
 from hopsml.storage import privacy
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
+_SETTLE_S = 1.0  # for a note
 _ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "DistBackendError")
 _ECHO_PHRASES = (
     "Connection closed by peer",
@@ -114,7 +115,9 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the driver, which ends the run
     pipe = EventPipe(descriptor)
+    losses = log_streams.install(lambda text: _note(pipe, text))
     event = _play(assignment_path, pipe, slots, inbox)
+    losses.settle(_SETTLE_S)
     try:
         pipe.send(event)
     except OSError:  # its descriptor was closed, or is another file by now

@@ -6,6 +6,7 @@ wanted a process of its own, or that left threads or processes at work.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -301,8 +302,9 @@ class _Output:
         if self._to_lane:
             with open(self._path, "rb") as log:
                 log.seek(self._began)
-                while piece := log.read(1 << 16):
-                    os.write(1, piece)
+                with contextlib.suppress(OSError):  # the lane's log may be full, the trial has its own
+                    while piece := log.read(1 << 16):
+                        os.write(1, piece)
 
 
 def _note(text: str) -> None:

@@ -20,7 +20,7 @@ import pytest
 from hopsml.cluster import fork_client, processes
 from hopsml.cluster.fork_server import Exited, Ready
 from hopsml.cluster.worker import Assignment, Event
-from tests import clock
+from tests import clock, small_disk
 
 pytestmark = pytest.mark.fast
 TIMEOUT_S = 20.0
@@ -254,6 +254,22 @@ def test_what_cannot_be_sent_is_said(tmp_path):
     _, note, last = run(tmp_path, lambda: threading.Lock()).events
     assert note.kind == "note" and "a lock, is left out: it cannot be pickled" in note.cause
     assert last.kind == "finished" and cloudpickle.loads(last.result) is None
+
+
+def test_a_full_disk_costs_lines_of_the_log_and_not_the_training(tmp_path):
+    def train():
+        small_disk.fill(disk)
+        for number in range(200):
+            print(number, "x" * 100, flush=True)
+            print(number, "x" * 100, file=sys.stderr)
+        sys.stdout.buffer.write(b"x" * 100_000)
+        sys.stdout.flush()
+        return 7
+
+    with small_disk.mounted(tmp_path / "disk", 1_000) as disk:
+        _, note, last = run(disk, train).events
+    assert note.cause == "lines of its log are lost, its disk takes no more: No space left on device"
+    assert last.kind == "finished" and cloudpickle.loads(last.result) == 7
 
 
 def test_text_is_text_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path):

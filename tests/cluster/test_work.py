@@ -18,6 +18,7 @@ from hopsml.cluster.outbox import Outbox
 from hopsml.cluster.protocol import Formation, Launch, Message, WorkerClosed, WorkerFailed
 from hopsml.cluster.work import Work
 from hopsml.storage import checkpoints
+from tests import small_disk
 from tests.experiment.test_attempts import directory
 
 pytestmark = pytest.mark.fast
@@ -36,7 +37,7 @@ def formation(folder: Path, resume_url: str = "") -> Formation:
     )  # fmt: skip
 
 
-def failure_of(folder: Path, resume_url: str = "", kill: bool = False) -> WorkerFailed:
+def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: Path | None = None) -> WorkerFailed:
     """What is told of a worker that cannot begin; ``kill``: because its fork server has just died."""
     told: list[Message] = []
 
@@ -48,7 +49,7 @@ def failure_of(folder: Path, resume_url: str = "", kill: bool = False) -> Worker
             LAUNCH,
             send=told.append,
             room=Outbox().room,
-            folder=folder / "agent",
+            folder=(scratch or folder) / "agent",
             environment={},
             sys_path=(),
         )
@@ -71,6 +72,13 @@ def test_a_store_that_does_not_answer_is_told_apart_from_one_that_never_will(
     failed = failure_of(tmp_path, url)
     assert failed.storage == passes and not failed.raised
     assert failed.cause.startswith("the store could not be read: ") == passes
+
+
+def test_a_full_scratch_disk_is_named(tmp_path: Path) -> None:
+    with small_disk.mounted(tmp_path / "scratch", 100) as scratch:
+        small_disk.fill(scratch)
+        failed = failure_of(tmp_path, scratch=scratch)
+    assert f"No space left on device (in {scratch}/agent; TMPDIR chooses another disk)" in failed.cause
 
 
 def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> None:

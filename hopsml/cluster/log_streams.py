@@ -1,0 +1,85 @@
+"""The worker's ``sys.stdout`` and ``sys.stderr``: lines of the log that a full disk does not take end no training."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LossNote:
+    """Tells once that lines are lost; in the process that it was made in alone, and not on a thread that prints.
+
+    Whoever prints may be a signal's handler, which has interrupted somebody who is just telling something else.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._process = tell, os.getpid()
+        self._thread: threading.Thread | None = None
+
+    def lost(self, error: OSError) -> None:
+        """A write has failed; does not wait, and raises nothing."""
+        if self._thread is not None or os.getpid() != self._process:
+            return
+        text = f"lines of its log are lost, its disk takes no more: {error.strerror}"
+        self._thread = threading.Thread(target=self._say, args=(text,), name="hopsml-log-note", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no further thread can be started
+            self._thread.start()
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the agent is gone
+            self._tell(text)
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until what was to be told is told."""
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+
+class _Log(io.FileIO):
+    """The descriptor; a write that finds no room counts as done."""
+
+    def __init__(self, descriptor: int, note: LossNote) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._note = note
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """As the base class; all of it is taken where there is no room."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._note.lost(error)
+            return memoryview(data).nbytes
+
+
+def install(tell: Callable[[str], None]) -> LossNote:
+    """Put such streams in the place of both; ``tell`` is called at most once, on a thread of its own."""
+    note = LossNote(tell)
+    sys.stdout = sys.__stdout__ = _over(sys.stdout, 1, note)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _over(sys.stderr, 2, note)  # type: ignore[misc]
+    return note
+
+
+def _over(stream: TextIO | None, descriptor: int, note: LossNote) -> io.TextIOWrapper:
+    """As the interpreter had opened it, if it had."""
+    if stream is not None:
+        stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Log(descriptor, note)),
+        encoding=getattr(stream, "encoding", "utf-8"),
+        errors=getattr(stream, "errors", "backslashreplace"),
+        line_buffering=getattr(stream, "line_buffering", False),
+        write_through=getattr(stream, "write_through", False),
+    )
