@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import contextlib
 import logging
 import os
 import secrets
@@ -329,4 +330,8 @@ def shutdown(spark: bool = False) -> None:
     filesystem.close_all()
 
 
-atexit.register(shutdown, spark=True)
+@atexit.register
+def _at_the_end() -> None:
+    """Who presses Ctrl-C once more while this is under way will not wait: what is left ends by the end of this process."""
+    with contextlib.suppress(KeyboardInterrupt):
+        shutdown(spark=True)

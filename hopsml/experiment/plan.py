@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import platform
@@ -30,7 +31,7 @@ from hopsml.tracking import record as run_record
 from hopsml.tracking import seeds
 from hopsml.tracking.mlflow.order import Group
 from hopsml.tracking.recording import Recording
-from hopsml.training import lane, mlflow_run
+from hopsml.training import driver_log, lane, mlflow_run
 
 HOOKS = ("hopsml.tracking.worker_record:attach", "hopsml.training.prepare:prepare")
 
@@ -318,6 +319,7 @@ def _environment(plan: Plan, directory: RunDir, seed: int, mlflow_uri: str) -> d
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
+        driver_log.VARIABLE: driver_log.of(logging.getLogger()),
         **plan.environment,
         seeds.VARIABLE: str(seed),
     }

@@ -1,4 +1,4 @@
-"""The hook that every worker calls before the user's function: repairs of frameworks, and MLflow's run."""
+"""The hook that every worker calls before the user's function: repairs of frameworks, MLflow's run, and logging."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from hopsml.cluster.context import WorkerContext
 
 def prepare(context: WorkerContext) -> None:
     """Repair TensorFlow at once where it is imported already (a forked worker), else when it is imported."""
-    from hopsml.training import mlflow_run
+    from hopsml.training import driver_log, mlflow_run
     from hopsml.training.tensorflow import setup
 
     mlflow_run.attach(context)
+    driver_log.attach()
     if "tensorflow" in sys.modules:
         setup.prepare(context)
     else:

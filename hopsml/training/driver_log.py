@@ -1,0 +1,59 @@
+"""What the script has told Python's ``logging``, told to its workers: they do not execute the script's top level.
+
+Where the root logger writes to a stream (``logging.basicConfig(level=logging.INFO)``, say), the workers' root logger writes
+in the same form what has the same level. Files, other handlers and the levels of single loggers stay the driver's. Without
+such a stream workers keep Python's default.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+
+VARIABLE = "HOPSML_LOGGING"
+_STYLES = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
+
+
+def of(root: logging.Logger) -> str:
+    """The value of ``VARIABLE`` for this root logger, "" where it writes to no stream."""
+    handler = _to_a_stream(root)
+    if handler is None:
+        return ""
+    written = handler.formatter
+    if type(written) is not logging.Formatter or type(written._style) not in _STYLES:  # one's own, or none
+        written = logging.Formatter()
+    return json.dumps(
+        {
+            "level": root.level,
+            "from": handler.level,
+            "format": written._fmt,
+            "dates": written.datefmt,
+            "style": _STYLES[type(written._style)],
+            "stdout": getattr(handler, "stream", None) is sys.stdout,
+        }
+    )
+
+
+def attach() -> None:
+    """In a worker, before the user's function."""
+    if told := os.environ.get(VARIABLE):
+        follow(told, logging.getLogger())
+
+
+def follow(told: str, root: logging.Logger) -> None:
+    """Let this root logger write as the one that ``told`` is ``of``; where it has a stream of its own that stands."""
+    if _to_a_stream(root) is not None:
+        return
+    wanted = json.loads(told)
+    handler = logging.StreamHandler(sys.stdout if wanted["stdout"] else sys.stderr)
+    handler.setLevel(wanted["from"])
+    handler.setFormatter(logging.Formatter(wanted["format"], wanted["dates"], wanted["style"], False))
+    root.addHandler(handler)
+    root.setLevel(wanted["level"])
+
+
+def _to_a_stream(root: logging.Logger) -> logging.Handler | None:
+    """The first handler that writes lines to a stream; classes derived from it do something else with them."""
+    return next((one for one in root.handlers if type(one) is logging.StreamHandler), None)

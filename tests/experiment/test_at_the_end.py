@@ -1,0 +1,21 @@
+"""A program's end, while a person presses Ctrl-C once more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.fast
+
+INTERRUPTED = """
+import signal
+from hopsml.experiment import applications
+applications.filesystem.close_all = lambda: signal.raise_signal(signal.SIGINT)  # the last of what is given back
+"""
+
+
+def test_an_impatient_person_sees_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
