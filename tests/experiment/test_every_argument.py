@@ -110,7 +110,7 @@ LAUNCH: dict[str, Entry | tuple[Entry, ...]] = {
     **{name: entry for name, entry in COLLECTIVE.items() if name in fields_of(options.LaunchOptions)},
     "args_dict": Changes({"x": [1, 2]}),
     **dict.fromkeys(
-        fields_of(options.RunOptions) - fields_of(options.LaunchOptions) - {"args"},
+        sorted(fields_of(options.RunOptions) - fields_of(options.LaunchOptions) - {"args"}),
         Refused(1, "has no argument .*each combination runs on one worker"),
     ),
     "args": Refused(1, "args_dict holds a list"),
