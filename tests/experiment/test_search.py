@@ -245,7 +245,7 @@ def test_a_deadline_ends_it_with_what_there_is(store: Path) -> None:
     assert result.counts["completed"] == 1 and result.counts["stopped"] == 1 and result.value == 0.9
 
 
-def test_cancelled_and_continued(store: Path) -> None:
+def test_cancelled_and_continued(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gate = store.parent / "second-gate"
 
     def train(x: float, gate: str) -> float:
@@ -268,9 +268,9 @@ def test_cancelled_and_continued(store: Path) -> None:
     assert result.run_dir == run.run_dir and result.value == 0.9 and result.counts["completed"] == 4
     assert result.rows[2]["attempts"] == 2, "what ran when it was cancelled"
     assert read(folder(result) / "status.json")["state"] == "FINISHED"
-    more = submit_continued(result, progress=False)
-    assert any("nothing is left to do: all 4 trials" in note for note in more.status()["notes"])
-    assert more.result(30).counts["completed"] == 4
+    capfd.readouterr()
+    assert experiment.continue_search(result).counts["completed"] == 4
+    assert "nothing is left to do: all 4 trials are over" in capfd.readouterr().err
     more = submit_continued(result, num_trials=3, progress=False)
     assert more.result(30).counts["completed"] == 4, "the grid has no more"
 

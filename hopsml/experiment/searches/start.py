@@ -123,10 +123,6 @@ def _begin_on(
         recorded.take_in_finished(dispatch, names, urls.join(directory.url, call.folder))
         if earlier.extra_trials:
             dispatch.teller.extend(earlier.extra_trials)
-        if dispatch.is_complete:
-            board.note(
-                f"nothing is left to do: all {len(dispatch.ledger)} trials are over; num_trials= gives the search more"
-            )
     hands = _hands(call, run, application, names, plan, spec.max_lanes)
     scribe = Scribe(writer, board.note)
     session = Session(dispatch, hands, scribe, board, names, files={})
@@ -142,9 +138,16 @@ def _begin_on(
         board.deadline_at = board.began + spec.deadline_s
     if tell is not None:
         tell(board)
-    for text in [*call.notes, *run.state.notes]:
+    for text in [*call.notes, *_nothing_left(dispatch), *run.state.notes]:
         board.note(text)
     return search.begin()
+
+
+def _nothing_left(dispatch: Dispatch) -> list[str]:
+    """What is said of a search that is gone on with although it is complete."""
+    if not dispatch.is_complete:
+        return []
+    return [f"nothing is left to do: all {len(dispatch.ledger)} trials are over; num_trials= gives the search more"]
 
 
 def _dispatch(
