@@ -23,9 +23,13 @@ from hopsml.tracking import seeds
 
 # Behind the function; ``searcher`` and what follows it by position is for programs that have it so.
 _ORDERS = (("space", "searcher", "stopper", "num_trials", "direction", "metric"),)
+# Arguments of algorithms, which people give to the verb itself.
+_ABSENT = {
+    **{name: f'say searcher_args={{"{name}": ...}}' for name in ("points", "min_budget", "max_budget", "eta")},
+    **{name: f'say stopper_args={{"{name}": ...}}' for name in ("min_step", "max_step")},
+}
 
-
-_verb = Verb(SearchOptions, "search", orders=_ORDERS)
+_verb = Verb(SearchOptions, "search", orders=_ORDERS, absent=_ABSENT)
 
 
 @_verb

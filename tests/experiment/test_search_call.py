@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hopsml import experiment
 from hopsml.experiment.options import SearchOptions
 from hopsml.experiment.searches import call as calls
 from hopsml.search.contract import Suggestion
@@ -40,6 +41,15 @@ def test_a_function_that_takes_its_budget_gets_it(function: Callable[..., Any], 
     call = checked(function, **given)
     first = call.searcher.ask(0)
     assert call.notes == () and isinstance(first, Suggestion) and first.config.keys() == {"lr", "budget"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("max_budget", "searcher_args"), ("points", "searcher_args"), ("max_step", "stopper_args")]
+)
+def test_an_argument_of_an_algorithm_is_told_its_place(name: str, words: str) -> None:
+    given: dict[str, Any] = {name: 81}
+    with pytest.raises(TypeError, match=f'no argument .{name}.: say {words}={{"{name}": '):
+        experiment.search(lambda lr: lr, SPACE, **given)
 
 
 _IN_A_NOTEBOOK = """
