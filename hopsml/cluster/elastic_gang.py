@@ -542,7 +542,7 @@ class ElasticGang(Gang):
             return actions
         if self.phase in (Phase.RUNNING, Phase.PARKING) and self.pace.hangs(now):
             return self._hung(now)
-        if self.phase is Phase.RUNNING and (actions := self._miss_commits(now)):
+        if self.phase in (Phase.RUNNING, Phase.PARKING) and (actions := self._miss_commits(now)):
             return actions
         # A host or an agent may have cooled down, a node's time be nearly up.
         waits = bool(self.exclusions.until or self.unfit.until or self.leaving)

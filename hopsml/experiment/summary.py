@@ -56,7 +56,8 @@ def text(result: Finished) -> str:
 
 
 def json_line(result: Finished, **more: Any) -> str:
-    """One line: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is added.
+    """One line: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is added; a loss that
+    is no number any more is the text "NaN" (``hopsml.tracking.for_scripts``).
 
     Of several combinations: ``runs``, a list of those, and what there is of them all.
     """

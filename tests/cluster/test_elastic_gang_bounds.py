@@ -254,6 +254,10 @@ def test_training_without_a_commit_is_said_once() -> None:
     (note,) = notes(machine.handle(gang.Tick(), 2.0 + UNCOMMITTED_S))
     assert "nothing was committed" in note and "hopsml.tensorflow.callbacks()" in note
     assert machine.handle(gang.Tick(), 3.0 + UNCOMMITTED_S) == []
+    waiting = running("a", "b")
+    grant(waiting, "c", now=3.0)
+    assert waiting.phase is Phase.PARKING, "until a commit that never comes"
+    assert len(notes(waiting.handle(gang.Tick(), 2.0 + UNCOMMITTED_S))) == 1
     honest = running("a", "b", "c")
     committed(honest, 1, "a")
     assert honest.handle(gang.Tick(), 2.0 + UNCOMMITTED_S) == []
