@@ -47,6 +47,6 @@ def test_the_page_shows_the_reason_beside_the_change(monkeypatch: pytest.MonkeyP
 
 def test_reasons_are_given_for_functions_that_exist() -> None:
     for function, reasons in tomllib.loads(mutants.REASONS.read_text()).items():
-        module, *path = re.split(r"\.(?=[A-Z]|\w+$)", function)
+        module, *path = re.split(r"\.(?=_?[A-Z]|\w+$)", function)
         assert callable(functools.reduce(getattr, path, importlib.import_module(module)))
         assert all(re.compile(pattern) and why for pattern, why in reasons.items())

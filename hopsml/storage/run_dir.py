@@ -321,8 +321,8 @@ def claim(
     experiments = urls.join(project_url, EXPERIMENTS)
     system = for_url(project_url, timeout_s)
     number = _highest(system, experiments, app_id) + 1
-    if number == 1 and not _is_there(system, project_url):
-        system.make_dirs(project_url, mode)
+    if number == 1:
+        _check_project(system, project_url, mode)
     _open_the_way(system, project_url, mode)
     while True:
         run = RunDir(urls.join(experiments, f"{app_id}_{number}"), timeout_s)
@@ -334,15 +334,25 @@ def claim(
             number += 1
 
 
-def _is_there(system: FileSystem, url: str) -> bool:
+def _check_project(system: FileSystem, project_url: str, mode: int) -> None:
+    """It is a folder, or becomes one."""
     try:
-        found = system.status(url)
+        found = system.status(project_url)
     except PathNotFound:
-        return False
+        system.make_dirs(project_url, mode)
+        return
     if not found.is_dir:
         raise PathExists(
-            f"the project {url} is a file; HOPSML_PROJECT_URL must name a folder, or one that can be made", url
+            f"the project {project_url} is a file; HOPSML_PROJECT_URL must name a folder, or one that can be made",
+            project_url,
         )
+
+
+def _is_there(system: FileSystem, url: str) -> bool:
+    try:
+        system.status(url)
+    except PathNotFound:
+        return False
     return True
 
 

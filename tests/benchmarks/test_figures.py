@@ -106,7 +106,7 @@ def test_goals(name: str, goal: float):
 
 def test_a_commit_costs_its_call_and_the_copy_behind_it():
     """Commit by commit: the medians' difference would be 3, the slow commit's own update was slow before it, too."""
-    values = {"call": [1.0, 1.0, 2.0], "step": [5.0, 40.0, 6.0], "step without": [2.0, 38.0, 2.0]}
+    values = {"call": [1.0, 1.0, 2.0], "steps": [5.0, 40.0, 6.0], "steps without": [2.0, 38.0, 2.0]}
     assert commit.held_up(values) == [4.0, 3.0, 6.0]
 
 
