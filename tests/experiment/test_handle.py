@@ -28,6 +28,7 @@ def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.C
         print("from the chief")
         return {"lr": lr}
 
+    experiment.shutdown()  # no agents are there yet
     logdir, metrics = experiment.collective_all_reduce(train, args={"lr": 0.5}, name="digits", num_workers=2)
     assert metrics["lr"] == 0.5 and logdir.endswith("/events")
     shown = capfd.readouterr().err
