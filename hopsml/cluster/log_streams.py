@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -73,13 +73,14 @@ def install(tell: Callable[[str], None]) -> LossNote:
 
 
 def _over(stream: TextIO | None, descriptor: int, note: LossNote) -> io.TextIOWrapper:
-    """As the interpreter had opened it, if it had."""
+    """As the interpreter had opened it, if it had, but line by line."""
     if stream is not None:
         stream.flush()
+    log, unbuffered = _Log(descriptor, note), getattr(stream, "write_through", False)  # the latter: python -u
     return io.TextIOWrapper(
-        io.BufferedWriter(_Log(descriptor, note)),
+        cast(BinaryIO, log) if unbuffered else io.BufferedWriter(log),
         encoding=getattr(stream, "encoding", "utf-8"),
         errors=getattr(stream, "errors", "backslashreplace"),
-        line_buffering=getattr(stream, "line_buffering", False),
-        write_through=getattr(stream, "write_through", False),
+        line_buffering=True,  # somebody may be looking on: a file would get 8 KB at a time
+        write_through=unbuffered,
     )
