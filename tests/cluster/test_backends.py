@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -55,7 +56,8 @@ class TestLocal(BackendContract):
             assert caught.value.rank == 1
             assert not living([found[0].worker, found[0].child])
         finally:
-            os.kill(found[1].agent, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # its backend has ended it already
+                os.kill(found[1].agent, signal.SIGCONT)
         wait_until(lambda: not living([found[1].agent, found[1].worker, found[1].child]), "the frozen agent's end")
 
     def test_an_agent_that_is_killed_before_it_has_joined_is_replaced(

@@ -28,11 +28,10 @@ def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.C
         print("from the chief")
         return {"lr": lr}
 
-    experiment.shutdown()  # no agents are there yet
     logdir, metrics = experiment.collective_all_reduce(train, args={"lr": 0.5}, name="digits", num_workers=2)
     assert metrics["lr"] == 0.5 and logdir.endswith("/events")
     shown = capfd.readouterr().err
-    for line in ("waiting for executors", "RUNNING", "step 7  loss 0.25", "[rank 0] from the chief"):
+    for line in ("starting workers", "RUNNING", "step 7  loss 0.25", "[rank 0] from the chief"):
         assert line in shown
 
 
