@@ -53,11 +53,14 @@ lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
 test-fast: $(STAMP)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4
 
+# The same examples of hypothesis each time; test-fast and test-all look for new ones.
+SAME := --hypothesis-profile=ci
+
 # The rest runs two at a time, too: one waits while the other computes. Who shares a cluster stays in one process
 # (tests/side_by_side.py).
 test: $(STAMP) lint  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
-	@status=0; $(BIN)/python -m pytest -q -m "fast and not variant" -n 4 || status=$$?; \
-	    $(BIN)/python -m pytest -q -m "not fast and not variant" -n 2 --dist loadgroup \
+	@status=0; $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 || status=$$?; \
+	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" -n 2 --dist loadgroup \
 	    --durations=20 --durations-min=5 || status=$$?; exit $$status
 
 test-all: $(STAMP) lint  ## and the variants: what is said of one backend, said of each

@@ -32,7 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     clock.WATCH.start()
     # That an example takes long says something of the machine, not of the code.
     settings.register_profile("hopsml", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("hopsml")
+    if not config.getoption("--hypothesis-profile", None):
+        settings.load_profile("hopsml")
 
 
 TEMPORARY = pytest.StashKey[tuple[Guard, str]]()

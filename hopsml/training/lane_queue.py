@@ -197,6 +197,7 @@ class LaneQueue:
         if self.kill_at is None or now < self.kill_at:
             return []
         self.kill_at = None
+        self.runner = Runner.LEAVING  # its trial's end may still be on the way: nothing more is given to it then
         return [KillRunner()]
 
     def _go_on(self, now: float) -> list[Action]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hopsml.search.messages import EndTrial, RunTrial, TrialBegan, TrialEnded, TrialReported
@@ -165,6 +165,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(EVENTS)
+@example([("run", 0), ("run", 0), ("run", 0), ("stop", 1), ("end", 0), ("run", 0), ("tick", 0)])
 def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: list[tuple[str, int]]) -> None:
     queue, now, count = LaneQueue(), 0.0, 0
     told: list[int] = []  # trials that have ended, as the driver is told
