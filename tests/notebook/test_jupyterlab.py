@@ -89,6 +89,7 @@ def make_run(project: Path) -> None:
             writer.write(event.SerializeToString())
 
 
+@pytest.mark.variant  # of test_magics; JupyterLab's choice of a free port is a race beside other tests
 @pytest.mark.timeout(400)
 def test_tensorboard_stands_in_the_notebook_and_its_page_is_reached_through_jupyterlabs_own_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
