@@ -66,15 +66,15 @@ def one_round() -> Round:
     """One formation, then some seconds of heartbeats."""
     from hopsml.cluster.coordinator import Coordinator
     from hopsml.cluster.formation import RunRequest
-    from hopsml.cluster.gang import GangSpec
+    from hopsml.cluster.spec import ElasticGroup, RunSpec
 
     backend = _Backend()
     coordinator = Coordinator(backend, lease_s=60.0)
     coordinator.start()
     try:
-        spec = GangSpec("scale", size=AGENTS, min_size=AGENTS, start_timeout_s=120)
+        spec = RunSpec(group=ElasticGroup(size=AGENTS, min_size=AGENTS, start_timeout_s=120, heartbeat_timeout_s=10))
         began = _cpu_s()
-        coordinator.launch(RunRequest(spec, payload=bytes(1000), run_url="file:///nowhere", preflight="warn"))
+        coordinator.launch(RunRequest("scale", spec, payload=bytes(1000), run_url="file:///nowhere"))
         times = backend.wait()
         formed, used = _cpu_s(), _settled_cpu_s()
         time.sleep(BEATING_S)

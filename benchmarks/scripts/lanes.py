@@ -18,11 +18,14 @@ import time
 from collections import Counter
 from typing import Any
 
+import msgspec
+
 from hopsml import experiment
+from hopsml.cluster.spec import IndependentGroup
 from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.options import RunOptions
-from hopsml.experiment.plan import LanesAsked
+from hopsml.experiment.standing import OfSearch
 from hopsml.search.events import Ended, LaneJoined
 from hopsml.search.messages import RunTrial
 
@@ -37,9 +40,9 @@ def start(count: int, preload: tuple[str, ...]) -> Lanes:
     """Lanes that carry ``train`` out."""
     options = RunOptions(train, num_workers=count, progress=False, args={"seconds": 0.0})
     plain = collective.build(options, "search")
-    return Lanes.start(
-        dataclasses.replace(plain, arguments={}, preload=preload, with_tf_config=False, lanes=LanesAsked())
-    )
+    group = IndependentGroup(size=count)
+    spec = msgspec.structs.replace(plain.spec, group=group, preload=preload, framework="none")
+    return Lanes.start(dataclasses.replace(plain, spec=spec, arguments={}, standing=OfSearch()))
 
 
 def measure(count: int, trials: int, seconds: float, isolated: bool, preload: tuple[str, ...]) -> dict[str, Any]:

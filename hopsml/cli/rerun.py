@@ -92,7 +92,7 @@ def _like_the_original(recorded: dict[str, Any], directory: Any) -> None:
     if hash_seed != "random":
         os.environ.setdefault("PYTHONHASHSEED", hash_seed)
     # Modules beside the script that the function imports when it runs: local workers take the driver's import path.
-    if (recorded.get("options") or {}).get("own_imports"):
+    if recorded.get("own_imports"):
         for folder in (str(Path(recorded.get("script") or ".").parent), recorded.get("working_directory", "")):
             if folder and Path(folder).is_dir() and folder not in sys.path:
                 sys.path.append(folder)

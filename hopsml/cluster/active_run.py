@@ -30,4 +30,4 @@ class ActiveRun:
     @property
     def run_id(self) -> str:
         """As in the run directory's name."""
-        return self.request.spec.run_id
+        return self.request.run_id

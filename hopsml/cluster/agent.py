@@ -355,8 +355,8 @@ class Agent:
                 if self.work is not None and self.work.key == _key(message):
                     self.work.log_taken(message.size)
             case Park():
-                if self.work is not None and self.work.formation.independent and self.work.key == _key(message):
-                    self.work.finish()
+                if self.work is not None and self.work.key == _key(message):
+                    self.work.park()
                 if self.commits is not None and self.commits.run_id == message.run_id:
                     self.commits.slots.park = True
             case Persist():
@@ -418,7 +418,7 @@ class Agent:
             launch,
             send=self.outbox.put,
             room=self.outbox.room,
-            folder=self.folder / launch.run_id if formation.changes else self.folder / f"{launch.run_id}-g0",
+            folder=self.folder / launch.run_id if formation.spec.group.changes else self.folder / f"{launch.run_id}-g0",
             environment=environment_for(launch.gpu_indices),
             sys_path=self.bootstrap.sys_path,
             tree=kept.tree if kept is not None and kept.key[0] == launch.run_id else None,
@@ -435,7 +435,7 @@ class Agent:
     def _commits_for(self, formation: Formation) -> HeldCommits | None:
         from hopsml.cluster.held_commits import HeldCommits
 
-        if not formation.elastic:
+        if not formation.spec.group.regroups:
             return None
         if self.commits is None or self.commits.run_id != formation.run_id:
             folder, token = self.folder / formation.run_id, self.bootstrap.token
@@ -475,7 +475,7 @@ class Agent:
         from hopsml.cluster.layout import check_environment
         from hopsml.errors import EnvironmentConflict
 
-        if formation.environment.get("HOPSML_HONOUR_ENVIRONMENT") == "1":
+        if formation.spec.honour_environment:
             return ""
         try:
             check_environment(os.environ)

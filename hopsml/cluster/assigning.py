@@ -36,27 +36,16 @@ def write(
     payload = folder / "function.pickle"
     payload.write_bytes(formation.payload)
     assignment = Assignment(
-        run_id=formation.run_id,
-        generation=formation.generation,
-        rank=launch.rank,
-        world_size=formation.world_size,
-        local_rank=launch.local_rank,
-        role=launch.role,
-        run_url=formation.run_url,
+        formation=msgspec.structs.replace(formation, payload=b""),
+        launch=launch,
         work_dir=str(folder / "cwd"),
         events_dir=f"{tree.base_text.rstrip('/')}/events",
         checkpoint_dir=str(tree.base / "checkpoints"),
         export_dir=str(tree.base / "export"),
         payload=str(payload),
-        leader=formation.leader,
-        gpu_indices=launch.gpu_indices,
-        ring_order=launch.ring_order,
-        merge_scope=formation.merge_scope,
-        scoped_allocator=formation.scoped_allocator,
         resume_checkpoint=_checkpoint(formation, folder, note),
         resume_fits=_further_fits(formation, folder, note),
         environment=_environment(formation, launch, environment),
-        hooks=formation.hooks,
         sys_path=sys_path,
         commit_slot=commits.slot if commits is not None else -1,
         commit_folder=str(commits.folder / "commits") if commits is not None else "",
@@ -67,14 +56,14 @@ def write(
 
 
 def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str]) -> dict[str, str]:
-    given = formation.environment
+    given = formation.spec.environment
     ours = {**of_slot, **launch.environment}
     if launch.role in TRAINING_ROLES:
         ours |= group_variables(formation.leader, formation.world_size)
     if formation.cluster_json:
         task = f'{{"type": "{launch.role}", "index": {launch.task_index}}}'
         ours["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
-    if given.get("HOPSML_HONOUR_ENVIRONMENT") == "1":
+    if formation.spec.honour_environment:
         users = {name for name in _USERS if name in given or name in os.environ}
         ours = {name: value for name, value in ours.items() if name not in users}
     return {**given, **ours, OURS: ",".join(name for name in GROUP_NAMES if name in ours)}

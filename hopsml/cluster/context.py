@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hopsml.cluster.spec import RunSpec
+
 if TYPE_CHECKING:
     from hopsml.cluster.commit_slots import CommitSlots
     from hopsml.cluster.inbox import Inbox
@@ -59,8 +61,7 @@ class WorkerContext:
     leader: str = ""  # host:port of rank 0
     gpu_indices: tuple[int, ...] = ()  # devices of this worker in ring order
     ring_order: str = ""  # collective_ring_order in the numbering of CUDA_VISIBLE_DEVICES, "" with one device
-    merge_scope: int | str = 32  # 1 = none, n = gradients a collective, "all"
-    scoped_allocator: bool = True
+    spec: RunSpec = RunSpec()  # what was asked of the run
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
     resume_fits: Path | None = None  # with those of the function's further calls of fit: fit-2/step-000000120/
     commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change

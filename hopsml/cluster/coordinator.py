@@ -97,7 +97,7 @@ class Coordinator:
 
     def launch(self, request: RunRequest) -> RunState:
         """Begin a run; returns at once."""
-        state = RunState(request.spec.run_id, request.spec.size)
+        state = RunState(request.run_id, request.spec.group.size)
         with self._gate:
             if not self.is_alive:
                 raise CoordinatorLost("the coordinator of this application is closed; start the run again")
@@ -272,7 +272,8 @@ class Coordinator:
     def patience_s(self, session: Session) -> float:
         """How long this agent may be silent: less where its group can go on without it."""
         run = self.runs.get(session.work[0]) if session.work is not None else None
-        return run.request.heartbeat_timeout_s if run is not None and run.request.spec.changes else self.lease_s
+        silence_s = run.request.spec.group.silence_s if run is not None else None
+        return self.lease_s if silence_s is None else silence_s
 
     def said(self, session: Session, message: protocol.ToCoordinator) -> None:
         """A message of an agent."""
@@ -328,14 +329,14 @@ class Coordinator:
 
     def _begin_now(self, request: RunRequest, state: RunState) -> None:
         self._begun += 1
-        if request.spec.run_id in self.runs:  # two projects of one application count their runs alike
-            where = self.runs[request.spec.run_id].request.run_url
-            problem = f"a run of the id {request.spec.run_id} is going on already, in {where}; wait for its end"
+        if request.run_id in self.runs:  # two projects of one application count their runs alike
+            where = self.runs[request.run_id].request.run_url
+            problem = f"a run of the id {request.run_id} is going on already, in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")
             return
-        run = ActiveRun(request, gang_for(request.spec), state)
-        self.runs[request.spec.run_id] = run
-        self._preload = request.preload
+        run = ActiveRun(request, gang_for(request.spec.group), state)
+        self.runs[request.run_id] = run
+        self._preload = request.spec.modules
         self.inspection.begin(request)
         self._gang(run, run.gang.begin(time.monotonic()))
         self._say_who_waits()
@@ -369,7 +370,7 @@ class Coordinator:
             match action:
                 case gang.AskAgents():
                     run_id = run.run_id
-                    most = action.most if run.request.spec.changes else None
+                    most = action.most if run.request.spec.group.changes else None
                     self._pool(self.pool.demand(run_id, action.count, most))
                 case gang.StartGeneration():
                     self._former.start(run, action)
@@ -383,7 +384,7 @@ class Coordinator:
                                 )
                             )
                 case gang.ParkWorkers():
-                    if run.request.spec.elastic:
+                    if run.request.spec.group.regroups:
                         run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
@@ -422,7 +423,7 @@ class Coordinator:
     def _let_go(run: ActiveRun, session: Session) -> None:
         """The agent works for this run no more."""
         session.work = None
-        if run.request.spec.changes:
+        if run.request.spec.group.changes:
             session.post(protocol.Release(run.run_id))
 
     def _persisted(self, session: Session, message: protocol.Persisted) -> None:

@@ -52,6 +52,7 @@ from hopsml.cluster.gang_types import (
 from hopsml.cluster.in_force import WITHOUT_COMMITS
 from hopsml.cluster.pace import Pace
 from hopsml.cluster.signs import Signs
+from hopsml.cluster.spec import ElasticGroup
 
 END_S = 10.0  # for ending the workers of a generation: they are killed, not asked
 STORE_MOST_S = 30.0  # between two looks whether a store that was away answers
@@ -62,6 +63,7 @@ UNCOMMITTED_S = 60.0  # of training, after which it is odd that nothing was comm
 class ElasticGang(Gang):
     """The state of a group that may change between ``spec.min_size`` and ``target`` members."""
 
+    spec: ElasticGroup
     target: int = 0
     spares: dict[str, bool] = field(default_factory=dict)  # agents without a worker -> has imported everything
     hosts: dict[str, str] = field(default_factory=dict)
@@ -95,8 +97,8 @@ class ElasticGang(Gang):
     def begin(self, now: float) -> list[Action]:
         """The first actions."""
         self.target = self.spec.size
-        self.exclusions = Exclusions(self.spec.host_failure_limit, self.spec.cooldown_s)
-        self.unfit = Exclusions(1, self.spec.cooldown_s)
+        self.exclusions = Exclusions(self.spec.host_failure_limit, self.spec.host_cooldown_s)
+        self.unfit = Exclusions(1, self.spec.host_cooldown_s)
         self.pace = Pace(now, self.spec.progress_timeout_s)
         self.deadline = now + self.spec.start_timeout_s
         return [AskAgents(self.spec.minimum, self.target)]
@@ -241,10 +243,9 @@ class ElasticGang(Gang):
         )
         return [Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
 
-    def assign_ranks(self, agent_ids: tuple[str, ...]) -> None:
-        """The layout's order of the members that were just chosen."""
-        for rank, agent_id in enumerate(agent_ids):
-            self.members[agent_id].rank = rank
+    def attendance(self, idle: int) -> tuple[int, str]:
+        """Whoever is there belongs to it already."""
+        return len(self.spares), f"at least {self.spec.minimum}"
 
     # -------------------------------------------------------------------------------- changes that are planned
 

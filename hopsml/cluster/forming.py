@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from hopsml.cluster import collection, gang, protocol
 from hopsml.cluster.active_run import ActiveRun
-from hopsml.cluster.elastic_gang import ElasticGang
-from hopsml.cluster.formation import CommitSource, formation_of, launch_of, member_of
-from hopsml.cluster.independent_gang import IndependentGang
+from hopsml.cluster.formation import formation_of, launch_of, member_of
 from hopsml.cluster.layout import form
 from hopsml.cluster.run_state import Change, MemberView
 from hopsml.cluster.sessions import Session
@@ -27,7 +25,7 @@ class Former:
 
     def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
         """These agents are the run's; where they cannot be used it is told so, which ends it."""
-        changes = run.request.spec.changes
+        changes = run.request.spec.group.changes
         sessions = [self._agents[agent_id] for agent_id in agent_ids]
         for session in sessions:
             session.work = (run.run_id, -1 if changes else run.gang.generation)
@@ -38,7 +36,7 @@ class Former:
             self._tell(run.run_id, gang.Granted(agent_ids, hosts, ready))
             for session in sessions:
                 if session.work == (run.run_id, -1):  # those that take part at once have been told with the rest
-                    session.post(protocol.Preload(run.request.preload))
+                    session.post(protocol.Preload(run.request.spec.modules))
         elif self._lay_out(run, agent_ids):
             self._tell(run.run_id, gang.Granted(tuple(run.placements)))
 
@@ -46,7 +44,7 @@ class Former:
         """Give these agents their ranks; False, with the run told why, where that cannot be done."""
         sessions = [self._agents[agent_id] for agent_id in agent_ids if agent_id in self._agents]
         try:
-            layout = form([member_of(s.agent_id, s.hello, s.port) for s in sessions], run.request.roles)
+            layout = form([member_of(s.agent_id, s.hello, s.port) for s in sessions], run.request.spec.roles)
         except ArgumentError as error:
             self._tell(run.run_id, gang.Refused(str(error), "launcher"))
             return False
@@ -66,10 +64,11 @@ class Former:
             self._tell(run.run_id, gang.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
     def _start(self, run: ActiveRun, action: gang.StartGeneration) -> None:
-        if isinstance(run.gang, IndependentGang):
+        group = run.request.spec.group
+        if not group.collective:
             self._start_lane(run, action)
             return
-        if isinstance(run.gang, ElasticGang):
+        if group.changes:
             if not self._lay_out(run, action.agent_ids):
                 return
             run.gang.assign_ranks(tuple(run.placements))
@@ -86,14 +85,14 @@ class Former:
                 )
                 holds = action.step >= 0 and agent_id in action.holders
                 launch = launch_of(run.request, placement, action.generation, holds)
-                session.post(protocol.Preload(run.request.preload), shared, launch)
+                session.post(protocol.Preload(run.request.spec.modules), shared, launch)
 
     def _start_lane(self, run: ActiveRun, action: gang.StartGeneration) -> None:
         """One worker that is a group of its own; its number stands for rank and generation."""
         (agent_id,) = action.agent_ids
         if (session := self._agents.get(agent_id)) is None:
             return
-        layout = form([member_of(agent_id, session.hello, session.port)], run.request.roles)
+        layout = form([member_of(agent_id, session.hello, session.port)], run.request.spec.roles)
         placement = replace(layout.placements[0], rank=action.generation)
         session.work = (run.run_id, action.generation)
         run.state.members[placement.rank] = MemberView(
@@ -101,19 +100,19 @@ class Former:
         )
         formation = formation_of(run.request, layout, action.generation)
         launch = launch_of(run.request, placement, action.generation)
-        session.post(protocol.Preload(run.request.preload), formation, launch)
+        session.post(protocol.Preload(run.request.spec.modules), formation, launch)
 
-    def _source(self, action: gang.StartGeneration) -> CommitSource:
+    def _source(self, action: gang.StartGeneration) -> protocol.CommitSource:
         """An agent that holds the commit to go on from, and where it serves it."""
         for agent_id in action.holders:
             session = self._agents.get(agent_id)
             if session is not None and session.commit_door is not None:
                 port, certificate = session.commit_door
                 host = f"[{session.hello.host}]" if ":" in session.hello.host else session.hello.host
-                return CommitSource(action.step, f"{host}:{port}", certificate)
-        return CommitSource(stored=action.stored)
+                return protocol.CommitSource(action.step, f"{host}:{port}", certificate)
+        return protocol.CommitSource(stored=action.stored)
 
 
 def is_ready(session: Session, run: ActiveRun) -> bool:
     """Whether the agent has imported what the run's workers need."""
-    return set(run.request.preload) <= session.modules
+    return set(run.request.spec.modules) <= session.modules

@@ -30,7 +30,6 @@ from hopsml.cluster.gang_types import (
     Event,
     Failed,
     Finished,
-    GangSpec,
     Granted,
     Heard,
     MemberLost,
@@ -53,6 +52,7 @@ from hopsml.cluster.gang_types import (
     Tick,
 )
 from hopsml.cluster.signs import Signs
+from hopsml.cluster.spec import FixedGroup
 
 __all__ = [
     "Action",
@@ -68,7 +68,6 @@ __all__ = [
     "Failed",
     "Finished",
     "Gang",
-    "GangSpec",
     "Granted",
     "Heard",
     "Member",
@@ -114,7 +113,7 @@ class Member:
 class Gang:
     """The state of one run's group; ``handle`` is the only way to change it."""
 
-    spec: GangSpec
+    spec: FixedGroup
     phase: Phase = Phase.WAITING
     generation: int = 0
     members: dict[str, Member] = field(default_factory=dict)
@@ -181,6 +180,15 @@ class Gang:
     def agent_of(self, rank: int) -> str | None:
         """The agent whose worker has this rank now."""
         return next((agent_id for agent_id, member in self.members.items() if member.rank == rank), None)
+
+    def assign_ranks(self, agent_ids: tuple[str, ...]) -> None:
+        """The layout's order of the members that were just chosen."""
+        for rank, agent_id in enumerate(agent_ids):
+            self.members[agent_id].rank = rank
+
+    def attendance(self, idle: int) -> tuple[int, str]:
+        """Of a group that waits, where ``idle`` agents are free: how many are there, and how many it takes."""
+        return min(idle, self.spec.size), str(self.spec.size)
 
     # -------------------------------------------------------------------------------- before the training
 
@@ -296,15 +304,15 @@ class Gang:
         self.signs.heard(event.agent_id, event.stopped, event.idle_s, now)
         if self.phase not in self.training or was_stopped or not event.stopped:
             return []
-        limit = f"if nobody lets it go on within {self.spec.held_limit_s:g} s it counts as lost"
+        limit = f"if nobody lets it go on within {self.spec.stopped_s:g} s it counts as lost"
         return [Note(f"the process of rank {member.rank} is stopped (SIGSTOP), and the others wait for it; {limit}")]
 
     def _look(self, now: float) -> list[Action]:
         """With each tick, while workers are at work: some may be held, or wait for one that will not come."""
         working = {agent_id: member for agent_id, member in self.members.items() if not member.told}
-        held = self.signs.stopped_for(working, self.spec.held_limit_s, now)
+        held = self.signs.stopped_for(working, self.spec.stopped_s, now)
         for agent_id in held:
-            cause = f"its process has been stopped (SIGSTOP) for {self.spec.held_limit_s:g} s"
+            cause = f"its process has been stopped (SIGSTOP) for {self.spec.stopped_s:g} s"
             self.failures.append(Failure(agent_id, self.members[agent_id].rank, cause, outside=True))
             self.members[agent_id].failed = True
         return self._settled(now) if held else self._left_alone(working, now)

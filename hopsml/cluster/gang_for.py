@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from hopsml.cluster.elastic_gang import ElasticGang
-from hopsml.cluster.gang import Gang, GangSpec
+from hopsml.cluster.gang import Gang
 from hopsml.cluster.independent_gang import IndependentGang
+from hopsml.cluster.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
+
+_MACHINES: Mapping[type[AnyGroup], Any] = {
+    FixedGroup: Gang,
+    ElasticGroup: ElasticGang,
+    IndependentGroup: IndependentGang,
+}
 
 
-def gang_for(spec: GangSpec) -> Gang:
+def gang_for(group: AnyGroup) -> Gang:
     """The machine for a group of fixed size, of changing size, or of independent members."""
-    if spec.independent:
-        return IndependentGang(spec)
-    return ElasticGang(spec) if spec.elastic else Gang(spec)
+    machine: Gang = _MACHINES[type(group)](group)
+    return machine

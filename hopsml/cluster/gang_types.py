@@ -44,59 +44,6 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True)
-class GangSpec:
-    """What was asked for. Times are in seconds.
-
-    With ``min_size`` the group is elastic: it starts with that many, grows to ``size``, and survives the loss of members.
-    With ``independent`` its members have nothing to do with each other, and ``size`` says how many are wanted.
-    """
-
-    run_id: str
-    size: int
-    min_size: int | None = None
-    start_timeout_s: float = 120.0  # from the call until every worker has begun the user's function
-    settle_s: float = 3.0  # how long an echo of a failure waits for the failure itself
-    raised_settle_s: float = 1.0  # and an error of the user's code, for the death of a member that it may have met
-    stopped_s: float = 60.0  # how long the system may hold a worker of a fixed group (SIGSTOP) before that fails it
-    stopped_elastic_s: float = 5.0  # and one that can be replaced
-    exited_s: float | None = 30.0  # how long others may wait for a member that has left by sys.exit(0), doing nothing
-    returned_s: float | None = 120.0  # and for one whose function has returned; None: as long as they like
-    grace_s: float = 2.0  # between SIGTERM and SIGKILL
-    flush_s: float = 120.0  # for bringing the last files of a finished run to shared storage
-    failed_flush_s: float = 4.0  # the same after a failure: its report must not wait long
-    join_s: float = 1.0  # with min_size there, how long a beginning group waits for more
-    drain_s: float = 30.0  # that a node has after its warning, where the cluster does not say
-    min_workers_timeout_s: float = 600.0  # how long a group that has shrunk below min_size waits
-    agree_s: float = 0.3  # how long a parked member waits for the others' commits, which saves sending them
-    reset_limit: int | None = None  # generations that a failure may end; None: any number, while commits are made
-    fruitless_limit: int = 3  # failures in a row without a new commit
-    progress_timeout_s: float | None = None  # without a step of anybody; None: worked out from the usual step
-    host_failure_limit: int = 3  # failures that exclude a host
-    cooldown_s: float = 60.0  # of the first exclusion; it doubles
-    independent: bool = False
-
-    @property
-    def elastic(self) -> bool:
-        """Whether the group may change."""
-        return self.min_size is not None
-
-    @property
-    def changes(self) -> bool:
-        """Whether agents come to the run and leave it while it goes on."""
-        return self.elastic or self.independent
-
-    @property
-    def held_limit_s(self) -> float:
-        """How long the system may hold a worker."""
-        return self.stopped_elastic_s if self.elastic else self.stopped_s
-
-    @property
-    def minimum(self) -> int:
-        """The fewest workers that train."""
-        return self.size if self.min_size is None else self.min_size
-
-
 # ---------------------------------------------------------------------------------------------------- events
 
 

@@ -83,7 +83,7 @@ def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
         case protocol.WorkerFinished():
             view.state = State.FINISHED
             view.seen = dict(message.seen)
-            if rank == 0 and not run.request.spec.independent:
+            if rank == 0 and run.request.spec.group.collective:
                 run.result = message.result
             return gang.Finished(agent, generation, message.exited)
         case protocol.WorkerFailed():

@@ -69,7 +69,7 @@ class HeldCommits:
 
     async def obtain(self, formation: Formation) -> None:
         """Have the commit that the generation goes on from; raises OSError or LookupError, naming the holder."""
-        if formation.commit_step < 0:
+        if formation.commit.step < 0:
             return
         slot = self.slots.free(self.slot)
         self.slots.begin(slot)
@@ -78,10 +78,10 @@ class HeldCommits:
             await asyncio.to_thread(self.slots.put, slot, position, piece)
 
         length = await fetch(
-            formation.commit_holder, formation.commit_certificate, self._token, formation.commit_step, take
+            formation.commit.holder, formation.commit.certificate, self._token, formation.commit.step, take
         )
-        self.slots.complete(slot, formation.commit_step, length)
-        self.committed(formation.commit_step, slot)
+        self.slots.complete(slot, formation.commit.step, length)
+        self.committed(formation.commit.step, slot)
 
     # ------------------------------------------------------------------------------------------ to shared storage
 
@@ -90,7 +90,7 @@ class HeldCommits:
 
         A store that has failed is asked again a while later, and later each time.
         """
-        now, every_s = time.monotonic(), formation.checkpoint_every_s
+        now, every_s = time.monotonic(), formation.spec.group.written_every_s
         due = now - self._persisted_at >= every_s and (self._persisting is None or self._persisting.done())
         if due and self._outage.may_try(now, every_s):
             self._persisting = asyncio.create_task(self._persist(formation))
@@ -125,7 +125,7 @@ class HeldCommits:
         ):  # the worker is ahead of what this agent has read of it: a newer commit is about to be told of
             return False
         except OSError as error:
-            self._outage.failed(time.monotonic(), formation.checkpoint_every_s)
+            self._outage.failed(time.monotonic(), formation.spec.group.written_every_s)
             self._tell(Persisted(self.run_id, step, problem=str(error)))
             # Nor on a full disk of this machine, which nobody will have emptied by then.
             return isinstance(error, RunEnded) or not isinstance(error, StorageError)
@@ -140,7 +140,7 @@ class HeldCommits:
         from hopsml.storage import checkpoints
         from hopsml.storage.run_dir import RunDir
 
-        directory = RunDir(formation.run_url, formation.storage_timeout_s)
+        directory = RunDir(formation.run_url, formation.spec.storage_timeout_s)
         directory.check_open()  # this agent may have been cut off while another driver took the run up
         stage = self.folder / "checkpoint"
         stage.mkdir(parents=True, exist_ok=True)
@@ -150,10 +150,10 @@ class HeldCommits:
             if self.slots.step(slot) != step:
                 raise LookupError("it was overwritten while it was read")
             (stage / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))
-            checkpoints.commit(stage, directory.checkpoints, step, formation.storage_timeout_s)
+            checkpoints.commit(stage, directory.checkpoints, step, formation.spec.storage_timeout_s)
             self._committed.add(step)
             gone = checkpoints.prune(
-                directory.checkpoints, KEEP_CHECKPOINTS, formation.storage_timeout_s, known=self._committed
+                directory.checkpoints, KEEP_CHECKPOINTS, formation.spec.storage_timeout_s, known=self._committed
             )
             self._committed.difference_update(gone)
         finally:

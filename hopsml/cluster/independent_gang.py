@@ -40,6 +40,7 @@ from hopsml.cluster.gang_types import (
     Stepped,
     StopWorkers,
 )
+from hopsml.cluster.spec import IndependentGroup
 
 FRUITLESS_LIMIT = 5  # workers in a row that died on a host without a word
 
@@ -57,6 +58,7 @@ class Lane(Member):
 class IndependentGang(Gang):
     """The state of a group of lanes, of which ``target`` are wanted."""
 
+    spec: IndependentGroup  # type: ignore[assignment] # what needs more is not inherited
     members: dict[str, Lane] = field(default_factory=dict)  # type: ignore[assignment] # lanes are members
     target: int = 0
     lanes: int = 0  # numbers that have been given
@@ -68,9 +70,13 @@ class IndependentGang(Gang):
     def begin(self, now: float) -> list[Action]:
         """The first actions."""
         self.target = self.spec.size
-        self.exclusions = Exclusions(FRUITLESS_LIMIT, self.spec.cooldown_s)
+        self.exclusions = Exclusions(FRUITLESS_LIMIT, self.spec.host_cooldown_s)
         self.deadline = now + self.spec.start_timeout_s
         return [AskAgents(min(1, self.target), self.target)]
+
+    def attendance(self, idle: int) -> tuple[int, str]:
+        """One lane is a search."""
+        return idle, "1 or more"
 
     def is_current(self, agent_id: str, generation: int) -> bool:
         """Whether the agent's worker has this number."""

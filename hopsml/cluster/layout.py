@@ -20,6 +20,7 @@ from typing import Any
 
 from hopsml.cluster.gpus import HostGpu, environment_for, visible_gpus
 from hopsml.cluster.natural_order import bus_key, host_key, natural_key
+from hopsml.cluster.spec import Roles
 from hopsml.cluster.topology import Topology, best_ring, parse_topology
 from hopsml.errors import ArgumentError, EnvironmentConflict
 
@@ -53,14 +54,6 @@ class Member:
         """host:port, with brackets around an IPv6 address."""
         host = self.host.strip("[]")
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-
-
-@dataclass(frozen=True)
-class Roles:
-    """How many members do something else than train in the collective."""
-
-    parameter_servers: int = 0
-    evaluator: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-VERSION = 4  # both sides must speak the same
+from hopsml.cluster.spec import RunSpec
+
+VERSION = 5  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -38,38 +40,41 @@ class Preload(Message, frozen=True, tag="preload"):
     modules: tuple[str, ...]
 
 
+class Resume(msgspec.Struct, frozen=True):
+    """Where a run begins that has nothing of its own: run directories of others, and which of their checkpoints."""
+
+    url: str = ""  # "" where it begins with nothing
+    step: int = -1  # of the checkpoint there; -1: its newest
+    fits: tuple[tuple[str, int, int], ...] = ()  # run directory, number and step of further calls of fit
+
+
+class CommitSource(msgspec.Struct, frozen=True):
+    """Where the members of a generation get the training state from."""
+
+    step: int = -1  # of a commit that agents hold; -1: of none
+    holder: str = ""  # host:port of an agent that has it
+    certificate: str = ""  # the one that agent shows
+    stored: int = -1  # else: of the run's own checkpoint to begin from; -1: its newest
+
+
 class Formation(Message, frozen=True, tag="formation"):
     """What all members of one generation share; encoded once for all of them."""
 
     run_id: str
     generation: int
+    spec: RunSpec
     payload: bytes  # cloudpickle of (function, keyword arguments)
+    run_url: str
     cluster_json: str  # TF_CONFIG's "cluster"; empty where no TF_CONFIG is wanted
     leader: str  # host:port of rank 0
     world_size: int
-    run_url: str
-    resume_url: str  # run directory to begin from, where the run has nothing of its own; or empty
-    environment: dict[str, str]
-    hooks: tuple[str, ...]  # "module:function", called with the context before the user's function
-    merge_scope: int | str
-    scoped_allocator: bool
-    grace_s: float  # between SIGTERM and SIGKILL
-    flush_s: float  # how long the agent may take to bring the last files to shared storage
-    storage_timeout_s: float
-    elastic: bool = False  # the group may change: agents keep commits
-    independent: bool = False  # the members have nothing to do with each other, and are replaced one by one
-    commit_step: int = -1  # the commit to go on from; -1: none
-    commit_holder: str = ""  # host:port of an agent that has it
-    commit_certificate: str = ""  # the one that agent shows
-    checkpoint_every_s: float = 60.0  # how often the chief's agent puts its newest commit on shared storage
-    resume_step: int = -1  # the checkpoint of ``resume_url`` to begin from; -1: its newest
-    resume_fits: tuple[tuple[str, int, int], ...] = ()  # run directory, number and step of further calls of fit
-    stored_step: int = -1  # the run's own checkpoint to begin from, where nobody holds a commit; -1: its newest
+    resume: Resume = Resume()
+    commit: CommitSource = CommitSource()
 
     @property
-    def changes(self) -> bool:
-        """Whether another worker of the run may follow on the same agent, which keeps the run's files for it."""
-        return self.elastic or self.independent
+    def follows(self) -> bool:
+        """Whether an earlier generation of this very run may have left checkpoints."""
+        return self.generation > 0 and self.spec.group.regroups
 
 
 class Launch(Message, frozen=True, tag="launch"):

@@ -13,10 +13,10 @@ def sources(formation: Formation) -> list[tuple[str, int]]:
     An earlier generation of this very run may have left checkpoints; else it begins where another run stood. The driver
     names the steps that it knows of: all members take the same, whoever may still be writing there.
     """
-    if formation.commit_step >= 0:
+    if formation.commit.step >= 0:
         return []
-    own = [(formation.run_url, formation.stored_step)] if formation.generation and formation.elastic else []
-    return own + ([(formation.resume_url, formation.resume_step)] if formation.resume_url else [])
+    own = [(formation.run_url, formation.commit.stored)] if formation.follows else []
+    return own + ([(formation.resume.url, formation.resume.step)] if formation.resume.url else [])
 
 
 def fetch(formation: Formation, folder: Path) -> tuple[str, list[str]]:
@@ -42,10 +42,10 @@ def fetch_further_fits(formation: Formation, folder: Path) -> tuple[str, list[st
     from hopsml.storage.run_dir import RunDir, fit_name
 
     passed_over: list[str] = []
-    if formation.commit_step >= 0:
+    if formation.commit.step >= 0:
         return "", passed_over
-    wanted = {fit: (url, step) for url, fit, step in formation.resume_fits}
-    if formation.generation and formation.elastic:
+    wanted = {fit: (url, step) for url, fit, step in formation.resume.fits}
+    if formation.follows:
         wanted |= {fit: (formation.run_url, -1) for fit in RunDir(formation.run_url).further_fits()}
     for fit, (url, most) in wanted.items():
         _newest(RunDir(url).checkpoints_of(fit), most, folder / fit_name(fit), passed_over)

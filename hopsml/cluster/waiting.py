@@ -6,20 +6,13 @@ from collections.abc import Iterable
 
 from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.backends.base import Backend
-from hopsml.cluster.elastic_gang import ElasticGang
 from hopsml.cluster.gang import Conclude
-from hopsml.cluster.independent_gang import IndependentGang
 from hopsml.cluster.pool import Pool
 
 
 def waiting_text(run: ActiveRun, pool: Pool) -> str:
     """How many agents are there, and how many it takes."""
-    if isinstance(run.gang, ElasticGang):
-        there, wanted = len(run.gang.spares), f"at least {run.request.spec.minimum}"
-    elif isinstance(run.gang, IndependentGang):
-        there, wanted = pool.agents.idle_count, "1 or more"
-    else:
-        there, wanted = min(pool.agents.idle_count, run.state.size), str(run.state.size)
+    there, wanted = run.gang.attendance(pool.agents.idle_count)
     return f"waiting for executors: {there} of {wanted} agents there"
 
 
@@ -37,4 +30,4 @@ def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend,
     why = [*reasons, *held] or [
         "those that were asked for have ended, and no other is on its way; see the driver's log"
     ]
-    return f"{there} of {run.request.spec.minimum} agents are connected; " + "; ".join(why)
+    return f"{there} of {run.gang.spec.minimum} agents are connected; " + "; ".join(why)

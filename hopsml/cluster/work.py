@@ -84,13 +84,13 @@ class Work:
         self._room = room
         self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
         self.key = (formation.run_id, formation.generation)
-        self.tree = tree or LocalTree(formation.run_url, folder, formation.storage_timeout_s, self._mirror_problem)
+        self.tree = tree or LocalTree(formation.run_url, folder, formation.spec.storage_timeout_s, self._mirror_problem)
         self.tree.on_problem = self._mirror_problem  # what the last generation's work says counts no more
         self.commits = commits
         self.keep = False  # whether a further generation follows
         self._stopped = asyncio.Event()
         self.reported = False
-        self._flush_s = formation.flush_s
+        self._flush_s = formation.spec.group.flush_s
         self._server: ForkClient | None = None
         self._noted: set[str] = set()
         self._loop = asyncio.get_running_loop()
@@ -267,7 +267,7 @@ class Work:
 
     def stepped(self) -> WorkerStepped | None:
         """How the worker is, for a heartbeat; None where there is nothing to say, and was not the last time."""
-        if not self._pid or self.formation.independent:
+        if not self._pid or not self.formation.spec.group.collective:
             return None
         self._idleness = self._idleness or Idleness(self._pid)
         slots = self.commits.slots if self.commits is not None else None
@@ -287,7 +287,7 @@ class Work:
             self._note(problem)
         if problem := self.tree.look_after():
             self._note(problem)
-        if not self.formation.independent or not self._pid:
+        if self.formation.spec.group.collective or not self._pid:
             return
         self._held = self._held + 1 if processes.is_stopped(self._pid) else 0
         if self._held >= HELD_LIMIT:
@@ -326,7 +326,7 @@ class Work:
 
     async def _follow_usage(self) -> None:
         """Samples of what the worker uses, to the coordinator and into a file beside its log."""
-        interval_s = float(self.formation.environment.get(settings.SYSTEM_METRICS) or 0)
+        interval_s = float(self.formation.spec.environment.get(settings.SYSTEM_METRICS) or 0)
         if interval_s <= 0:
             return
         name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
@@ -364,7 +364,7 @@ class Work:
         if self.reported:
             return
         self.reported = True
-        self.keep = self.keep or self.formation.changes  # what follows is the coordinator's to say, soon
+        self.keep = self.keep or self.formation.spec.group.changes  # what follows is the coordinator's to say, soon
         tail = self._log_tail()
         self.send(
             WorkerFailed(
@@ -397,9 +397,10 @@ class Work:
         if self._live_log is not None:
             self._live_log.taken(size)
 
-    def finish(self) -> None:
+    def park(self) -> None:
         """Nothing more will be told: a worker that lives on messages ends what it does, and leaves."""
-        self._mail.close()
+        if not self.formation.spec.group.collective:
+            self._mail.close()
 
     def _undeliverable(self, reason: str) -> None:
         self._fail(reason)
@@ -445,7 +446,7 @@ class Work:
             self.folder / "cwd",
             "artifacts" if self.launch.rank == 0 else f"artifacts/rank-{self.launch.rank}",
         )
-        if self.formation.independent or not folder.is_dir():
+        if not self.formation.spec.group.collective or not folder.is_dir():
             return
         try:
             note = await asyncio.to_thread(worker_folder.keep, folder, self.tree.base / name)

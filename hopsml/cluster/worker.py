@@ -28,6 +28,7 @@ from hopsml.cluster.context import CommitPort, WorkerContext, current, set_curre
 from hopsml.cluster.framing import framed
 from hopsml.cluster.inbox import Inbox
 from hopsml.cluster.processes import UNREPORTED
+from hopsml.cluster.protocol import Formation, Launch
 from hopsml.cluster.returned import pickle_result, plain, utf8
 from hopsml.storage import privacy
 
@@ -43,28 +44,20 @@ _ECHO_PHRASES = (
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """What the agent writes for the worker; fields as in WorkerContext, paths local."""
+    """What the agent writes for the worker: what it was told itself, and where on this machine things are.
 
-    run_id: str
-    generation: int
-    rank: int
-    world_size: int
-    local_rank: int
-    role: str
-    run_url: str
+    Paths are as in WorkerContext, and text.
+    """
+
+    formation: Formation  # without its payload
+    launch: Launch
     work_dir: str
-    events_dir: str  # as text: it may hold a URL
+    events_dir: str  # may hold a URL
     checkpoint_dir: str
     export_dir: str
     payload: str  # path of the pickled (function, keyword arguments)
-    leader: str
-    gpu_indices: tuple[int, ...]
-    ring_order: str
-    merge_scope: int | str
-    scoped_allocator: bool
     resume_checkpoint: str
     environment: dict[str, str]
-    hooks: tuple[str, ...]
     sys_path: tuple[str, ...]
     commit_slot: int = -1  # that holds the commit to go on from; -1: none
     resume_fits: str = ""  # folder of the checkpoints for further calls of fit; empty where there are none
@@ -185,24 +178,24 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
             sys.path.append(entry)
     folder = os.stat(os.path.dirname(assignment.events_dir))
     os.umask(os.umask(0o077) | privacy.umask_below(folder.st_mode))  # its files are as open as the run's folder
+    formation, launch = assignment.formation, assignment.launch
     context = WorkerContext(
-        run_id=assignment.run_id,
-        generation=assignment.generation,
-        rank=assignment.rank,
-        world_size=assignment.world_size,
-        local_rank=assignment.local_rank,
-        role=assignment.role,
-        run_url=assignment.run_url,
+        run_id=formation.run_id,
+        generation=formation.generation,
+        rank=launch.rank,
+        world_size=formation.world_size,
+        local_rank=launch.local_rank,
+        role=launch.role,
+        run_url=formation.run_url,
         work_dir=Path(assignment.work_dir),
         events_dir=Path(assignment.events_dir),
         checkpoint_dir=Path(assignment.checkpoint_dir),
         export_dir=Path(assignment.export_dir),
         logdir=assignment.events_dir,
-        leader=assignment.leader,
-        gpu_indices=assignment.gpu_indices,
-        ring_order=assignment.ring_order,
-        merge_scope=assignment.merge_scope,
-        scoped_allocator=assignment.scoped_allocator,
+        leader=formation.leader,
+        gpu_indices=launch.gpu_indices,
+        ring_order=launch.ring_order,
+        spec=formation.spec,
         resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
         resume_fits=Path(assignment.resume_fits) if assignment.resume_fits else None,
         send=lambda message: pipe.send(_report(message)),
@@ -214,7 +207,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
     )
     set_current(context)
     in_force.forget()
-    for hook in assignment.hooks:
+    for hook in formation.spec.hooks:
         module, _, name = hook.partition(":")
         prepare: Callable[[WorkerContext], None] = getattr(importlib.import_module(module), name)
         prepare(context)

@@ -7,29 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hopsml import suggestions
-from hopsml.cluster.preflight.gate import MODES, Mode
+from hopsml.cluster import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import privacy
-
-
-def whole_number(name: str, value: Any, at_least: int = 1) -> int:
-    """An int that is no bool, not below ``at_least``."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(
-            f"{name}={value!r} is a {type(value).__name__}; it must be a whole number, at least {at_least}"
-        )
-    if value < at_least:
-        raise ArgumentError(f"{name}={value} is too small; it must be at least {at_least}")
-    return value
-
-
-def seconds(name: str, value: Any, above: float = 0.0) -> float:
-    """A duration in seconds, more than ``above``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number of seconds")
-    if not value > above:
-        raise ArgumentError(f"{name}={value!r} is too small; it must be more than {above:g} seconds")
-    return float(value)
 
 
 def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[int | None, int | None]:
@@ -37,9 +17,9 @@ def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[in
 
     ``most`` None: as many as the cluster has. ``fewest`` None: a group of fixed size, whose run ends with its first loss.
     """
-    smallest = None if min_workers is None else whole_number("min_workers", min_workers)
-    largest = None if max_workers is None else whole_number("max_workers", max_workers)
-    wanted = None if num_workers is None else whole_number("num_workers", num_workers)
+    smallest = None if min_workers is None else checks.whole_number("min_workers", min_workers)
+    largest = None if max_workers is None else checks.whole_number("max_workers", max_workers)
+    wanted = None if num_workers is None else checks.whole_number("num_workers", num_workers)
     if smallest is None and largest is None:
         return wanted, None
     if wanted is not None:
@@ -52,67 +32,13 @@ def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[in
     return largest, smallest
 
 
-def merge_scope(value: Any) -> int | str:
-    """1 for no merging, n for n gradients a collective, "all" for one."""
-    if value == "all":
-        return "all"
-    if isinstance(value, str):
-        raise ArgumentError(f"merge_scope={value!r} is not known; it must be a whole number from 1, or 'all'")
-    return whole_number("merge_scope", value)
-
-
-def preflight(value: Any) -> Mode:
-    """How slots are looked at before they train."""
-    for mode in MODES:
-        if value == mode:
-            return mode
-    raise ArgumentError(f"preflight={value!r}: it must be one of {', '.join(map(repr, MODES))}")
-
-
-def text(name: str, value: Any) -> str:
-    """A str."""
-    if not isinstance(value, str):
-        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be text")
-    return value
-
-
-def model_name(name: str, value: Any) -> str | None:
-    """A name in a model registry, or None; MLflow refuses some letters in URLs and queries."""
-    if value is None:
-        return None
-    if not text(name, value).strip() or any(letter in value for letter in "/:'\"%"):
-        raise ArgumentError(f"{name}={value!r}: a model's name must not be empty or hold any of / : ' \" %")
-    return str(value)
-
-
-def modules(name: str, value: Any) -> tuple[str, ...]:
-    """Names of modules; a single str would be taken for the list of its letters."""
-    if isinstance(value, (list, tuple)) and all(isinstance(module, str) for module in value):
-        return tuple(value)
-    raise ArgumentTypeError(f"{name}={value!r:.80} must be a list of module names, for instance ['numpy']")
-
-
 def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str, str]:
     """The variables that a call gives to its workers; who may read its run is one of them."""
-    checked = variables("environment", value or {})
+    checked = checks.variables("environment", value or {})
     if share is None:
         return checked
-    privacy.mode_of(text("share", share))
+    privacy.mode_of(checks.text("share", share))
     return {**checked, privacy.VARIABLE: share}
-
-
-def variables(name: str, value: Any) -> dict[str, str]:
-    """Environment variables as the operating system takes them."""
-    if not isinstance(value, Mapping):
-        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a dict of variables")
-    for variable, content in value.items():
-        if not isinstance(variable, str) or not isinstance(content, str):
-            raise ArgumentTypeError(f"{name}[{variable!r:.80}]={content!r:.80}: name and value must both be str")
-        if not variable or "=" in variable or "\0" in variable + content:
-            raise ArgumentError(
-                f"{name}[{variable!r:.80}]: a variable's name must not be empty or hold '=', and neither may hold NUL"
-            )
-    return dict(value)
 
 
 def check_evaluator(size: int) -> None:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 
-from hopsml.cluster.layout import Roles
+from hopsml import settings
+from hopsml.cluster.spec import (
+    AS_MANY_AS_THERE_ARE,
+    AnyGroup,
+    Communication,
+    ElasticGroup,
+    FixedGroup,
+    RunSpec,
+    names,
+    specified,
+)
 from hopsml.errors import ArgumentError
 from hopsml.experiment import arguments, plan
 from hopsml.experiment.options import RunOptions
@@ -48,70 +59,51 @@ def submit(options: RunOptions) -> Run:
 
 def build(options: RunOptions, verb: str = "collective_all_reduce") -> plan.Plan:
     """Check a call completely and say what it would do; nothing is started."""
-    size, minimum = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
-    if minimum is not None and options.evaluator:
-        raise ArgumentError("evaluator=True with min_workers: a group that may change has no evaluator; leave one out")
-    if options.evaluator and size is not None:
-        arguments.check_evaluator(size)
     return plan.Plan(
-        verb=verb,
+        spec=specified(
+            RunSpec,
+            options,
+            verb=verb,
+            group=_group(options),
+            environment=arguments.environment(options.environment, options.share),
+        ),
         function=options.train_fn,
         arguments=arguments.keyword_arguments(options.train_fn, options.args, verb),
-        name=arguments.text("name", options.name),
-        description=options.description or "",
-        size=size,
-        elastic=_elastic(options, minimum),
-        roles=Roles(evaluator=options.evaluator),
-        with_tf_config=True,
-        merge_scope=arguments.merge_scope(options.merge_scope),
-        scoped_allocator=bool(options.scoped_allocator),
-        resume=options.resume,
-        start_timeout_s=arguments.seconds("start_timeout", options.start_timeout),
-        keep_warm_s=arguments.seconds("keep_warm", options.keep_warm, above=-1.0),
-        preload=None if options.preload is None else arguments.modules("preload", options.preload),
-        honour_environment=bool(options.honour_environment),
         profile=options.profile,
         progress=bool(options.progress),
-        environment=arguments.environment(options.environment, options.share),
-        local_logdir=bool(options.local_logdir),
-        metric_key=options.metric_key,
-        checkpoint_every_s=arguments.seconds("checkpoint_every", options.checkpoint_every),
-        register_as=arguments.model_name("register_as", options.register_as),
-        preflight=arguments.preflight(options.preflight),
-        notes=_without_effect(options, size, minimum),
+        notes=_without_effect(options),
     )
 
 
-_OF_CHANGING_GROUPS = (
-    "reset_limit", "min_workers_timeout", "heartbeat_timeout", "progress_timeout", "host_failure_limit", "host_cooldown",
-    "checkpoint_every",
-)  # fmt: skip
+def _group(options: RunOptions) -> AnyGroup:
+    """The kind of group that the call's numbers mean."""
+    most, fewest = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
+    size = AS_MANY_AS_THERE_ARE if most is None else most
+    if fewest is not None and options.evaluator:
+        raise ArgumentError("evaluator=True with min_workers: a group that may change has no evaluator; leave one out")
+    if options.evaluator and most is not None:
+        arguments.check_evaluator(most)
+    elastic = specified(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=settings.drain_s())
+    if fewest is not None:
+        return elastic  # its numbers are checked in any case
+    if options.evaluator:  # it waits for checkpoints, and does nothing meanwhile
+        return specified(FixedGroup, options, size=size, exited_s=None, returned_s=None)
+    return specified(FixedGroup, options, size=size)
 
 
-def _without_effect(options: RunOptions, size: int | None, minimum: int | None) -> tuple[str, ...]:
+def _without_effect(options: RunOptions) -> tuple[str, ...]:
     """What was given and changes nothing in a group like this one."""
     defaults = {option.name: option.default for option in fields(RunOptions)}
     notes = list(arguments.without_effect({"versioned_resources": options.versioned_resources}))
-    if minimum is None:
+
+    def unused(candidates: Iterable[str], reason: str) -> list[str]:
+        given = {name: getattr(options, name) for name in candidates if name in defaults}
+        return [f"{name}={value!r} has no effect: {reason}" for name, value in given.items() if value != defaults[name]]
+
+    most, fewest = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
+    if fewest is None:
         reason = "the group has a fixed size, and ends with its first loss; give min_workers= for one that may change"
-        names = [name for name in _OF_CHANGING_GROUPS if getattr(options, name) != defaults[name]]
-        notes += [f"{name}={getattr(options, name)!r} has no effect: {reason}" for name in names]
-    if size == 1:
-        names = [name for name in ("merge_scope", "scoped_allocator") if getattr(options, name) != defaults[name]]
-        notes += [f"{name}={getattr(options, name)!r} has no effect: one worker merges nothing" for name in names]
+        notes += unused([name for name in names(ElasticGroup) if name not in names(FixedGroup)], reason)
+    if most == 1:
+        notes += unused(names(Communication), "one worker merges nothing")
     return tuple(notes)
-
-
-def _elastic(options: RunOptions, minimum: int | None) -> plan.Elastic | None:
-    """What concerns a group that may change; the numbers are checked in any case."""
-    limit, pace = options.reset_limit, options.progress_timeout
-    checked = plan.Elastic(
-        min_size=minimum or 1,
-        reset_limit=None if limit is None else arguments.whole_number("reset_limit", limit, at_least=0),
-        min_workers_timeout_s=arguments.seconds("min_workers_timeout", options.min_workers_timeout),
-        heartbeat_timeout_s=arguments.seconds("heartbeat_timeout", options.heartbeat_timeout),
-        progress_timeout_s=None if pace is None else arguments.seconds("progress_timeout", pace),
-        host_failure_limit=arguments.whole_number("host_failure_limit", options.host_failure_limit),
-        host_cooldown_s=arguments.seconds("host_cooldown", options.host_cooldown),
-    )
-    return checked if minimum is not None else None

@@ -19,6 +19,7 @@ from hopsml.experiment.plain import as_json
 from hopsml.experiment.predecessor import combination
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
+from hopsml.experiment.standing import Part
 from hopsml.states import State
 from hopsml.storage import filesystem, job_record, privacy, urls
 from hopsml.storage.run_dir import RunDir, claim
@@ -32,7 +33,7 @@ def carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
 
     ``table``: the arguments of them all, as the user gave them.
     """
-    application = applications.current(plans[0].profile, plans[0].keep_warm_s)
+    application = applications.current(plans[0].profile, plans[0].spec.keep_warm_s)
     whole, earlier = _claimed(plans, table, application)
     recording = Recording(whole, None).start()
     began, error, results = time.time(), None, list[Result]()
@@ -62,7 +63,7 @@ def _claimed(
     record = plan.record_of_several(plans[0], application, len(plans), table)
     earlier = application.earlier_runs.take(store, record)
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
-    whole = claim(store, application.id, record, share=plans[0].environment.get(privacy.VARIABLE))
+    whole = claim(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
     job_record.announce(whole, application.id)
     if earlier:
         taking_up.end(earlier, whole)
@@ -84,12 +85,10 @@ def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: s
     """The plan of one, in its folder; it goes on with what an earlier attempt has of it."""
     directory = RunDir(urls.join(whole.url, name))
     before = urls.join(earlier, name) if earlier else ""
-    member = plan.Member(
-        "", directory, f"{whole.run_id}-{number}", single.arguments, experiment=whole.run_id, recorded=True
-    )
+    part = Part("", directory, f"{whole.run_id}-{number}", single.arguments, of=whole.run_id, recorded=True)
     if before and not filesystem.exists(RunDir(before).run_json):
         before = ""
-    return dataclasses.replace(single, member=member, continues=before)
+    return dataclasses.replace(single, standing=part, continues=before)
 
 
 def _all(plans: Sequence[plan.Plan], application: applications.Application) -> list[Result]:
@@ -112,8 +111,8 @@ def _all(plans: Sequence[plan.Plan], application: applications.Application) -> l
 
 
 def _begin(single: plan.Plan) -> Run:
-    assert single.member is not None
-    directory = single.member.directory
+    assert isinstance(single.standing, Part)
+    directory = single.standing.place
     directory.write_json(directory.hparams_json, as_json(single.arguments))
     return plan.start(single)
 

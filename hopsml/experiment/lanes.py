@@ -1,6 +1,6 @@
 """The slots of a search on the driver: trials go out to lanes, what comes of them comes back as events.
 
-    lanes = Lanes.start(plan)                   # Plan(..., lanes=LanesAsked(), with_tf_config=False, elastic=None)
+    lanes = Lanes.start(plan)                   # Plan(..., standing=OfSearch()), of an independent group
     while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or what was posted
         lanes.assign(lane, RunTrial(...))       # at most one trial waits behind the one that runs
         lanes.end(lane, EndTrial(...))
@@ -32,6 +32,7 @@ from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run
+from hopsml.experiment.standing import OfSearch
 from hopsml.search import messages
 from hopsml.search.events import Began, Ended, Event, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
@@ -73,8 +74,8 @@ class Lanes:
     @classmethod
     def start(cls, plan: plans.Plan) -> Lanes:
         """Begin the run; raises before anything is started where the plan cannot be carried out."""
-        if plan.lanes is None:
-            raise ArgumentError("Plan.lanes is None: a plan of a search was expected")
+        if not isinstance(plan.standing, OfSearch):
+            raise ArgumentError(f"Plan.standing is {plan.standing!r:.80}: a plan of a search was expected")
         run, application = plans.start_on(plan)
         return cls(run, application.coordinator)
 

@@ -6,6 +6,8 @@ import dataclasses
 import uuid
 from typing import Any
 
+import msgspec
+
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import collective, combinations, plan
 from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
@@ -50,13 +52,13 @@ def launch(options: LaunchOptions) -> Result:
 def build(options: LaunchOptions) -> list[plan.Plan]:
     """Check a call completely: a plan for each combination; nothing is started."""
     plans = [_plan(options, combination) for combination in zipped(options.args_dict)]
-    group = Group(uuid.uuid4().hex, plans[0].name, len(plans)) if len(plans) > 1 else None
-    return [dataclasses.replace(single, group=group) for single in plans]
+    group = Group(uuid.uuid4().hex, plans[0].spec.name, len(plans)) if len(plans) > 1 else None
+    return [dataclasses.replace(single, siblings=group) for single in plans]
 
 
 def _plan(options: LaunchOptions, combination: dict[str, Any]) -> plan.Plan:
     single = collective.build(taken_from(options, RunOptions, args=combination, num_workers=1), "launch")
-    return dataclasses.replace(single, with_tf_config=False)
+    return dataclasses.replace(single, spec=msgspec.structs.replace(single.spec, framework="none"))
 
 
 def zipped(table: Any) -> list[dict[str, Any]]:

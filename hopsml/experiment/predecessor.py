@@ -16,6 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from hopsml.cluster import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments
 from hopsml.experiment.options import (
@@ -103,7 +104,7 @@ def submit_random_search(options: RandomOptions) -> SearchRun:
 
 def of_random(options: RandomOptions) -> calls.SearchCall:
     """The search that a call stands for; nothing is started."""
-    samples = arguments.whole_number("samples", options.samples)
+    samples = checks.whole_number("samples", options.samples)
     space = Searchspace.from_boundaries(_table("random_search", "boundary_dict", options.boundary_dict))
     return _call("random_search", space, options, options.optimization_key, searcher="random", num_trials=samples)
 
@@ -128,8 +129,8 @@ def submit_differential_evolution(options: EvolutionOptions) -> SearchRun:
 
 def of_evolution(options: EvolutionOptions) -> calls.SearchCall:
     """The search that a call stands for; nothing is started."""
-    population = arguments.whole_number("population", options.population)
-    generations = arguments.whole_number("generations", options.generations)
+    population = checks.whole_number("population", options.population)
+    generations = checks.whole_number("generations", options.generations)
     if population <= 3:
         raise ArgumentError(f"population={population}: it must be more than 3, as a member moves by three others")
     if generations <= 1:
@@ -165,7 +166,7 @@ def _table(verb: str, name: str, table: Any) -> Mapping[str, Any]:
 
 
 def _call(verb: str, space: Searchspace, given: PredecessorOptions, key: str, **own: Any) -> calls.SearchCall:
-    options = taken_from(given, SearchOptions, space=space, metric=arguments.text("optimization_key", key), **own)
+    options = taken_from(given, SearchOptions, space=space, metric=checks.text("optimization_key", key), **own)
     call = calls.checked(verb, options, seeds.choose(options.environment or {}, os.environ))
     call.folder, call.with_summary = "", True
     call.notes += arguments.without_effect(

@@ -8,18 +8,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from hopsml import settings
-from hopsml.cluster import kept_secrets
+from hopsml.cluster import checks, kept_secrets
 from hopsml.cluster.capture import Captured
-from hopsml.cluster.layout import Roles
+from hopsml.cluster.spec import RunSpec
 from hopsml.errors import ArgumentError
-from hopsml.experiment import arguments, plan, sign_of_life, taking_up
+from hopsml.experiment import plan, sign_of_life, taking_up
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.states import State
 from hopsml.storage.run_dir import RunDir
 from hopsml.storage.runs import find
-from hopsml.tracking import catalog, compare, record, seeds
+from hopsml.tracking import catalog, compare, record
 from hopsml.tracking.compare import Verdict
 
 
@@ -132,7 +134,8 @@ def submit_resumed(
             f"run {directory.run_id} is under way: its driver lives; cancel it there first, or wait for its end"
         )
     again = build(directory.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
-    return plan.start(dataclasses.replace(again, resume=directory.url, continues=directory.url))
+    spec = msgspec.structs.replace(again.spec, resume=directory.url)
+    return plan.start(dataclasses.replace(again, spec=spec, continues=directory.url))
 
 
 def build(
@@ -157,50 +160,40 @@ def build(
             f"run {directory.run_id} is a launch of several combinations: take one of them by its folder in "
             f"{directory.url}: {names:.200}"
         )
-    options = recorded.get("options")
-    if not isinstance(options, dict):
-        raise ArgumentError(
-            f"run {directory.run_id} cannot be repeated: its run.json holds no 'options', so it was made by an older "
-            "hopsml; start its script again instead"
-        )
+    spec = _spec(directory, recorded, secrets or {})
     shipped = record.shipped(directory, recorded)
-    environment = record.given_environment(options["environment"], {**os.environ, **(secrets or {})})
     what = f"run {directory.run_id}"
     captured = Captured(
         name=recorded["function"],
         payload=shipped.payload,
-        preload=tuple(options["preload"]),
-        own_imports=tuple(options["own_imports"]),
+        preload=spec.modules,
+        own_imports=tuple(recorded["own_imports"]),
         source=recorded["source"],
         sha256=shipped.sha256,
         code_sha256=recorded["code_sha256"],
         secrets=kept_secrets.given_again(recorded.get("secrets", ()), secrets or {}, os.environ, what),
     )
+    if preflight is not None:
+        spec = msgspec.structs.replace(spec, preflight=checks.preflight("preflight", preflight))
     return plan.Plan(
-        verb=recorded["verb"],
+        spec=spec,
         function=None,
         arguments=recorded["arguments"],
-        name=recorded["name"],
-        description=recorded["description"],
-        size=recorded["workers"],
-        roles=Roles(evaluator=options["evaluator"]),
-        with_tf_config=options["with_tf_config"],
-        merge_scope=recorded["merge_scope"],
-        scoped_allocator=recorded["scoped_allocator"],
-        resume=recorded["resume"],
-        start_timeout_s=options["start_timeout_s"],
-        keep_warm_s=options["keep_warm_s"],
-        preload=tuple(options["preload"]),
-        honour_environment=options["honour_environment"],
         profile=profile,
         progress=progress,
-        environment={**environment, seeds.VARIABLE: str(recorded["seed"])},
-        local_logdir=options["local_logdir"],
-        metric_key=options["metric_key"],
-        checkpoint_every_s=options.get("checkpoint_every_s", 60.0),
-        elastic=plan.Elastic(**options["elastic"]) if options.get("elastic") else None,
         captured=captured,
         rerun_of=directory,
-        register_as=options.get("register_as"),
-        preflight=arguments.preflight(options.get("preflight", "warn") if preflight is None else preflight),
     )
+
+
+def _spec(directory: RunDir, recorded: Mapping[str, Any], secrets: Mapping[str, str]) -> RunSpec:
+    """What was asked of the run, with the variables that were left out of the record given again."""
+    try:
+        spec = msgspec.convert(recorded["spec"], RunSpec)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise ArgumentError(
+            f"run {directory.run_id} cannot be repeated: its run.json holds no 'spec' that this hopsml reads ({error}), so "
+            "it was made by an older or newer one; start its script again instead"
+        ) from None
+    environment = record.given_environment(spec.environment, {**os.environ, **secrets})
+    return msgspec.structs.replace(spec, environment=environment)

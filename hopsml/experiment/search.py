@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from hopsml import settings
-from hopsml.experiment import arguments
+from hopsml.cluster import checks
 from hopsml.experiment.options import SearchOptions, StartOptions
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import learned, recorded, start
@@ -109,7 +109,7 @@ def submit_continued(
     progress: bool = True,
 ) -> SearchRun:
     """As ``continue_search``, but returns at once with a handle."""
-    extra = arguments.whole_number("num_trials", num_trials, at_least=0)
+    extra = checks.whole_number("num_trials", num_trials, at_least=0)
     directory = find(run, settings.project_url())
     call = recorded.call_of(directory)
     lines = recorded.lines_of(directory)

@@ -10,10 +10,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 from hopsml import hdfs
+from hopsml.cluster import checks
 from hopsml.cluster.context import current
 from hopsml.cluster.plain import as_json
 from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.experiment import arguments, collective
+from hopsml.experiment import collective
 from hopsml.experiment import plan as plans
 from hopsml.experiment.options import RunOptions, TrialOptions, taken_from
 from hopsml.maggy.config import TfDistributedConfig
@@ -80,7 +81,7 @@ def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[
             )
     environment = dict(options.environment or {})
     if options.seed is not None:
-        environment[seeds.VARIABLE] = str(arguments.whole_number("seed", options.seed, at_least=0))
+        environment[seeds.VARIABLE] = str(checks.whole_number("seed", options.seed, at_least=0))
     return taken_from(
         options,
         RunOptions,

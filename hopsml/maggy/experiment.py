@@ -13,9 +13,9 @@ from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import Any
 
+from hopsml.cluster import checks
 from hopsml.cluster.plain import as_json
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import arguments
 from hopsml.experiment.options import SearchOptions, TrialOptions, taken_from
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches.progress import line
@@ -183,7 +183,7 @@ def _policy(policy: Any) -> str | None:
 
 
 def _key(key: str) -> str:
-    return "metric" if key == "Metric" else arguments.text("optimization_key", key)
+    return "metric" if key == "Metric" else checks.text("optimization_key", key)
 
 
 def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class StoredRun:
     @property
     def main_metric(self) -> tuple[str, Any] | None:
         """The one that ``metric_key`` names, else the first number that was returned; of a search the best so far."""
-        key = (self.run.get("options") or {}).get("metric_key")
+        key = (self.run.get("spec") or {}).get("metric_key")
         if key in self.outputs:
             return key, self.outputs[key]
         for name, value in self.outputs.items():

@@ -21,8 +21,9 @@ from hopsml.tracking.catalog import StoredRun
 MISSING = None
 _NOTES = ("checkpoint.json", "manifest.json")  # hold an id and times of their own
 _SELF = "<this run>"
+_ABOVE = ("verb", "name", "description", "seed")  # of the specification, which the record holds by themselves
 _ESSENTIALS = (
-    "verb", "name", "function", "workers", "merge_scope", "scoped_allocator", "resume", "seed", "backend", "profile",
+    "verb", "name", "function", "workers", "seed", "backend", "profile",
 )  # fmt: skip
 
 
@@ -124,7 +125,7 @@ def _sections(left: StoredRun, right: StoredRun) -> list[tuple[str, Mapping[str,
     return [
         both("run", _essentials),
         both("arguments", lambda run: run.run.get("arguments")),
-        both("options", lambda run: run.run.get("options")),
+        both("specification", _asked),
         both("code", _code),
         both("inputs", _inputs),
         both("packages", lambda run: run.environment.get("packages")),
@@ -147,19 +148,17 @@ def _prefixed(prefix: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _essentials(run: StoredRun) -> dict[str, Any]:
-    names = (
-        "verb",
-        "name",
-        "function",
-        "workers",
-        "merge_scope",
-        "scoped_allocator",
-        "resume",
-        "seed",
-        "backend",
-        "profile",
-    )
-    return {**{name: run.run.get(name) for name in names}, "state": run.state}
+    return {**{name: run.run.get(name) for name in _ESSENTIALS}, "state": run.state}
+
+
+def _asked(run: StoredRun) -> dict[str, Any]:
+    """What was asked of the run, each setting by itself: "group.min_size"."""
+    found: dict[str, Any] = {}
+    asked = {name: value for name, value in (run.run.get("spec") or {}).items() if name not in _ABOVE}
+    for name, value in asked.items():
+        inner = value.items() if isinstance(value, dict) else ()
+        found |= {f"{name}.{one}": setting for one, setting in inner} or {name: value}
+    return found
 
 
 def _code(run: StoredRun) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from typing import Any
 
 from hopsml.cluster import gang
 from hopsml.cluster.elastic_gang import ElasticGang
-from hopsml.cluster.gang import GangSpec, Phase
+from hopsml.cluster.gang import Phase
+from hopsml.cluster.spec import ElasticGroup
 
 
-def spec(**other: Any) -> GangSpec:
+def spec(**other: Any) -> ElasticGroup:
     given: dict[str, Any] = {"size": 3, "min_size": 2, "start_timeout_s": 10, "min_workers_timeout_s": 20}
-    return GangSpec("run", **{**given, **other})
+    return ElasticGroup(**{**given, **other})
 
 
 def grant(machine: ElasticGang, *names: str, now: float = 0.0, ready: bool = True) -> list[gang.Action]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import os
 import signal
 import socket
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import hopsml
 from hopsml import experiment
 from hopsml.errors import WorkerFailed
-from hopsml.experiment import plan
+from hopsml.experiment import collective, plan
+from hopsml.experiment.options import RunOptions
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 
@@ -165,11 +167,12 @@ def leave(folder: str) -> None:
     "group", [{"num_workers": 2}, pytest.param({"min_workers": 2, "max_workers": 2}, marks=pytest.mark.variant)]
 )
 def test_a_rank_that_leaves_by_sys_exit_is_named_when_the_others_wait_for_it(
-    store: Path, tmp_path: Path, group: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, group: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(plan, "GangSpec", functools.partial(plan.GangSpec, exited_s=6.0))
+    asked = collective.build(RunOptions(leave, args={"folder": str(tmp_path)}, progress=False, **group))
+    sooner = replace(asked.spec, group=replace(asked.spec.group, exited_s=6.0))
     with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .*called sys.exit\(0\), and rank 0 has done nothing for 6 s"):
-        experiment.submit(leave, args={"folder": str(tmp_path)}, progress=False, **group).result(WAIT_S)
+        plan.start(dataclasses.replace(asked, spec=sooner)).result(WAIT_S)
 
 
 def closing() -> None:

@@ -12,12 +12,13 @@ import pytest
 from hopsml.cluster import held_commits
 from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.formation import RunRequest
-from hopsml.cluster.gang import GangSpec, Member
+from hopsml.cluster.gang import Member
 from hopsml.cluster.gang_for import gang_for
 from hopsml.cluster.hearing import hear, hear_of_checkpoint
 from hopsml.cluster.held_commits import HeldCommits
 from hopsml.cluster.protocol import MirrorState, Persisted
 from hopsml.cluster.run_state import MemberView, RunState
+from hopsml.cluster.spec import ElasticGroup, RunSpec
 from hopsml.storage import checkpoints
 from tests.experiment.test_attempts import directory, formation
 
@@ -88,8 +89,8 @@ def test_a_commit_that_is_overwritten_before_it_is_read_is_no_trouble_of_the_sto
 
 
 def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catches_up():
-    spec = GangSpec("app_1", size=8, min_size=1)
-    run = ActiveRun(RunRequest(spec, b"", "file:///run"), gang_for(spec), RunState("app_1", 8))
+    spec = ElasticGroup(size=8, min_size=1)
+    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), gang_for(spec), RunState("app_1", 8))
     agents = [f"agent-{number}" for number in range(8)]
     run.gang.members = {agent: Member(rank) for rank, agent in enumerate(agents)}
     run.state.members = {rank: MemberView(rank, "host", "", ()) for rank in range(8)}
@@ -110,8 +111,8 @@ def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catch
 
 
 def test_people_are_told_when_checkpoints_fail_first_and_when_they_are_written_again():
-    spec = GangSpec("app_1", size=2, min_size=1)
-    run = ActiveRun(RunRequest(spec, b"", "file:///run"), gang_for(spec), RunState("app_1", 2))
+    spec = ElasticGroup(size=2, min_size=1)
+    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), gang_for(spec), RunState("app_1", 2))
     for step in range(1, 60):
         assert hear_of_checkpoint(run, "a", Persisted("app_1", step, problem="nobody answers")) is None
     assert hear_of_checkpoint(run, "b", Persisted("app_1", 60, problem="nobody answers")) is None  # rank 0 is elsewhere

@@ -18,8 +18,8 @@ from hopsml.cluster.agent import Bootstrap
 from hopsml.cluster.backends.base import AskEnded, SlotEnded
 from hopsml.cluster.coordinator import Coordinator
 from hopsml.cluster.formation import RunRequest
-from hopsml.cluster.gang import GangSpec
 from hopsml.cluster.sessions import Session
+from hopsml.cluster.spec import FixedGroup, RunSpec
 from hopsml.cluster.waiting import waiting_text
 from hopsml.delivery import RECORDS
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
@@ -232,8 +232,8 @@ def crowd() -> Iterator[Coordinator]:
 
 
 def request(run_id: str, size: int, **times: float) -> RunRequest:
-    spec = GangSpec(run_id=run_id, size=size, **times)
-    return RunRequest(spec=spec, payload=bytes(20_000), run_url="file:///nowhere")
+    spec = RunSpec(group=FixedGroup(size=size, **times), preflight="off")
+    return RunRequest(run_id, spec, payload=bytes(20_000), run_url="file:///nowhere")
 
 
 def test_two_hundred_agents_join_are_launched_and_finish(crowd: Coordinator) -> None:
@@ -314,7 +314,7 @@ def test_a_request_that_cannot_be_carried_out_ends_its_run_and_no_other(crowd: C
         pass
 
     broken = request("app_1", 2, grace_s=0.1, failed_flush_s=0.1)
-    broken.environment["A"] = Unencodable()  # type: ignore[assignment]
+    broken.spec.environment["A"] = Unencodable()  # type: ignore[assignment]
     state = crowd.launch(broken)
     assert state.wait(WAIT_S) and isinstance(state.error, CoordinatorLost)
     good = crowd.launch(request("app_2", 2))

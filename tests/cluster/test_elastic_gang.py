@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hopsml.cluster import gang
 from hopsml.cluster.draining import AT_ONCE_S
 from hopsml.cluster.elastic_gang import END_S, ElasticGang
-from hopsml.cluster.gang import GangSpec, Phase
+from hopsml.cluster.gang import Phase
 from hopsml.cluster.pace import Pace
+from hopsml.cluster.spec import FixedGroup
 from tests.cluster.elastic_group import (
     close,
     committed,
@@ -273,7 +274,7 @@ def test_fewer_are_enough_where_the_group_shall_be_smaller():
 
 
 def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
-    machine = gang.Gang(GangSpec("run", size=2))
+    machine = gang.Gang(FixedGroup(size=2))
     machine.begin(0.0)
     machine.handle(gang.Granted(("a", "b")), 0.0)
     (note,) = machine.handle(gang.DrainAsked("b", "decommissioned"), 1.0)
@@ -291,7 +292,7 @@ def test_failures_without_a_commit_in_between_end_the_run():
 
 
 def test_a_host_that_fails_often_is_set_aside_and_comes_back():
-    machine = running("a", "b", "c", host_failure_limit=1, cooldown_s=15)
+    machine = running("a", "b", "c", host_failure_limit=1, host_cooldown_s=15)
     machine.handle(gang.Committed("a", 0, 1), 3.0)
     machine.handle(gang.Failed("c", 0, "killed by signal 7"), 4.0)
     (start,) = of_kind(close(machine, "a", "b", "c", now=4.0), gang.StartGeneration)
@@ -305,7 +306,7 @@ def test_a_host_that_fails_often_is_set_aside_and_comes_back():
 
 
 def test_a_host_that_is_set_aside_disturbs_nobody_until_it_has_cooled_down():
-    machine = running("a", "b", min_size=1, host_failure_limit=1, cooldown_s=15)
+    machine = running("a", "b", min_size=1, host_failure_limit=1, host_cooldown_s=15)
     machine.handle(gang.Committed("a", 0, 1), 3.0)
     machine.handle(gang.Failed("b", 0, "killed by signal 7"), 4.0)
     (start,) = of_kind(close(machine, "a", "b", now=4.0), gang.StartGeneration)

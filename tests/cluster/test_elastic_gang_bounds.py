@@ -535,7 +535,7 @@ def test_nobody_is_called_slow_while_all_are_about_to_stand_still() -> None:
 
 
 def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures() -> None:
-    machine, said = running("a", "b", min_size=1, host_failure_limit=2, cooldown_s=15), list[str]()
+    machine, said = running("a", "b", min_size=1, host_failure_limit=2, host_cooldown_s=15), list[str]()
     for attempt in range(2):
         committed(machine, attempt, "a", "b")
         actions = kill(machine, "b", now=4.0 + attempt)

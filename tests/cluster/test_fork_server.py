@@ -19,6 +19,8 @@ import pytest
 
 from hopsml.cluster import fork_client, processes
 from hopsml.cluster.fork_server import Exited, Ready
+from hopsml.cluster.protocol import Formation, Launch
+from hopsml.cluster.spec import RunSpec
 from hopsml.cluster.worker import Assignment, Event
 from tests import clock, small_disk
 
@@ -32,10 +34,11 @@ def assignment(folder: Path, function: Callable[..., Any], **arguments: Any) -> 
     for name in ("events", "checkpoints", "export"):
         (folder / name).mkdir(exist_ok=True)
     content = Assignment(
-        run_id="app_1", generation=0, rank=0, world_size=1, local_rank=0, role="chief", run_url=str(folder),
+        formation=Formation("app_1", 0, RunSpec(), payload=b"", run_url=str(folder), cluster_json="",
+            leader="", world_size=1),
+        launch=Launch("app_1", 0, 0, 0, "chief", 0, gpu_indices=(), ring_order="", environment={}),
         work_dir=str(folder), events_dir=str(folder / "events"), checkpoint_dir=str(folder / "checkpoints"),
-        export_dir=str(folder / "export"), payload=str(payload), leader="", gpu_indices=(), ring_order="",
-        merge_scope=32, scoped_allocator=True, resume_checkpoint="", environment={"MARK": "set"}, hooks=(),
+        export_dir=str(folder / "export"), payload=str(payload), resume_checkpoint="", environment={"MARK": "set"},
         sys_path=tuple(sys.path),
     )  # fmt: skip
     path = folder / "assignment"

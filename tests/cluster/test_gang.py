@@ -8,22 +8,23 @@ from hypothesis import strategies as st
 
 from hopsml.cluster import gang
 from hopsml.cluster.elastic_gang import ElasticGang
-from hopsml.cluster.gang import Gang, GangSpec, Phase, ranks
+from hopsml.cluster.gang import Gang, Phase, ranks
+from hopsml.cluster.spec import ElasticGroup, FixedGroup
 
 pytestmark = pytest.mark.fast
 
-SPEC = GangSpec("run", size=2, start_timeout_s=10, settle_s=1, grace_s=2, flush_s=5, failed_flush_s=1)
+SPEC = FixedGroup(size=2, start_timeout_s=10, settle_s=1, grace_s=2, flush_s=5, failed_flush_s=1)
 NAMES = ("a", "b")
 
 
-def granted(spec: GangSpec = SPEC) -> Gang:
+def granted(spec: FixedGroup = SPEC) -> Gang:
     machine = Gang(spec)
     machine.begin(0.0)
     machine.handle(gang.Granted(("a", "b", "c")[: spec.size]), 1.0)
     return machine
 
 
-def running(spec: GangSpec = SPEC) -> Gang:
+def running(spec: FixedGroup = SPEC) -> Gang:
     machine = granted(spec)
     for name in machine.members:
         machine.handle(gang.Started(name, 0), 2.0)
@@ -139,7 +140,7 @@ def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first(neigh
 
 
 def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those_that_have_told():
-    machine = Gang(GangSpec("run", size=2, settle_s=3, raised_settle_s=1))
+    machine = Gang(FixedGroup(size=2, settle_s=3, raised_settle_s=1))
     machine.begin(0.0)
     machine.handle(gang.Granted(NAMES), 1.0)
     machine.handle(gang.Failed("a", 0, "an echo", secondary=True), 2.0)
@@ -149,7 +150,7 @@ def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those
     assert machine.deadline == 3.5 and machine.handle(gang.Tick(), 3.4) == []
     (stop,) = machine.handle(gang.Tick(), 3.5)
     assert isinstance(stop, gang.StopWorkers) and machine.outcome is not None and machine.outcome.rank == 1
-    alone = Gang(GangSpec("run", size=1))
+    alone = Gang(FixedGroup(size=1))
     alone.begin(0.0)
     alone.handle(gang.Granted(("a",)), 1.0)
     assert isinstance(alone.handle(gang.Failed("a", 0, "ValueError", raised=True), 2.0)[0], gang.StopWorkers)
@@ -309,7 +310,7 @@ def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
 
 
 def test_a_stopped_process_is_the_cause_whatever_is_said_when_all_are_ended():
-    spec = GangSpec("run", size=2, min_size=2, stopped_elastic_s=5)
+    spec = ElasticGroup(size=2, min_size=2, stopped_s=5)
     machine = ElasticGang(spec)
     machine.begin(0.0)
     machine.handle(gang.Granted(NAMES), 1.0)
@@ -359,7 +360,7 @@ def test_who_waits_for_a_member_that_has_left_is_not_left_waiting():
 
 
 def test_the_wait_for_those_that_have_left_counts_from_the_first_of_them():
-    machine = running(GangSpec("run", size=3, returned_s=30))
+    machine = running(FixedGroup(size=3, returned_s=30))
     machine.handle(gang.Finished("b", 0), 10.0)
     machine.handle(gang.Finished("a", 0), 35.0)
     machine.handle(stepped("c", idle_s=30.0), 39.0)
@@ -369,7 +370,7 @@ def test_the_wait_for_those_that_have_left_counts_from_the_first_of_them():
 
 
 def test_all_who_wait_for_one_that_has_left_are_named():
-    machine = running(GangSpec("run", size=3, exited_s=30))
+    machine = running(FixedGroup(size=3, exited_s=30))
     machine.handle(gang.Finished("b", 0, exited=True), 10.0)
     for name, idle_s in (("a", 100.0), ("c", 20.0)):
         machine.handle(stepped(name, idle_s=idle_s), 30.0)
@@ -396,7 +397,7 @@ def test_who_is_at_work_after_the_others_have_left_may_go_on(exited: bool, idle_
 
 
 def test_an_evaluator_waits_as_long_as_it_likes():
-    machine = Gang(GangSpec("run", size=2, returned_s=None, exited_s=None))
+    machine = Gang(FixedGroup(size=2, returned_s=None, exited_s=None))
     machine.begin(0.0)
     machine.handle(gang.Granted(NAMES), 1.0)
     for name in NAMES:
@@ -462,7 +463,7 @@ def test_all_agents_lost_at_once_are_what_it_was_where_the_cluster_is_still_ther
 
 
 def test_nobody_is_cut_off_while_only_the_word_of_the_cluster_is_awaited():
-    machine = running(GangSpec("run", size=2, settle_s=60))
+    machine = running(FixedGroup(size=2, settle_s=60))
     for name in NAMES:
         machine.handle(gang.MemberLost(name, "gone"), 3.0)
     assert machine.deadline is not None and machine.deadline < 62.9
@@ -531,7 +532,7 @@ sequences = st.lists(st.tuples(events, st.floats(0, 5)), max_size=40)
 
 
 def play(sequence: list[tuple[gang.Event, float]]) -> tuple[Gang, list[list[gang.Action]]]:
-    machine, now = Gang(GangSpec("run", size=3, start_timeout_s=10)), 0.0
+    machine, now = Gang(FixedGroup(size=3, start_timeout_s=10)), 0.0
     history = [machine.begin(now)]
     for event, pause in sequence:
         now += pause

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster import gang, pool
 from hopsml.cluster.elastic_gang import ElasticGang
-from hopsml.cluster.gang import Gang, GangSpec, Phase
+from hopsml.cluster.gang import Gang, Phase
 from hopsml.cluster.gang_for import gang_for
 from hopsml.cluster.pool import Pool
+from hopsml.cluster.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
 
 pytestmark = pytest.mark.fast
 
 KEEP_WARM_S = 10.0
-KINDS: dict[str, dict[str, Any]] = {
-    "fixed": {"size": 2},
-    "elastic": {"size": 4, "min_size": 2},
-    "independent": {"size": 3, "independent": True},
+KINDS: dict[str, AnyGroup] = {
+    "fixed": FixedGroup(size=2, start_timeout_s=20),
+    "elastic": ElasticGroup(size=4, min_size=2, start_timeout_s=20, min_workers_timeout_s=20),
+    "independent": IndependentGroup(size=3, start_timeout_s=20),
 }
 
 
@@ -39,7 +38,7 @@ class World:
 
     def begin(self, kind: str) -> None:
         self.run_id, self.outcome = f"{kind}-{self.count}", None
-        self.gang = gang_for(GangSpec(self.run_id, start_timeout_s=20, min_workers_timeout_s=20, **KINDS[kind]))
+        self.gang = gang_for(KINDS[kind])
         self.carry_out(self.gang.begin(self.now))
 
     def tell(self, event: gang.Event) -> None:
@@ -209,7 +208,7 @@ def test_runs_one_after_the_other_use_the_same_agents(kind: str) -> None:
             world.happen("come", 0)
         world.happen("tick", 2)
         world.end()
-    assert world.count == KINDS[kind]["size"], "agents were asked for although those of the run before are idle"
+    assert world.count == KINDS[kind].size, "agents were asked for although those of the run before are idle"
 
 
 def test_spares_of_a_group_that_shall_be_smaller_are_given_back_at_once() -> None:

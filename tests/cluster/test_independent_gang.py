@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster import gang, pool
-from hopsml.cluster.gang import GangSpec, Phase
+from hopsml.cluster.gang import Phase
 from hopsml.cluster.independent_gang import FRUITLESS_LIMIT, IndependentGang
 from hopsml.cluster.pool import Pool
+from hopsml.cluster.spec import IndependentGroup
 
 pytestmark = pytest.mark.fast
 
 
-def spec(**other: Any) -> GangSpec:
-    return GangSpec("run", **{"size": 3, "start_timeout_s": 10, "cooldown_s": 5, "independent": True, **other})
+def spec(**other: Any) -> IndependentGroup:
+    return IndependentGroup(**{"size": 3, "start_timeout_s": 10, "host_cooldown_s": 5, **other})
 
 
 def grant(machine: IndependentGang, *names: str, host: str = "", now: float = 0.0) -> list[gang.Action]:
@@ -97,7 +98,7 @@ def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
 
 
 def test_where_all_agents_rest_that_is_why_nobody_works():
-    machine = resting("a", "b", cooldown_s=60)
+    machine = resting("a", "b", host_cooldown_s=60)
     assert machine.phase is Phase.WAITING and machine.handle(gang.Tick(), 15.9) == []
     ask, back, outcome = machine.handle(gang.Tick(), 16.0)
     assert (ask, back) == (gang.AskAgents(0, 0), gang.ReturnAgents(("a", "b")))
@@ -158,7 +159,7 @@ def test_agents_that_rest_count_as_there_and_may_go_away():
 
 
 def test_hosts_cool_down_each_for_itself():
-    machine = resting("a", at_work=("b",), size=3, cooldown_s=3)  # host one: from 6 s to 9 s
+    machine = resting("a", at_work=("b",), size=3, host_cooldown_s=3)  # host one: from 6 s to 9 s
     for count in range(FRUITLESS_LIMIT):
         die(machine, "b", 7.0 + count / 4)  # its own host: from 8 s to 11 s
     assert machine.resting == ["a", "b"] and machine.handle(gang.Tick(), 8.9) == []

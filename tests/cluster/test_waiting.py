@@ -6,24 +6,25 @@ import pytest
 
 from hopsml.cluster.active_run import ActiveRun
 from hopsml.cluster.formation import RunRequest
-from hopsml.cluster.gang import Conclude, GangSpec, Phase
+from hopsml.cluster.gang import Conclude, Phase
 from hopsml.cluster.gang_for import gang_for
 from hopsml.cluster.pool import Pool
 from hopsml.cluster.run_state import RunState
+from hopsml.cluster.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
 from hopsml.cluster.waiting import why_missing
 from tests.cluster.simulated import SimulatedBackend
 
 pytestmark = pytest.mark.fast
 
 
-def waiting(spec: GangSpec) -> ActiveRun:
-    request = RunRequest(spec=spec, payload=b"", run_url="file:///nowhere")
-    return ActiveRun(request, gang_for(spec), RunState("run", spec.size))
+def waiting(group: AnyGroup) -> ActiveRun:
+    request = RunRequest("run", RunSpec(group=group), payload=b"", run_url="file:///nowhere")
+    return ActiveRun(request, gang_for(group), RunState("run", group.size))
 
 
-@pytest.mark.parametrize(("spec", "wanted"), [(GangSpec("run", 2), 2), (GangSpec("run", 4, min_size=3), 3)])
-def test_where_nothing_is_known_of_the_agents_that_are_missing_that_is_said(spec: GangSpec, wanted: int) -> None:
+@pytest.mark.parametrize(("group", "wanted"), [(FixedGroup(size=2), 2), (ElasticGroup(size=4, min_size=3), 3)])
+def test_where_nothing_is_known_of_the_agents_that_are_missing_that_is_said(group: AnyGroup, wanted: int) -> None:
     outcome, backend = Conclude(Phase.FAILED, "start"), SimulatedBackend(2)
-    text = why_missing(waiting(spec), outcome, Pool(), backend, ())
+    text = why_missing(waiting(group), outcome, Pool(), backend, ())
     assert text.startswith(f"0 of {wanted} agents are connected; those that were asked for have ended")
-    assert why_missing(waiting(spec), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")
+    assert why_missing(waiting(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")

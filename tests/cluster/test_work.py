@@ -15,7 +15,8 @@ from hopsml.cluster.fork_client import ForkClient
 from hopsml.cluster.held_commits import HeldCommits
 from hopsml.cluster.local_tree import LocalTree
 from hopsml.cluster.outbox import Outbox
-from hopsml.cluster.protocol import Formation, Launch, Message, WorkerClosed, WorkerFailed
+from hopsml.cluster.protocol import Formation, Launch, Message, Resume, WorkerClosed, WorkerFailed
+from hopsml.cluster.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.cluster.work import Work
 from hopsml.storage import checkpoints
 from tests import small_disk
@@ -31,9 +32,8 @@ LAUNCH = Launch(
 
 def formation(folder: Path, resume_url: str = "") -> Formation:
     return Formation(
-        run_id="run", generation=1, payload=b"", cluster_json="", leader="", world_size=2, run_url=f"file://{folder}",
-        resume_url=resume_url, environment={}, hooks=(), merge_scope=1, scoped_allocator=False, grace_s=0.0, flush_s=0.0,
-        storage_timeout_s=1.0,
+        run_id="run", generation=1, spec=RunSpec(group=FixedGroup(grace_s=0.0, flush_s=0.0), storage_timeout_s=1.0),
+        payload=b"", cluster_json="", leader="", world_size=2, run_url=f"file://{folder}", resume=Resume(resume_url),
     )  # fmt: skip
 
 
@@ -95,7 +95,8 @@ def test_the_last_commit_and_the_last_files_go_to_the_store_beside_each_other(
     """The store answers the agent's own writing only once its mirror is done: else it would wait for itself."""
     run = directory(tmp_path, "app_1", 1)
     Path(run.checkpoints).write_text("in the way")  # no directory can be made here
-    whole = msgspec.structs.replace(formation(tmp_path), run_url=run.url, run_id=run.run_id, elastic=True, flush_s=1.0)
+    spec = RunSpec(group=ElasticGroup(grace_s=0.0, flush_s=1.0), storage_timeout_s=1.0)
+    whole = msgspec.structs.replace(formation(tmp_path), run_url=run.url, run_id=run.run_id, spec=spec)
 
     async def close(self: LocalTree, flush_s: float) -> list[str]:
         Path(run.checkpoints).unlink()

@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from hopsml.cluster.spec import IndependentGroup
 from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes, News, RunOver
 from hopsml.experiment.options import RunOptions
-from hopsml.experiment.plan import LanesAsked, Plan
+from hopsml.experiment.plan import Plan
+from hopsml.experiment.standing import OfSearch
 from hopsml.search.events import Began, Ended, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial
 from tests.cluster.workloads import WAIT_S
@@ -20,7 +24,8 @@ from tests.cluster.workloads import WAIT_S
 
 def plan_of(function: Callable[..., Any], count: int = 1, preload: tuple[str, ...] = (), **arguments: Any) -> Plan:
     plain = collective.build(RunOptions(lambda: None, num_workers=count, progress=False, preload=preload), "search")
-    return dataclasses.replace(plain, function=function, arguments=arguments, with_tf_config=False, lanes=LanesAsked())
+    spec = msgspec.structs.replace(plain.spec, group=IndependentGroup(size=count), framework="none")
+    return dataclasses.replace(plain, spec=spec, function=function, arguments=arguments, standing=OfSearch())
 
 
 class Bench:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.held_commits import HeldCommits
-from hopsml.cluster.protocol import Formation, Persisted
+from hopsml.cluster.protocol import CommitSource, Formation, Persisted, Resume
 from hopsml.cluster.resuming import fetch, fetch_further_fits, sources
+from hopsml.cluster.spec import ElasticGroup, RunSpec
 from hopsml.errors import RunError, StorageError
 from hopsml.experiment import taking_up
 from hopsml.experiment.attempts import Begin, Call, Earlier, GoOn, Refuse, decide
@@ -156,13 +157,13 @@ def test_workers_get_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     checkpoint(first, tmp_path, 4, fit=2)
     checkpoint(first, tmp_path, 6, fit=2)
-    begins = formation(second, resume_fits=((first.url, 2, 4),))
+    begins = formation(second, fits=((first.url, 2, 4),))
     found, passed_over = fetch_further_fits(begins, tmp_path / "fits")
     assert [str(path.relative_to(found)) for path in Path(found).glob("*/*")] == ["fit-2/step-000000004"]
     assert not passed_over
     assert fetch_further_fits(formation(second), tmp_path / "none") == ("", [])
     checkpoint(second, tmp_path, 9, fit=3)
-    later = formation(second, generation=1, resume_fits=((first.url, 2, 4),))
+    later = formation(second, generation=1, fits=((first.url, 2, 4),))
     found, _ = fetch_further_fits(later, tmp_path / "later")
     assert sorted(str(path.relative_to(found)) for path in Path(found).glob("*/*")) == [
         "fit-2/step-000000004",
@@ -186,11 +187,14 @@ def test_the_first_end_of_a_run_stands(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ on an agent
 
 
-def formation(run_dir: RunDir, generation: int = 0, **more: Any) -> Formation:
+def formation(
+    run_dir: RunDir, generation: int = 0, checkpoint_every_s: float = 60.0, commit_step: int = -1, **resume: Any
+) -> Formation:
+    group = ElasticGroup(grace_s=0.0, flush_s=0.0, checkpoint_every_s=checkpoint_every_s)
+    spec = RunSpec(group=group, storage_timeout_s=5.0)
     return Formation(
-        run_id=run_dir.run_id, generation=generation, payload=b"", cluster_json="", leader="", world_size=1,
-        run_url=run_dir.url, environment={}, hooks=(), merge_scope=1, scoped_allocator=False, grace_s=0.0, flush_s=0.0,
-        elastic=True, **{"resume_url": "", "storage_timeout_s": 5.0, **more},
+        run_id=run_dir.run_id, generation=generation, spec=spec, payload=b"", cluster_json="", leader="", world_size=1,
+        run_url=run_dir.url, resume=Resume(**resume), commit=CommitSource(commit_step),
     )  # fmt: skip
 
 
@@ -246,7 +250,7 @@ def test_all_members_begin_with_the_checkpoint_that_the_driver_has_named(tmp_pat
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     for step in (2, 4):
         checkpoint(first, tmp_path, step)
-    begins = formation(second, resume_url=first.url, resume_step=2)  # step 4 came later, from an agent that was cut off
+    begins = formation(second, url=first.url, step=2)  # step 4 came later, from an agent that was cut off
     found, passed_over = fetch(begins, tmp_path / "resume")
     assert Path(found).name == "step-000000002" and not passed_over
 
@@ -254,7 +258,7 @@ def test_all_members_begin_with_the_checkpoint_that_the_driver_has_named(tmp_pat
 def test_a_later_generation_prefers_its_own_checkpoint_and_falls_back_to_where_the_run_began(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     checkpoint(first, tmp_path, 2)
-    later = formation(second, generation=1, resume_url=first.url, resume_step=2)
+    later = formation(second, generation=1, url=first.url, step=2)
     assert Path(fetch(later, tmp_path / "resume")[0]).name == "step-000000002"
     checkpoint(second, tmp_path, 9)
     assert Path(fetch(later, tmp_path / "resume")[0]).name == "step-000000009"

@@ -294,5 +294,5 @@ def test_a_model_that_nobody_registers_is_noted(store: Path, monkeypatch: pytest
 def test_preflight_is_repeated_or_given_anew(store: Path) -> None:
     run = experiment.submit(train, num_workers=1, progress=False, preflight="off")
     run.result(60)
-    assert repeat.build(run.run_dir, profile=None, progress=False).preflight == "off"
-    assert repeat.build(run.run_dir, profile=None, progress=False, preflight="enforce").preflight == "enforce"
+    assert repeat.build(run.run_dir, profile=None, progress=False).spec.preflight == "off"
+    assert repeat.build(run.run_dir, profile=None, progress=False, preflight="enforce").spec.preflight == "enforce"

@@ -94,7 +94,7 @@ def test_state_without_end(lives: bool | None, quiet_s: float, state: str) -> No
 
 
 def test_the_main_metric_is_the_named_one_or_the_first_number(tmp_path: Path) -> None:
-    directory = make_run(tmp_path, "app_1", options={"metric_key": "f1"})
+    directory = make_run(tmp_path, "app_1", spec={"metric_key": "f1"})
     assert catalog.read(directory).main_metric is None
     directory.write_json(directory.outputs_json, {"good": True, "label": "x", "accuracy": 0.5, "f1": 0.25})
     assert catalog.read(directory).main_metric == ("f1", 0.25)

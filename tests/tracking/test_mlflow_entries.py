@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hopsml import experiment, extras, settings, tracking
+from hopsml.cluster.checks import model_name
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment.arguments import model_name
 from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries, order, sender
@@ -97,7 +97,7 @@ def test_a_models_name_is_checked_at_once(value: str) -> None:
 def test_a_models_name_is_text() -> None:
     with pytest.raises(ArgumentTypeError):
         model_name("register_as", 3)
-    assert model_name("register_as", "digits") == "digits" and model_name("register_as", None) is None
+    assert model_name("register_as", "digits") == "digits"
 
 
 def test_settings_of_tracking(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from hopsml.cluster.natural_order import host_key
 from hopsml.cluster.preflight import rules
 from hopsml.cluster.preflight.rules import Fault, Limits
 from hopsml.cluster.protocol import PeerProbed, PreflightFacts
+from hopsml.cluster.spec import PreflightMode
 
 Pair = tuple[str, str]  # who asks, and whom
-Mode = Literal["off", "warn", "enforce"]
-MODES: tuple[Mode, ...] = ("off", "warn", "enforce")
 FIGURES_S = 10.0
 SMALL = 64  # members; so few, when nobody waits, are judged with each piece of news: a short run shall hear of it
 
@@ -83,7 +81,7 @@ Action = Pass | Probe | SetAside | AskAgain | Warn | Refuse
 
 @dataclass
 class _Group:
-    mode: Mode
+    mode: PreflightMode
     size: int
     whole: bool  # all at once, or none
     waiting: dict[str, None] = field(default_factory=dict)  # these three in the order of their coming
@@ -120,7 +118,7 @@ class Gate:
 
     # -------------------------------------------------------------------------------- events
 
-    def begin(self, run_id: str, mode: Mode, size: int, whole: bool) -> None:
+    def begin(self, run_id: str, mode: PreflightMode, size: int, whole: bool) -> None:
         """A run; ``whole``: it needs its agents all at once."""
         if mode != "off":
             self.groups[run_id] = _Group(mode, size, whole)

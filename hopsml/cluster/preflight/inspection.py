@@ -24,7 +24,8 @@ class Inspection:
 
     def begin(self, request: RunRequest) -> None:
         """A run has begun."""
-        self._gate.begin(request.spec.run_id, request.preflight, request.spec.size, not request.spec.changes)
+        spec = request.spec
+        self._gate.begin(request.run_id, spec.preflight, spec.group.size, not spec.group.changes)
 
     def granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
         """The pool has given these to the run."""

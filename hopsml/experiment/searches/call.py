@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopsml.cluster import checks
 from hopsml.cluster.capture import Captured
+from hopsml.cluster.spec import IndependentGroup, RunSpec, specified
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments
 from hopsml.experiment.options import SearchOptions
@@ -20,7 +22,7 @@ from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.space import Searchspace, check_function
 from hopsml.storage.run_dir import RunDir
 
-VERSION = 1  # of what a search writes down of itself
+VERSION = 2  # of what a search writes down of itself
 DIRECTIONS = ("max", "min")
 _OFFERED = ("hparams", "reporter", "budget")  # what a trial offers besides its configuration
 _UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "m": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
@@ -39,7 +41,7 @@ class SearchCall:
     search that is continued, which has no ``function`` of this process. ``finish`` writes what else the verb promises.
     """
 
-    verb: str
+    run: RunSpec  # what is asked of the run that holds the executors
     function: Callable[..., Any] | None
     args: dict[str, Any]
     space: Searchspace
@@ -55,19 +57,10 @@ class SearchCall:
     promoted_workers: tuple[tuple[int, int], ...]
     retries: int
     isolated: bool
-    seed: int
-    name: str
-    description: str
     max_executors: int | None
     warm_start: Any
-    start_timeout_s: float
-    keep_warm_s: float
-    preload: tuple[str, ...] | None
-    honour_environment: bool
     profile: str | None
     progress: bool
-    environment: dict[str, str]
-    local_logdir: bool
     echo: bool
     searcher_name: str = ""
     stopper_name: str = ""
@@ -86,7 +79,7 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     args = dict(options.args or {})
     check_function(space, function)
     check_filled_in(space, function, args)
-    seed = seed if options.seed is None else arguments.whole_number("seed", options.seed, at_least=0)
+    seed = seed if options.seed is None else checks.whole_number("seed", options.seed, at_least=0)
     direction = direction_of(options.direction)
     searcher = searcher_of(options, space, seed)
     notes = without_budget(searcher, function)
@@ -95,37 +88,36 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     if trials is None and endless and options.deadline is None and options.budget is None:
         raise ArgumentError("num_trials=None: the search has no end; give num_trials, deadline or budget")
     return SearchCall(
-        verb=verb,
+        run=specified(
+            RunSpec,
+            options,
+            verb=verb,
+            group=specified(IndependentGroup, options),
+            framework="none",
+            seed=seed,
+            environment=arguments.environment(options.environment, options.share),
+        ),
         function=function,
         args=args,
         space=space,
         searcher=searcher,
         stopper=stopper_of(options, space, seed),
-        num_trials=None if trials is None else arguments.whole_number("num_trials", trials),
+        num_trials=None if trials is None else checks.whole_number("num_trials", trials),
         direction=direction,
-        metric="" if options.metric is None else arguments.text("metric", options.metric),
+        metric="" if options.metric is None else checks.text("metric", options.metric),
         size_of=size_of(options.workers_per_trial),
         deadline_s=duration("deadline", options.deadline),
         budget_executor_s=duration("budget", options.budget, unit_s=60.0),
         patience_s=duration("patience", options.patience) or 30.0,
         promoted_workers=promoted(options.promoted_workers),
-        retries=arguments.whole_number("retries", options.retries, at_least=0),
+        retries=checks.whole_number("retries", options.retries, at_least=0),
         isolated=isolated(options.isolation),
-        seed=seed,
-        name=arguments.text("name", options.name),
-        description=options.description or "",
         max_executors=None
         if options.max_executors is None
-        else arguments.whole_number("max_executors", options.max_executors),
+        else checks.whole_number("max_executors", options.max_executors),
         warm_start=options.warm_start,
-        start_timeout_s=arguments.seconds("start_timeout", options.start_timeout),
-        keep_warm_s=arguments.seconds("keep_warm", options.keep_warm, above=-1.0),
-        preload=None if options.preload is None else arguments.modules("preload", options.preload),
-        honour_environment=bool(options.honour_environment),
         profile=options.profile,
         progress=bool(options.progress),
-        environment=arguments.environment(options.environment, options.share),
-        local_logdir=bool(options.local_logdir),
         echo=bool(options.echo),
         facts={"num_trials": options.num_trials} if searcher.counts else {},
         searcher_name=options.searcher if isinstance(options.searcher, str) else type(searcher).__name__,
@@ -221,7 +213,7 @@ def searcher_of(options: SearchOptions, space: Searchspace, seed: int) -> Search
     own = isinstance(options.searcher, type) and issubclass(options.searcher, Searcher)
     kind = options.searcher if own else registry.searcher_class(options.searcher)
     if options.num_trials is not None and "num_trials" in inspect.signature(kind).parameters:
-        given.setdefault("num_trials", arguments.whole_number("num_trials", options.num_trials))
+        given.setdefault("num_trials", checks.whole_number("num_trials", options.num_trials))
     if own:
         made: Searcher = kind(space, seed=seed, **given)
         return made
@@ -275,11 +267,11 @@ def size_of(workers: Any) -> Size | None:
 def _pair(workers: Any) -> tuple[int, int]:
     """(size, fewest) from a number, or from a pair (fewest, most) as min_workers and max_workers are."""
     if isinstance(workers, (tuple, list)) and len(workers) == 2:
-        fewest, most = (arguments.whole_number("workers_per_trial", number) for number in workers)
+        fewest, most = (checks.whole_number("workers_per_trial", number) for number in workers)
         if fewest > most:
             raise ArgumentError(f"workers_per_trial={tuple(workers)}: the fewest must not be more than the most")
         return most, fewest
-    size = arguments.whole_number("workers_per_trial", workers)
+    size = checks.whole_number("workers_per_trial", workers)
     return size, size
 
 
@@ -289,6 +281,4 @@ def promoted(workers: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
         return ()
     if not isinstance(workers, Mapping):
         raise ArgumentTypeError(f"promoted_workers={workers!r:.80} must be a dict: step -> workers from there on")
-    return tuple(
-        sorted((int(step), arguments.whole_number("promoted_workers", size)) for step, size in workers.items())
-    )
+    return tuple(sorted((int(step), checks.whole_number("promoted_workers", size)) for step, size in workers.items()))

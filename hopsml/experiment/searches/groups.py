@@ -9,15 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hopsml import redact
+import msgspec
+
+from hopsml import redact, settings
 from hopsml.cluster.gang import Phase
 from hopsml.cluster.plain import as_json
 from hopsml.cluster.run_state import Change
+from hopsml.cluster.spec import AnyGroup, ElasticGroup, FixedGroup
 from hopsml.delivery import immediate, logger_aside
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
 from hopsml.experiment import plan as plans
 from hopsml.experiment.lanes import News, RunOver
 from hopsml.experiment.run import Run
+from hopsml.experiment.standing import Part
 from hopsml.search.events import Assign, Began, Ended, EndTrial, Event, Form, Reported, Resize, SlotsChanged
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
@@ -57,6 +61,8 @@ class GroupHands:
         ``slots``: how many there can be; None: as many as are wanted.
         """
         self.run, self._complete, self._plan = run, complete, plan
+        assert isinstance(plan.standing, Part)
+        self._folder_of_all = plan.standing.folder
         self._name_of, self._metric, self._slots = name_of, metric, slots
         self._groups: dict[int, _Group] = {}
         self._came: queue.SimpleQueue[News] = queue.SimpleQueue()
@@ -136,16 +142,24 @@ class GroupHands:
         run.add_done_callback(lambda future: self._over(group))
 
     def _folder(self, number: int) -> str:
-        assert self._plan.member is not None
-        return urls.join(self.run.run_dir, self._plan.member.folder, self._name_of(number))
+        return urls.join(self.run.run_dir, self._folder_of_all, self._name_of(number))
 
     def _plan_of(self, form: Form, name: str, folder: str) -> plans.Plan:
-        member = self._plan.member
-        assert member is not None and self._plan.captured is not None
+        assert self._plan.captured is not None
+        spec = self._plan.spec
         run_id = f"{self.run.run_id}-{form.number}-{form.attempt}"
-        resume = None if form.resume_from is None else self._folder(form.resume_from)
+        start_s, drain_s = spec.group.start_timeout_s, settings.drain_s()
+        group: AnyGroup = FixedGroup(size=form.size, start_timeout_s=start_s)
+        if form.minimum < form.size:
+            group = ElasticGroup(size=form.size, min_size=form.minimum, start_timeout_s=start_s, drain_s=drain_s)
         return replace(
             self._plan,
+            spec=msgspec.structs.replace(
+                spec,
+                group=group,
+                preload=spec.preload or self._plan.captured.preload,
+                resume=None if form.resume_from is None else self._folder(form.resume_from),
+            ),
             function=group_trial.carry_out,
             arguments={
                 "payload": self._plan.captured.shipped,
@@ -157,11 +171,7 @@ class GroupHands:
                 "done_step": form.done_step,
             },
             captured=None,
-            preload=self._plan.preload or self._plan.captured.preload,
-            size=form.size,
-            elastic=plans.Elastic(min_size=form.minimum) if form.minimum < form.size else None,
-            resume=resume,
-            member=replace(member, directory=RunDir(folder), run_id=run_id, config=form.config),
+            standing=Part(self._folder_of_all, RunDir(folder), run_id, form.config),
         )
 
     def end(self, action: EndTrial) -> None:

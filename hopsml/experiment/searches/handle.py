@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hopsml import states, tracebacks
+from hopsml.cluster import checks
 from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
-from hopsml.experiment import arguments
 from hopsml.experiment.searches import table
 from hopsml.experiment.searches.board import Board, Observer
 from hopsml.experiment.searches.call import duration
@@ -148,7 +148,7 @@ class SearchRun:
 
         Raises ArgumentError when it is over: ``experiment.continue_search`` goes on with it then.
         """
-        trials = arguments.whole_number("num_trials", num_trials, at_least=0)
+        trials = checks.whole_number("num_trials", num_trials, at_least=0)
         seconds = duration("deadline", deadline)
         if self._future.done() or self._session.conclusion is not None:
             raise ArgumentError(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import cloudpickle
+import msgspec
 
 from hopsml.cluster import kept_secrets
 from hopsml.cluster.capture import Captured
@@ -39,17 +40,16 @@ def call_of(directory: RunDir) -> SearchCall:
     recorded = directory.read_run()
     content = _checked_pickle(directory, recorded.get("search"))
     shipped = record.shipped(directory, recorded)
-    options = recorded["options"]
-    environment = record.given_environment(options["environment"], os.environ)
+    environment = record.given_environment(recorded["spec"]["environment"], os.environ)
     what = f"search {directory.run_id}"
     secrets = kept_secrets.given_again(recorded.get("secrets", ()), {}, os.environ, what)
     call: SearchCall = cloudpickle.loads(content)
-    call.args, call.environment = recorded["arguments"], environment
+    call.args, call.run = recorded["arguments"], msgspec.structs.replace(call.run, environment=environment)
     call.captured = Captured(
         name=recorded["function"],
         payload=shipped.payload,
-        preload=tuple(options["preload"]),
-        own_imports=tuple(options["own_imports"]),
+        preload=tuple(recorded["spec"]["preload"]),
+        own_imports=tuple(recorded["own_imports"]),
         source=recorded["source"],
         sha256=shipped.sha256,
         code_sha256=recorded["code_sha256"],
@@ -62,9 +62,9 @@ def _checked_pickle(directory: RunDir, recorded: Any) -> bytes:
     """``code/search.pickle``, before anything of it is run."""
     if not isinstance(recorded, dict):
         raise ArgumentError(f"run {directory.run_id} is no search; experiment.resume goes on with a training")
-    if not isinstance(recorded.get("version"), int) or recorded["version"] > VERSION:
+    if recorded.get("version") != VERSION:
         raise ArgumentError(
-            f"search {directory.run_id} was recorded in version {recorded.get('version')!r}, and this hopsml reads up to "
+            f"search {directory.run_id} was recorded in version {recorded.get('version')!r}, and this hopsml reads "
             f"{VERSION}: continue it with the hopsml that began it"
         )
     url = urls.join(directory.code, PICKLE)

@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any, cast
 
 import cloudpickle
+import msgspec
 
 from hopsml import redact
 from hopsml.cluster import capture, kept_secrets
 from hopsml.cluster.backends.base import Capacity
-from hopsml.cluster.layout import Roles
 from hopsml.cluster.plain import as_json
 from hopsml.cluster.run_state import Change
+from hopsml.cluster.spec import AS_MANY_AS_THERE_ARE
 from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans
@@ -34,12 +35,12 @@ from hopsml.experiment.searches.mlflow import TrialsInMlflow, group_of, uri_of
 from hopsml.experiment.searches.names import Names, by_id
 from hopsml.experiment.searches.scribe import Scribe
 from hopsml.experiment.searches.session import Session
+from hopsml.experiment.standing import OfSearch, Part
 from hopsml.search.dispatch import Dispatch
 from hopsml.search.parameter import Parameter
 from hopsml.search.spec import SearchSpec
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.run_dir import RunDir, to_json
-from hopsml.tracking import seeds
 
 log = logging.getLogger("hopsml.search")
 
@@ -76,8 +77,8 @@ def _recordable(call: SearchCall) -> bytes:
 
     ArgumentError where a secret would be written all the same, in the space or in an object that searches.
     """
-    told = redact.text(call.description)
-    bare = replace(call, function=None, args={}, environment={}, warm_start=None, captured=None, description=told)
+    run = msgspec.structs.replace(call.run, environment={}, description=redact.text(call.run.description))
+    bare = replace(call, run=run, function=None, args={}, warm_start=None, captured=None)
     shipped = bytes(cloudpickle.dumps(bare))
     held = [one.name for one in capture.capture(_nothing, {"call": bare}).secrets]
     held += [name for name, one in call.space.parameters.items() if redact.names_a_secret(name) and _has_text(one)]
@@ -113,7 +114,7 @@ def _begin_on(
         filesystem.for_url(url).write_bytes(url, shipped)
     else:
         filesystem.for_url(directory.status_json).delete(directory.status_json)
-    board = Board(run.run_id, call.name, run.run_dir, call.direction, call.metric)
+    board = Board(run.run_id, call.run.name, run.run_dir, call.direction, call.metric)
     run.observe(immediate(lambda change: _on_change(board, change, call.size_of is None)))
     spec = _spec(call, application.backend.capacity(), earlier)
     dispatch, names = _dispatch(call, spec, known, earlier)
@@ -167,11 +168,10 @@ def _hands(
     if call.size_of is not None:
         member = replace(
             plan,
-            lanes=None,
-            member=plans.Member(call.folder),
-            with_tf_config=True,
+            spec=msgspec.structs.replace(plan.spec, framework="tensorflow"),
+            standing=Part(call.folder),
             captured=call.captured or capture.capture(cast("Callable[..., Any]", call.function), call.args),
-            group=group_of(run.run_dir, call.name),
+            siblings=group_of(run.run_dir, call.run.name),
         )
         complete = partial(application.coordinator.complete, run.run_id, "complete")
         return GroupHands(
@@ -183,7 +183,7 @@ def _hands(
 def _tell_mlflow(call: SearchCall, session: Session, directory: RunDir, uri: str) -> None:
     """Every trial becomes a run below the search's; distributed ones are runs of their own, which are followed anyway."""
     trials = TrialsInMlflow(
-        directory, uri, lambda row: urls.join(directory.url, call.folder, row["trial_id"]), call.name
+        directory, uri, lambda row: urls.join(directory.url, call.folder, row["trial_id"]), call.run.name
     )
 
     @immediate
@@ -214,35 +214,20 @@ def _spec(call: SearchCall, capacity: Capacity, earlier: Earlier | None) -> Sear
 
 def _plan(call: SearchCall, shipped: bytes, earlier: Earlier | None) -> plans.Plan:
     """The run that holds the executors."""
-    facts = {"search": _facts(call, shipped)}
     directory = None if earlier is None else earlier.directory
     wishes = [count for count in (call.max_executors, call.num_trials) if count is not None]
+    size = min(wishes) if call.max_executors is not None else AS_MANY_AS_THERE_ARE
+    group = msgspec.structs.replace(call.run.group, size=size if call.size_of is None else 0)
+    facts = {"search": _facts(call, shipped)}
     return plans.Plan(
-        verb=call.verb,
+        spec=msgspec.structs.replace(call.run, group=group),
         function=call.function,
         arguments=call.args,
-        name=call.name,
-        description=call.description,
-        size=min(wishes) if call.max_executors is not None else None,
-        roles=Roles(),
-        with_tf_config=False,
-        merge_scope=32,
-        scoped_allocator=True,
-        resume=None,
-        start_timeout_s=call.start_timeout_s,
-        keep_warm_s=call.keep_warm_s,
-        preload=call.preload,
-        honour_environment=call.honour_environment,
         profile=call.profile,
         progress=False,
-        environment={**call.environment, seeds.VARIABLE: str(call.seed)},
-        local_logdir=call.local_logdir,
-        metric_key=None,
         captured=call.captured,
         rerun_of=directory,
-        lanes=plans.LanesAsked(
-            none=call.size_of is not None, log_to_lane=call.echo, trials=call.folder, directory=directory, facts=facts
-        ),
+        standing=OfSearch(log_to_lane=call.echo, trials=call.folder, continued=directory, about=facts),
     )
 
 

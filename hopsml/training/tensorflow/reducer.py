@@ -56,12 +56,12 @@ class MergeSettings:
 
 def scope_of_run(context: WorkerContext | None) -> int | None:
     """The merge scope of this worker's run, else the default; None for "all"."""
-    return parse_merge_scope(context.merge_scope if context is not None else DEFAULT_MERGE_SCOPE)
+    return parse_merge_scope(context.spec.communication.merge_scope if context is not None else DEFAULT_MERGE_SCOPE)
 
 
 def allocator_of_run(context: WorkerContext | None) -> bool | None:
     """False where the run switched the scoped allocator off; None leaves the choice to ``set_merging``."""
-    return None if context is None or context.scoped_allocator else False
+    return None if context is None or context.spec.communication.scoped_allocator else False
 
 
 def set_merging(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> MergeSettings:

@@ -1,0 +1,100 @@
+"""Checks of single values that a user gives: each takes the argument's name and its value, and returns it in its type.
+
+They raise ArgumentError (a ValueError) or ArgumentTypeError (a TypeError), which name the value, the rule and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+
+_Value = TypeVar("_Value")
+PREFLIGHT_MODES = ("off", "warn", "enforce")
+
+
+def whole_number(name: str, value: Any, at_least: int = 1) -> int:
+    """An int that is no bool, not below ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(
+            f"{name}={value!r} is a {type(value).__name__}; it must be a whole number, at least {at_least}"
+        )
+    if value < at_least:
+        raise ArgumentError(f"{name}={value} is too small; it must be at least {at_least}")
+    return value
+
+
+def seconds(name: str, value: Any, above: float = 0.0) -> float:
+    """A duration in seconds, more than ``above``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number of seconds")
+    if not value > above:
+        raise ArgumentError(f"{name}={value!r} is too small; it must be more than {above:g} seconds")
+    return float(value)
+
+
+def merge_scope(name: str, value: Any) -> int | str:
+    """1 for no merging, n for n gradients a collective, "all" for one."""
+    if value == "all":
+        return "all"
+    if isinstance(value, str):
+        raise ArgumentError(f"{name}={value!r} is not known; it must be a whole number from 1, or 'all'")
+    return whole_number(name, value)
+
+
+def preflight(name: str, value: Any) -> str:
+    """How slots are looked at before they train: one of ``PREFLIGHT_MODES``."""
+    if value not in PREFLIGHT_MODES:
+        raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, PREFLIGHT_MODES))}")
+    return str(value)
+
+
+def switch(name: str, value: Any) -> bool:
+    """Whether it is on; whatever counts as true is."""
+    return bool(value)
+
+
+def or_none(check: Callable[[str, Any], _Value]) -> Callable[[str, Any], _Value | None]:
+    """The same check, of an argument that may be None."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def described(name: str, value: Any) -> str:
+    """Text for people; None is none."""
+    return "" if value is None else text(name, value)
+
+
+def text(name: str, value: Any) -> str:
+    """A str."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be text")
+    return value
+
+
+def model_name(name: str, value: Any) -> str:
+    """A name in a model registry; MLflow refuses some letters in URLs and queries."""
+    if not text(name, value).strip() or any(letter in value for letter in "/:'\"%"):
+        raise ArgumentError(f"{name}={value!r}: a model's name must not be empty or hold any of / : ' \" %")
+    return str(value)
+
+
+def modules(name: str, value: Any) -> tuple[str, ...]:
+    """Names of modules; a single str would be taken for the list of its letters."""
+    if isinstance(value, (list, tuple)) and all(isinstance(module, str) for module in value):
+        return tuple(value)
+    raise ArgumentTypeError(f"{name}={value!r:.80} must be a list of module names, for instance ['numpy']")
+
+
+def variables(name: str, value: Any) -> dict[str, str]:
+    """Environment variables as the operating system takes them."""
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a dict of variables")
+    for variable, content in value.items():
+        if not isinstance(variable, str) or not isinstance(content, str):
+            raise ArgumentTypeError(f"{name}[{variable!r:.80}]={content!r:.80}: name and value must both be str")
+        if not variable or "=" in variable or "\0" in variable + content:
+            raise ArgumentError(
+                f"{name}[{variable!r:.80}]: a variable's name must not be empty or hold '=', and neither may hold NUL"
+            )
+    return dict(value)

@@ -1,0 +1,121 @@
+"""Where a run stands: by itself, in a folder of another one, or as what a search holds its executors by.
+
+What differs between them when a run is started is asked of these classes, by ``plan.start`` alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopsml.cluster.capture import Captured
+from hopsml.cluster.spec import RunSpec
+from hopsml.storage import cancel_request, job_record, privacy
+from hopsml.storage.run_dir import RunDir, claim
+from hopsml.training import lane
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A run of its own, as ``collective_all_reduce`` starts it."""
+
+    whole = True  # it is all that its verb started: it takes up what a lost driver left, and can be taken up
+    heeds_requests = True  # somebody else can cancel it by its directory
+    recorded = True  # with its code and environment
+    trains = True  # its workers run the user's function, not a search's trials
+
+    def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
+        """Its run directory, with its record; ``store``: URL of the project, ``application``: the application's id."""
+        directory = claim(store, application, record, share=spec.environment.get(privacy.VARIABLE))
+        job_record.announce(directory, application)
+        return directory
+
+    def run_id(self, directory: RunDir) -> str:
+        """By which the coordinator knows it: no other of its runs has the same."""
+        return directory.run_id
+
+    def experiment(self, directory: RunDir) -> str:
+        """The predecessor's ML_ID."""
+        return directory.run_id
+
+    def payload(self, captured: Captured, spec: RunSpec) -> bytes:
+        """What its workers call: cloudpickle of (function, keyword arguments)."""
+        return captured.shipped
+
+    def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The function's, for ``run.json``."""
+        return dict(arguments)
+
+    def facts(self) -> dict[str, Any]:
+        """What else ``run.json`` says."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Part(Alone):
+    """A run in a folder of another one: a distributed trial of a search, or one combination of a launch."""
+
+    whole = False
+    heeds_requests = False
+
+    folder: str = ""  # of all of them, below the directory of the whole
+    place: RunDir = field(default_factory=lambda: RunDir(""))
+    id: str = ""  # distinct from those of other searches on this coordinator, and of its own earlier attempts
+    config: Mapping[str, Any] = field(default_factory=dict)
+    of: str = ""  # id of the whole; "": its own
+    recorded: bool = False  # else code and environment are recorded with the whole
+
+    def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
+        """The one that it was given."""
+        self.place.write_run(record)
+        return self.place
+
+    def run_id(self, directory: RunDir) -> str:
+        """The one that it was given."""
+        return self.id
+
+    def experiment(self, directory: RunDir) -> str:
+        """That of the whole."""
+        return self.of or directory.run_id
+
+    def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Its configuration: the function around the user's has other arguments."""
+        return dict(self.config)
+
+
+@dataclass(frozen=True)
+class OfSearch(Alone):
+    """A search: its workers carry trials out, one after another; or it has none, and its trials are runs."""
+
+    whole = False
+    trains = False
+
+    log_to_lane: bool = False  # what trials print goes to the lanes' logs as well
+    trials: str = "trials"  # where the trials' folders are, below the run directory; "": directly in it
+    continued: RunDir | None = None  # the search that goes on; None: a new one
+    about: Mapping[str, Any] = field(default_factory=dict)  # for run.json
+
+    def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
+        """A new one; that of a search which goes on as it is."""
+        if self.continued is None:
+            return super().directory(spec, store, application, record)
+        cancel_request.withdraw(self.continued)
+        job_record.announce(self.continued, application)
+        return self.continued
+
+    def payload(self, captured: Captured, spec: RunSpec) -> bytes:
+        """The function that every lane's worker calls, which hands the user's on as the bytes that it is."""
+        options = {
+            "payload": captured.shipped,
+            "seed": spec.seed,
+            "log_to_lane": self.log_to_lane,
+            "trials": self.trials,
+            "storage_timeout_s": spec.storage_timeout_s,
+        }
+        return pickle.dumps((lane.serve, options))
+
+    def facts(self) -> dict[str, Any]:
+        """What is searched, and how."""
+        return dict(self.about)

@@ -1,0 +1,107 @@
+"""An option travels by itself: what a verb is called with is in the specification, the record, the rerun, the worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hopsml import experiment
+from hopsml.cluster.context import current
+from hopsml.cluster.spec import ElasticGroup, FixedGroup, RunSpec, Section, specified
+from hopsml.experiment import collective, repeat
+from hopsml.experiment.options import RunOptions
+from hopsml.storage.run_dir import RunDir
+from tests.experiment.conftest import store
+
+__all__ = ["store"]
+pytestmark = pytest.mark.fast
+GIVEN: dict[str, Any] = {
+    "name": "asked", "description": "for so and so", "local_logdir": True, "metric_key": "f1", "min_workers": 1,
+    "max_workers": 2, "merge_scope": "all", "scoped_allocator": False, "reset_limit": 7, "min_workers_timeout": 61.0,
+    "heartbeat_timeout": 6.0, "progress_timeout": 99.0, "host_failure_limit": 5, "host_cooldown": 3.0,
+    "checkpoint_every": 17.0, "register_as": "digits", "preflight": "off", "start_timeout": 77.0, "keep_warm": 3.0,
+    "preload": ["json"], "honour_environment": True,
+}  # fmt: skip
+# What is no part of the specification by its own name: the function's, this process's, or several in one field.
+ELSEWHERE = {
+    "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator",
+    "num_workers", "min_workers", "max_workers", "environment", "share",
+}  # fmt: skip
+
+
+def settings(section: Any) -> dict[str, Any]:
+    """Every field of a specification, those of its sections among them, without units."""
+    found: dict[str, Any] = {}
+    for name in section.__struct_fields__:
+        value = getattr(section, name)
+        found |= settings(value) if isinstance(value, Section) else {name.removesuffix("_s"): value}
+    return found
+
+
+def as_given() -> dict[str, Any]:
+    return {
+        name: tuple(value) if name == "preload" else value for name, value in GIVEN.items() if name not in ELSEWHERE
+    }
+
+
+def seen_by_worker() -> dict[str, Any]:
+    context = current()
+    assert context is not None
+    return {"f1": 0.5, "spec": json.dumps(msgspec.to_builtins(context.spec))}
+
+
+def test_every_argument_of_a_run_is_a_field_of_its_specification() -> None:
+    arguments = {field.name for field in dataclasses.fields(RunOptions)} - {"_"}
+    assert arguments - ELSEWHERE == set(as_given()), (
+        "an argument is new: it needs a line above, or is no part of the run"
+    )
+    spec = collective.build(RunOptions(seen_by_worker, **GIVEN)).spec
+    found = settings(spec)
+    assert {name: found[name] for name in as_given()} == as_given()
+
+
+def test_worker_record_and_rerun_have_what_the_verb_was_called_with(store: Path) -> None:
+    run = experiment.submit(seen_by_worker, progress=False, **{**GIVEN, "register_as": None})
+    result = run.result(60)
+    told = msgspec.convert(json.loads(result.metrics["spec"]), RunSpec)
+    recorded = msgspec.convert(RunDir(result.run_dir).read_run()["spec"], RunSpec)
+    again = repeat.build(result.run_dir).spec
+    for spec in (told, recorded, again):
+        found = settings(spec)
+        assert {name: found[name] for name in as_given() if name != "register_as"} == {
+            name: value for name, value in as_given().items() if name != "register_as"
+        }
+        assert isinstance(spec.group, ElasticGroup) and (spec.group.min_size, spec.group.size) == (1, 2)
+        assert spec.seed == told.seed and spec.verb == "collective_all_reduce"
+    assert again == recorded
+
+
+def test_a_section_takes_what_it_knows_and_checks_it() -> None:
+    @dataclasses.dataclass
+    class Called:
+        start_timeout: Any = 5
+        unknown: int = 3
+
+    assert specified(FixedGroup, Called(), size=2) == FixedGroup(size=2, start_timeout_s=5.0)
+    with pytest.raises(ValueError, match=r"start_timeout=0 is too small; it must be more than 0 seconds"):
+        specified(FixedGroup, Called(0))
+    with pytest.raises(TypeError, match=r"start_timeout='5' is a str; it must be a number of seconds"):
+        specified(FixedGroup, Called("5"))
+
+
+@pytest.mark.parametrize(
+    ("group", "limit", "asked"),
+    [
+        (FixedGroup(size=5), 3, 5),  # refused, then
+        (ElasticGroup(size=5, min_size=2), 3, 3),
+        (ElasticGroup(size=5, min_size=4), 3, 4),  # refused, then
+        (ElasticGroup(size=2, min_size=1), 3, 2),
+    ],
+)
+def test_how_many_are_asked_for_on_a_small_cluster(group: FixedGroup, limit: int, asked: int) -> None:
+    assert group.within(limit) == asked
