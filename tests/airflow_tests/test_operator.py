@@ -147,6 +147,7 @@ def test_a_deferred_task_goes_on_when_airflow_comes_back(airflow: Airflow) -> No
     assert len(starts.read_text().split()) == 1
 
 
+@pytest.mark.variant  # of tests/airflow_tests/test_local_jobs.py, by Airflow itself
 def test_killing_a_task_ends_its_job(airflow: Airflow) -> None:
     dag, _, starts = waiting_dag(airflow, deferrable=False)
     with airflow.started("test", *dag, RUN_AFTER) as task:
@@ -160,6 +161,7 @@ def test_killing_a_task_ends_its_job(airflow: Airflow) -> None:
     assert json.loads(status.read_text())["state"] == "CANCELLED", "the run had time to say so"
 
 
+@pytest.mark.variant  # of the one below: both are the trigger's end
 def test_a_deferred_task_that_takes_too_long_ends_its_job(airflow: Airflow) -> None:
     dag, _, starts = waiting_dag(airflow, execution_timeout=timedelta(seconds=2))
     with airflow.started("test", *dag, RUN_AFTER) as task:

@@ -8,7 +8,7 @@ from benchmarks import step
 from benchmarks.figures import ratio_of
 from benchmarks.options import Options
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.variant]  # what it does is tests/training's to say
 
 
 @pytest.mark.timeout(400)

@@ -13,7 +13,7 @@ from tests.experiment.conftest import store
 
 pytestmark = [pytest.mark.chaos, pytest.mark.tensorflow]
 __all__ = ["store"]
-ALWAYS = ("kill -9 of a worker", "3 workers, then 1, then 3")
+ALWAYS = ("3 workers, then 1, then 3",)  # a lost one: tests/training/test_elastic_fit.py
 OWN_ARGUMENTS = {"step_s", "commit"}
 
 

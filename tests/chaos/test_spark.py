@@ -40,13 +40,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 # Of those that are played on every backend, what differs on Spark: who starts an agent anew, and on which executor.
 # A group that shrinks and grows: what an executor's death is, and agents that are given back in tests/cluster_tests, say it.
-GENERAL = ("kill -9 of an agent (Spark's Python worker)", "SIGSTOP of an agent")
+GENERAL = ("kill -9 of an agent (Spark's Python worker)",)
 # To an executor it is all one which rank it has; to the group, what the loss of rank 0 is has been shown on every backend.
 OF_RANK_0 = ("kill -9 of rank 0's executor", "Spark decommissions rank 0's executor")
+# Said of a whole training in tests/cluster_tests/test_elastic_digits.py.
+SAID_THERE = ("kill -9 of an executor",)
 
 
 def _marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
-    here = scenario.needs == "spark" and scenario.name not in OF_RANK_0
+    here = scenario.needs == "spark" and scenario.name not in (*OF_RANK_0, *SAID_THERE)
     return [] if FULL or here or scenario.name in GENERAL else [pytest.mark.variant]
 
 

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -28,9 +29,17 @@ from tools.hadoop.settings import Shape
 pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 NODES = 4  # one for the application master, three for workers
+# Beside it the node of the only worker is taken out of service, which is gone for the run as well.
+SELDOM = ("a NodeManager dies with its containers, and comes back",)
+
+
+def _on_yarn(scenario: Scenario) -> Any:
+    return pytest.param(scenario, marks=[pytest.mark.variant] if scenario.name in SELDOM else [])
+
+
 HERE = [
     *(one for one in SCENARIOS if FULL and one.needs in ("", "spark")),
-    *played_here(YARN_SCENARIOS),
+    *(_on_yarn(one) for one in played_here(YARN_SCENARIOS)),
 ]
 DRIVERS = [one for one in DRIVER_SCENARIOS if FULL or one.quick]
 for_make_chaos = pytest.mark.skipif(not FULL, reason="`make chaos` plays it")

@@ -103,6 +103,7 @@ def test_an_application_that_fails_is_shown_and_leaves_nothing(installed):
 
 
 @pytest.mark.spark
+@pytest.mark.variant  # three Sparks one after another; every other Spark of the tests uses archives where they are made
 @pytest.mark.timeout(400)
 def test_jvms_map_what_was_made_and_start_without_what_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(600)
-def test_the_number_of_workers_changes_neither_accuracy_nor_agreement(tmp_path):
+@pytest.mark.parametrize("sizes", [(1, 2), pytest.param((1, 2, 4), marks=pytest.mark.variant)], ids=str)
+def test_the_number_of_workers_changes_neither_accuracy_nor_agreement(tmp_path, sizes):
     environment = {
         **os.environ,
         "HOPSML_PROFILE": "local-cluster",
@@ -24,7 +25,7 @@ def test_the_number_of_workers_changes_neither_accuracy_nor_agreement(tmp_path):
         "PYTHONPATH": str(ROOT),
     }
     job = subprocess.run(
-        [sys.executable, "-m", "tests.cluster_tests.jobs.digits", "12", "1", "2", "4"],
+        [sys.executable, "-m", "tests.cluster_tests.jobs.digits", "12", *map(str, sizes)],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -33,7 +34,7 @@ def test_the_number_of_workers_changes_neither_accuracy_nor_agreement(tmp_path):
     )
     assert job.returncode == 0, job.stderr[-6000:]
     rows = [json.loads(line) for line in job.stdout.splitlines() if line.startswith("{")]
-    assert [row["workers"] for row in rows] == [1, 2, 4]
+    assert [row["workers"] for row in rows] == list(sizes)
     for row in rows:
         assert len(row["digests"]) == row["workers"]
         assert len(set(row["digests"])) == 1, f"{row['workers']} workers ended with different weights"

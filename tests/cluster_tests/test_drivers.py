@@ -92,7 +92,9 @@ def workers(found: list[Trace]) -> list[int]:
     return [pid for trace in found for pid in (trace.worker, trace.child)]
 
 
-@pytest.mark.parametrize("whole_group", [False, True], ids=["notebook", "terminal"])
+@pytest.mark.parametrize(
+    "whole_group", [pytest.param(False, id="notebook", marks=pytest.mark.variant), pytest.param(True, id="terminal")]
+)
 def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     driver: Driver, tmp_path: Path, whole_group: bool
 ) -> None:
@@ -110,7 +112,13 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     assert driver.hear() == {"value": "works"}
 
 
-@pytest.mark.parametrize("size", [{"num_workers": 2}, {"min_workers": 2, "max_workers": 2}], ids=["fixed", "elastic"])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param({"num_workers": 2}, id="fixed"),
+        pytest.param({"min_workers": 2, "max_workers": 2}, id="elastic", marks=pytest.mark.variant),  # as the one below
+    ],
+)
 def test_spark_that_is_stopped_ends_the_run_at_once(driver: Driver, tmp_path: Path, size: dict[str, int]) -> None:
     driver.say("stop-spark", folder=str(tmp_path), **size)
     found = traces(tmp_path)

@@ -62,7 +62,7 @@ def left(settings: dict[str, str]) -> list[int]:
 
 
 FAILURES = [
-    ("raise", "cluster"),
+    pytest.param("raise", "cluster", marks=pytest.mark.variant),  # of test_submit.py, with GPUs
     pytest.param("raise", "client", marks=pytest.mark.variant),
     pytest.param("os._exit", "cluster", marks=pytest.mark.variant),
 ]

@@ -304,6 +304,7 @@ def test_a_run_whose_driver_was_killed_is_sent_as_failed(
     assert history(server, found.info.run_id) == LOSS[:1]
 
 
+@pytest.mark.variant  # of tools, not of hopsml
 def test_the_server_ends_with_a_session_that_is_killed_however_early(tmp_path: Path) -> None:
     code = f"""
 import os, signal, subprocess

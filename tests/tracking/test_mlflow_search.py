@@ -28,7 +28,9 @@ def train(lr: float) -> dict[str, float]:
     return {"accuracy": lr * 2}
 
 
-@pytest.mark.parametrize("workers", [1, 2], ids=["lanes", "groups"])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, id="lanes"), pytest.param(2, id="groups", marks=pytest.mark.variant)]
+)
 def test_every_trial_is_a_run_below_the_searchs(
     server: MlflowServer,
     tracked: Path,

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.tensorflow
+@pytest.mark.variant  # of tests/tracking/test_rerun.py, and of the demo's job in tests/notebooks
 @pytest.mark.timeout(300)
 def test_on_local_workers(store: Path) -> None:
     first = experiment.submit(jobs.train_digits, num_workers=2, progress=False, keep_warm=60).result(200)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.preflight import rules
-from hopsml.cluster.preflight.gate import FIGURES_S, SMALL, AskAgain, Gate, Mode, Pass, Probe, Refuse, SetAside, Warn
+from hopsml.cluster.preflight.gate import FIGURES_S, SMALL, AskAgain, Gate, Pass, Probe, Refuse, SetAside, Warn
 from hopsml.cluster.protocol import PeerProbed
+from hopsml.cluster.spec import PreflightMode
 from tests.cluster.preflight.test_rules import with_
 from tests.operations import operations
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.fast
 NOW = 10.0
 
 
-def gate(mode: Mode, size: int = 2, whole: bool = True) -> Gate:
+def gate(mode: PreflightMode, size: int = 2, whole: bool = True) -> Gate:
     found = Gate()
     found.begin("run", mode, size, whole)
     return found
@@ -72,7 +73,7 @@ def test_good_news_of_many_members_are_not_each_compared_with_all(monkeypatch) -
     assert isinstance(warning, Warn) and "no route" in warning.text
 
 
-def join(mode: Mode, size: int) -> None:
+def join(mode: PreflightMode, size: int) -> None:
     """A group of which each member's figures come after the grant, and each exchange goes well; then all leave."""
     found, members = gate(mode, size), tuple(f"a{number}" for number in range(size))
     actions = found.granted("run", members, NOW)
@@ -88,7 +89,7 @@ def join(mode: Mode, size: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["warn", "enforce"])
-def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(mode: Mode) -> None:
+def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(mode: PreflightMode) -> None:
     assert operations(lambda: join(mode, 384)) < 4.5 * operations(lambda: join(mode, 96))
 
 
@@ -188,7 +189,7 @@ def test_who_leaves_while_others_wait_makes_a_whole_group_ask_again() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["warn", "enforce"]), st.booleans())
-def test_whatever_comes_in_whatever_order_no_agent_is_lost(seed: int, mode: Mode, whole: bool) -> None:
+def test_whatever_comes_in_whatever_order_no_agent_is_lost(seed: int, mode: PreflightMode, whole: bool) -> None:
     """Every granted agent is passed on, set aside, given back, gone, or still waited for; bad ones never pass."""
     choose, found = random.Random(seed), gate(mode, size=4, whole=whole)
     bad = {f"a{number}" for number in range(8) if choose.random() < 0.3}
