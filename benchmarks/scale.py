@@ -64,9 +64,9 @@ class Round:
 
 def one_round() -> Round:
     """One formation, then some seconds of heartbeats."""
-    from hopsml.cluster.coordinator import Coordinator
-    from hopsml.cluster.formation import RunRequest
-    from hopsml.cluster.spec import ElasticGroup, RunSpec
+    from hopsml.cluster.driver.coordinator import Coordinator
+    from hopsml.cluster.driver.formation import RunRequest
+    from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 
     backend = _Backend()
     coordinator = Coordinator(backend, lease_s=60.0)
@@ -119,7 +119,7 @@ class _Backend:
         self._process: Any = None
 
     def capacity(self) -> Any:
-        from hopsml.cluster.backends.base import Capacity
+        from hopsml.cluster.driver.backends.base import Capacity
 
         return Capacity(AGENTS, "simulated", AGENTS)
 

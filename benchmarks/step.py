@@ -25,7 +25,7 @@ from benchmarks.peers import bare
 from benchmarks.peers.base import SCRIPTS
 from benchmarks.peers.hopsml import PEER
 from benchmarks.turn_server import TurnServer, take_turns
-from hopsml.cluster import fork_environment
+from hopsml.cluster.forking import fork_environment
 from hopsml.experiment import shared_machine
 
 SIZES = (2, 4)

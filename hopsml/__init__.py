@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from hopsml.training.cached import cached
     from hopsml.training.messages import receive, send
     from hopsml.training.report import report
-    from hopsml.training.trial import trial
+    from hopsml.training.trials.trial import trial
 
 _FUNCTIONS = {
     "Searchspace": "hopsml.search.space",
@@ -63,7 +63,7 @@ _FUNCTIONS = {
     "receive": "hopsml.training.messages",
     "report": "hopsml.training.report",
     "send": "hopsml.training.messages",
-    "trial": "hopsml.training.trial",
+    "trial": "hopsml.training.trials.trial",
 }
 
 

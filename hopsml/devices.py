@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
-from hopsml.cluster import context, gpus
+from hopsml.cluster.shared import gpus
+from hopsml.cluster.worker import context
 
 logger = logging.getLogger(__name__)
 

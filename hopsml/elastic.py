@@ -9,8 +9,8 @@
 Importing this module imports no framework.
 """
 
-from hopsml.training.elastic_state import State
+from hopsml.training.elastic.elastic_state import State
+from hopsml.training.elastic.sampler import Sampler
 from hopsml.training.messages import resize
-from hopsml.training.sampler import Sampler
 
 __all__ = ["Sampler", "State", "resize"]

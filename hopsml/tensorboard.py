@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from hopsml import settings
-from hopsml.cluster.context import WorkerContext, current
+from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 

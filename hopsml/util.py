@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hopsml.cluster import context
+from hopsml.cluster.worker import context
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,.*\]")

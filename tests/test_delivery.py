@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml import delivery, experiment
-from hopsml.cluster.run_state import Change, RunState
+from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.delivery import Backlog, Delivery, Worth
 from hopsml.experiment import applications, messages
 from hopsml.experiment.messages import Messages
@@ -199,7 +199,7 @@ def test_a_run_goes_on_while_nobody_reads_what_it_says(store: Path, tmp_path: Pa
 DRIVER = textwrap.dedent("""
     import logging, sys
     from hopsml import experiment
-    from hopsml.cluster import sessions
+    from hopsml.cluster.driver import sessions
 
     def train():
         for step in range(300):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import hopsml.devices as devices
-from hopsml.cluster import context, gpus
-from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.shared import gpus
+from hopsml.cluster.worker import context
+from hopsml.cluster.worker.context import WorkerContext
 
 pytestmark = pytest.mark.fast
 

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.fast
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("hopsml.cluster.blame.x_first_of__mutmut_5", "hopsml.cluster.blame.first_of"),
-        ("hopsml.cluster.layout.x__by_bus__mutmut_12", "hopsml.cluster.layout._by_bus"),
-        ("hopsml.cluster.draining.xǁDrainsǁto_store__mutmut_7", "hopsml.cluster.draining.Drains.to_store"),
-        ("hopsml.cluster.gang.xǁGangǁ_other__mutmut_7", "hopsml.cluster.gang.Gang._other"),
+        ("hopsml.cluster.gang.blame.x_first_of__mutmut_5", "hopsml.cluster.gang.blame.first_of"),
+        ("hopsml.cluster.shared.layout.x__by_bus__mutmut_12", "hopsml.cluster.shared.layout._by_bus"),
+        ("hopsml.cluster.gang.draining.xǁDrainsǁto_store__mutmut_7", "hopsml.cluster.gang.draining.Drains.to_store"),
+        ("hopsml.cluster.gang.gang.xǁGangǁ_other__mutmut_7", "hopsml.cluster.gang.gang.Gang._other"),
     ],
 )
 def test_a_mutant_is_called_as_the_function_that_it_changes(name: str, function: str) -> None:

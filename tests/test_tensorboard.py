@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopsml import settings, tensorboard
-from hopsml.cluster import context
-from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.worker import context
+from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast

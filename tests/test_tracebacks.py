@@ -30,7 +30,7 @@ def raised_in_hopsml() -> BaseException:
 
 def called_back() -> BaseException:
     """The user's code, called by ours, called by the user's."""
-    from hopsml.cluster.returned import plain
+    from hopsml.cluster.worker.returned import plain
 
     class Mine:
         def item(self) -> int:
@@ -62,7 +62,7 @@ def test_what_ours_called_of_the_users_stays() -> None:
 
 
 def test_a_workers_traceback_begins_in_the_users_code_and_then_holds_everything() -> None:
-    from hopsml.cluster import returned
+    from hopsml.cluster.worker import returned
 
     inner = called_back().__traceback__
     assert inner is not None and inner.tb_next is not None and inner.tb_next.tb_next is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import hopsml.util as util
-from hopsml.cluster import context
-from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.worker import context
+from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.fast

@@ -1,6 +1,6 @@
 """Change the code that decides, one small change at a time, and count the changes that its own tests do not notice.
 
-    .venv/bin/python -m tools.mutants [PATTERN ...]      # for instance 'hopsml.cluster.pool*'
+    .venv/bin/python -m tools.mutants [PATTERN ...]      # for instance 'hopsml.cluster.gang.pool*'
 
 Which modules, and which tests, stands in pyproject.toml under [tool.mutmut]. mutmut keeps its work in ``mutants/``: what is
 unchanged since is not run again. The result is printed, a line for each module; without a pattern it is written to RESULTS

@@ -9,7 +9,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from hopsml.cluster import protocol
+from hopsml.cluster.shared import protocol
 
 
 def client_tls(certificate: str) -> ssl.SSLContext:

@@ -13,7 +13,7 @@ def train(folder: str) -> None:
     import hopsml
     from benchmarks.scripts import model
     from benchmarks.scripts.steps_log import StepsLog
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     assert context is not None

@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 
-from hopsml.cluster import fork_client
+from hopsml.cluster.forking import fork_client
 
 MODULES = ("tensorflow",)
 

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from hopsml import experiment
-from hopsml.cluster.spec import IndependentGroup
+from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.options import RunOptions

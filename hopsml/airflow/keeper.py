@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from hopsml import redact
-from hopsml.cluster import processes
+from hopsml.cluster.shared import processes
 from hopsml.tracking import machine
 
 INTERRUPT_S = 15.0  # for the driver to cancel its run and write its files

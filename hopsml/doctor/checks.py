@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hopsml import extras
-from hopsml.cluster.gpus import HostGpu
+from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
 from hopsml.doctor.finding import Finding, Needs, Status, fail, ok, warn
 from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, parse_version, verdict

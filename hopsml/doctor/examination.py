@@ -13,7 +13,7 @@ from typing import Any
 
 import hopsml
 from hopsml import profiles, settings
-from hopsml.cluster.preflight.measure import other_people
+from hopsml.cluster.agent.preflight.measure import other_people
 from hopsml.doctor import checks, cluster_checks, facts, services
 from hopsml.doctor.finding import Finding, Needs, Status
 from hopsml.errors import ArgumentError

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from hopsml.cluster import network
-from hopsml.cluster.gpus import HostGpu, host_gpus
+from hopsml.cluster.agent import network
+from hopsml.cluster.shared.gpus import HostGpu, host_gpus
 
 PROCESS_TIMEOUT_S = 15.0
 

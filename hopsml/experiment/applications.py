@@ -21,10 +21,10 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from hopsml import profiles, redact
-from hopsml.cluster import processes
-from hopsml.cluster.backends.base import Backend
-from hopsml.cluster.coordinator import Coordinator
-from hopsml.cluster.zygote_process import ZygoteProcess
+from hopsml.cluster.driver.backends.base import Backend
+from hopsml.cluster.driver.coordinator import Coordinator
+from hopsml.cluster.forking.zygote_process import ZygoteProcess
+from hopsml.cluster.shared import processes
 from hopsml.errors import CoordinatorLost
 from hopsml.experiment import shared_machine
 from hopsml.experiment.taking_up import EarlierRuns
@@ -150,13 +150,13 @@ def _open(
     backend: Backend
     attempt = 1
     if context is not None:
-        from hopsml.cluster.backends.spark import SparkBackend, application_attempt
+        from hopsml.cluster.driver.backends.spark import SparkBackend, application_attempt
 
         backend = SparkBackend(context)
         attempt = application_attempt(context)
         shared_disk = context.master.startswith("local")
     else:
-        from hopsml.cluster.backends.local import LocalBackend
+        from hopsml.cluster.driver.backends.local import LocalBackend
 
         backend = LocalBackend(profile.local_slots if profile else None)
         shared_disk = True

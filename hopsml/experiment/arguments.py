@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hopsml import suggestions
-from hopsml.cluster import checks
+from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import privacy
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from hopsml import settings
-from hopsml.cluster.spec import (
+from hopsml.cluster.shared.spec import (
     AS_MANY_AS_THERE_ARE,
     AnyGroup,
     Communication,

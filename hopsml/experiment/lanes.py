@@ -25,9 +25,9 @@ import cloudpickle
 import msgspec
 
 from hopsml import redact
-from hopsml.cluster.coordinator import Coordinator
-from hopsml.cluster.plain import as_json
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.driver.coordinator import Coordinator
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.shared.plain import as_json
 from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans
@@ -36,7 +36,7 @@ from hopsml.experiment.standing import OfSearch
 from hopsml.search import messages
 from hopsml.search.events import Began, Ended, Event, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
-from hopsml.training.trial_result import METRIC, as_number, score_of
+from hopsml.training.trials.trial_result import METRIC, as_number, score_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.driver.run_state import Change
 from hopsml.delivery import immediate, logger_aside
 from hopsml.training.messages import Resize
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopsml import settings
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.driver.run_state import Change
 from hopsml.delivery import immediate, logger_aside
 from hopsml.experiment.run import Run
 from hopsml.tracking.mlflow import entries

@@ -14,12 +14,13 @@ from typing import Any, cast
 from msgspec.structs import asdict, replace
 
 from hopsml import redact, settings, tracebacks
-from hopsml.cluster import capture, gpus
-from hopsml.cluster.formation import RunRequest
-from hopsml.cluster.layout import check_environment
-from hopsml.cluster.protocol import Resume
-from hopsml.cluster.run_state import Change
-from hopsml.cluster.spec import AS_MANY_AS_THERE_ARE, AnyGroup, RunSpec, recorded
+from hopsml.cluster.driver import capture
+from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.shared import gpus
+from hopsml.cluster.shared.layout import check_environment
+from hopsml.cluster.shared.protocol import Resume
+from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, RunSpec, recorded
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, PermissionRefused, QuotaExceeded
 from hopsml.experiment import applications, arguments, mlflow, progress, taking_up
 from hopsml.experiment.events_folder import EventsFolder

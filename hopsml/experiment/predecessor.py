@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hopsml.cluster import checks
+from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments
 from hopsml.experiment.options import (

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.run_state import Change, Observer, RunState
+from hopsml.cluster.driver.run_state import Change, Observer, RunState
+from hopsml.cluster.gang.gang import Phase
 from hopsml.experiment.shown_output import ShownOutput
 from hopsml.experiment.terminal import write_line
 from hopsml.notebook import frontend

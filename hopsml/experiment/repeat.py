@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.cluster import checks, kept_secrets
-from hopsml.cluster.capture import Captured
-from hopsml.cluster.spec import RunSpec
+from hopsml.cluster.driver import kept_secrets
+from hopsml.cluster.driver.capture import Captured
+from hopsml.cluster.shared import checks
+from hopsml.cluster.shared.spec import RunSpec
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan, sign_of_life, taking_up
 from hopsml.experiment.result import Result

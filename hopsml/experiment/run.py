@@ -12,8 +12,8 @@ from typing import Any
 import cloudpickle
 
 from hopsml import states, tracebacks
-from hopsml.cluster.layout import TRAINING_ROLES
-from hopsml.cluster.run_state import Change, Observer, RunState
+from hopsml.cluster.driver.run_state import Change, Observer, RunState
+from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.errors import ArgumentError, CoordinatorLost, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import in_force, last_records
 from hopsml.experiment.messages import Messages
@@ -198,7 +198,7 @@ class Run:
         return b"".join(run_logs.pieces(self.directory, rank)).decode(errors="replace")
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer`` with every change, on a thread of its own; see ``hopsml.cluster.run_state.Change``."""
+        """Call ``observer`` with every change, on a thread of its own; see ``hopsml.cluster.driver.run_state.Change``."""
         self.state.observe(observer)
 
     # ------------------------------------------------------------------------------------------ the end

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from hopsml import settings
-from hopsml.cluster import checks
+from hopsml.cluster.shared import checks
 from hopsml.experiment.options import SearchOptions, StartOptions
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import learned, recorded, start

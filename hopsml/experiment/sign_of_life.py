@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from hopsml.cluster.run_state import RunState
+from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import PathNotFound, StorageError
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, machine

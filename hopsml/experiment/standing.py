@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.cluster.capture import Captured
-from hopsml.cluster.spec import RunSpec
+from hopsml.cluster.driver.capture import Captured
+from hopsml.cluster.shared.spec import RunSpec
 from hopsml.storage import cancel_request, job_record, privacy
 from hopsml.storage.run_dir import RunDir, claim
-from hopsml.training import lane
+from hopsml.training.trials import lane
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from hopsml import hdfs
-from hopsml.cluster import checks
-from hopsml.cluster.context import current
-from hopsml.cluster.plain import as_json
+from hopsml.cluster.shared import checks
+from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.experiment import collective
 from hopsml.experiment import plan as plans

@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import Any
 
-from hopsml.cluster import checks
-from hopsml.cluster.plain import as_json
+from hopsml.cluster.shared import checks
+from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment.options import SearchOptions, TrialOptions, taken_from
 from hopsml.experiment.searches import call as calls

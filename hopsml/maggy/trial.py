@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hopsml.cluster.plain import as_json
+from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import ArgumentError
 from hopsml.search.trial import trial_id
 

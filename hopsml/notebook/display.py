@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from hopsml import tracebacks
-from hopsml.cluster.run_state import Change, RunState
+from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.errors import HopsmlError
 from hopsml.notebook import frontend, html, text
 from hopsml.notebook.story import Story

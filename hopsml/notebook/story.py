@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.gang.gang import Phase
 from hopsml.notebook.history import History
 from hopsml.tracking.listing import plain
 

@@ -30,7 +30,7 @@ START_TIMEOUT_S = 120.0  # it imports TensorFlow where that is installed
 _POLL_S = 0.05
 # Dies with this process, also by kill -9; the same interpreter and import path, so that hopsml is found.
 _START = (
-    "import sys; from hopsml.cluster.processes import die_with_parent; die_with_parent(int(sys.argv.pop(1))); "
+    "import sys; from hopsml.cluster.shared.processes import die_with_parent; die_with_parent(int(sys.argv.pop(1))); "
     "from tensorboard.main import run_main; run_main()"
 )
 
@@ -60,7 +60,7 @@ class Server:
     """A TensorBoard that was started; ``folder`` is for its notes, its log and the copy of remote events."""
 
     def __init__(self, events: str, host: str, port: int, folder: Path, quiet: bool) -> None:
-        from hopsml.cluster.fork_environment import own_sys_path
+        from hopsml.cluster.forking.fork_environment import own_sys_path
         from hopsml.storage import urls
 
         scheme, _, path = urls.split(events)

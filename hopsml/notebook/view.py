@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsml import states
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.run_state import MemberView
+from hopsml.cluster.driver.run_state import MemberView
+from hopsml.cluster.gang.gang import Phase
 from hopsml.errors import WorkerFailed
 from hopsml.notebook.history import Point
 from hopsml.notebook.story import Story, Usage, worth_showing

@@ -6,7 +6,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml.cluster.context import WorkerContext, current
+from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 MOST_BYTES = 32 << 20  # of one value

@@ -12,7 +12,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import HopsmlError
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import order

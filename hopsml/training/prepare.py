@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.worker.context import WorkerContext
 
 
 def prepare(context: WorkerContext) -> None:

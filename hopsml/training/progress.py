@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 
 INTERVAL_S = 0.5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentTypeError
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from hopsml.airflow import local_jobs
 from hopsml.airflow.jobs import Job, Request, State
-from hopsml.cluster import processes
+from hopsml.cluster.shared import processes
 from hopsml.errors import ArgumentError
 from tests import clock
 

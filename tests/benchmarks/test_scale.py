@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import light_agents, scale
-from hopsml.cluster import direct
-from hopsml.cluster.preflight.inspection import Inspection
-from hopsml.cluster.protocol import PeerProbed, PreflightFacts
+from hopsml.cluster.driver import direct
+from hopsml.cluster.driver.preflight.inspection import Inspection
+from hopsml.cluster.shared.protocol import PeerProbed, PreflightFacts
 
 pytestmark = pytest.mark.fast
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.local import LocalBackend
+from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.driver.backends.local import LocalBackend
 from tests.chaos.places import needs_root
 
 BRIDGE, SUBNET = "hopsml-t0", "10.213.77"

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from hopsml.cluster.held_commits import STATE_FILE
+from hopsml.cluster.agent.held_commits import STATE_FILE
 from hopsml.experiment.run import Run
 from hopsml.storage import checkpoints, filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_name

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.driver.run_state import Change
 from hopsml.errors import NotEnoughSlots, RunCancelled, StartTimeout, WorkerFailed
 from hopsml.experiment.run import Run
 from tests import clock

@@ -18,7 +18,7 @@ def train(folder: str, commit: int | None = 2, step_s: float = 0.01, patience_s:
     import numpy as np
 
     import hopsml
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     assert context is not None

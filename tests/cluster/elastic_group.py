@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster import gang
-from hopsml.cluster.elastic_gang import ElasticGang
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.spec import ElasticGroup
+from hopsml.cluster.gang import gang
+from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.shared.spec import ElasticGroup
 
 
 def spec(**other: Any) -> ElasticGroup:

@@ -32,7 +32,7 @@ def train(
     import numpy as np
 
     import hopsml
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     assert context is not None

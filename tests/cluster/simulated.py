@@ -10,9 +10,9 @@ import threading
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from hopsml.cluster import protocol
-from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.base import AskEnded, Capacity, SlotEnded, Warned
+from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
+from hopsml.cluster.shared import protocol
 from tools.simulated_agent import client_tls, connected, hello
 
 __all__ = ["SimulatedBackend", "client_tls", "connected", "hello", "live"]

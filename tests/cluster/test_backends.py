@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster import processes
-from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.local import LocalBackend
+from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.driver.backends.local import LocalBackend
+from hopsml.cluster.shared import processes
 from hopsml.errors import CoordinatorLost, RunCancelled, WorkerFailed
 from hopsml.experiment import applications
 from tests import clock

@@ -33,7 +33,7 @@ class Told(Exception):
 
 def connected(folder: str, vague: bool = False, commit: bool = False) -> Any:
     """Rank 0 listens to rank 1, which is killed: it hears of that before anybody else does."""
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     assert context is not None
@@ -132,7 +132,7 @@ def test_growth_that_does_no_good_does_not_end_a_healthy_group(store: Path, tmp_
 
 def stand(folder: str, elastic: bool) -> dict[str, int]:
     """Rank 1 is stopped before its first step, for ever."""
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     assert context is not None
@@ -154,7 +154,7 @@ def test_a_worker_that_is_stopped_in_its_first_moment_is_replaced(store: Path, t
 
 
 def leave(folder: str) -> None:
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     assert context is not None

@@ -24,9 +24,9 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from hopsml.cluster import capture as capture_module
-from hopsml.cluster.capture import capture, restore
-from hopsml.cluster.captured_objects import is_own_path, refusal
+from hopsml.cluster.driver import capture as capture_module
+from hopsml.cluster.driver.capture import capture, restore
+from hopsml.cluster.driver.captured_objects import is_own_path, refusal
 from hopsml.errors import ArgumentError, ArgumentTypeError, CaptureError
 
 pytestmark = pytest.mark.fast

@@ -16,7 +16,7 @@ SCRIPT = """
 import json
 from pyspark.sql import SparkSession
 from hopsml import util
-from hopsml.cluster.capture import capture
+from hopsml.cluster.driver.capture import capture
 from hopsml.errors import CaptureError
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tensorflow
 ROOT = Path(__file__).parents[2]
 HOLDS_A_TENSOR = """
 import tensorflow as tf
-from hopsml.cluster.capture import capture
+from hopsml.cluster.driver.capture import capture
 from hopsml.errors import CaptureError
 
 weights = tf.constant([1.0, 2.0])

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster import held_commits
-from hopsml.cluster.active_run import ActiveRun
-from hopsml.cluster.formation import RunRequest
-from hopsml.cluster.gang import Member
-from hopsml.cluster.gang_for import gang_for
-from hopsml.cluster.hearing import hear, hear_of_checkpoint
-from hopsml.cluster.held_commits import HeldCommits
-from hopsml.cluster.protocol import MirrorState, Persisted
-from hopsml.cluster.run_state import MemberView, RunState
-from hopsml.cluster.spec import ElasticGroup, RunSpec
+from hopsml.cluster.agent import held_commits
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.hearing import hear, hear_of_checkpoint
+from hopsml.cluster.driver.run_state import MemberView, RunState
+from hopsml.cluster.gang.gang import Member
+from hopsml.cluster.gang.gang_for import gang_for
+from hopsml.cluster.shared.protocol import MirrorState, Persisted
+from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.storage import checkpoints
 from tests.experiment.test_attempts import directory, formation
 

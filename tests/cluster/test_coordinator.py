@@ -13,14 +13,15 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from hopsml.cluster import coordinator, direct, protocol, sessions
-from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.base import AskEnded, SlotEnded
-from hopsml.cluster.coordinator import Coordinator
-from hopsml.cluster.formation import RunRequest
-from hopsml.cluster.sessions import Session
-from hopsml.cluster.spec import FixedGroup, RunSpec
-from hopsml.cluster.waiting import waiting_text
+from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.driver import coordinator, direct, sessions
+from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
+from hopsml.cluster.driver.coordinator import Coordinator
+from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.sessions import Session
+from hopsml.cluster.driver.waiting import waiting_text
+from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared.spec import FixedGroup, RunSpec
 from hopsml.delivery import RECORDS
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications

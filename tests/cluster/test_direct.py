@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.frames import Frame, Opcode
 
-from hopsml.cluster.direct import framed
+from hopsml.cluster.driver.direct import framed
 
 pytestmark = pytest.mark.fast
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster import gang
-from hopsml.cluster.draining import AT_ONCE_S
-from hopsml.cluster.elastic_gang import END_S, ElasticGang
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.pace import Pace
-from hopsml.cluster.spec import FixedGroup
+from hopsml.cluster.gang import gang
+from hopsml.cluster.gang.draining import AT_ONCE_S
+from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
+from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.gang.pace import Pace
+from hopsml.cluster.shared.spec import FixedGroup
 from tests.cluster.elastic_group import (
     close,
     committed,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.cluster import remedies
-from hopsml.cluster.endings import error_of
-from hopsml.cluster.gang import Conclude, Phase
-from hopsml.cluster.protocol import WorkerFailed as FailureReport
-from hopsml.cluster.run_state import RunState
+from hopsml.cluster.driver import remedies
+from hopsml.cluster.driver.endings import error_of
+from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.gang.gang import Conclude, Phase
+from hopsml.cluster.shared.protocol import WorkerFailed as FailureReport
 
 pytestmark = pytest.mark.fast
 

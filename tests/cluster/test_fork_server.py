@@ -17,11 +17,12 @@ import msgspec
 import psutil
 import pytest
 
-from hopsml.cluster import fork_client, processes
-from hopsml.cluster.fork_server import Exited, Ready
-from hopsml.cluster.protocol import Formation, Launch
-from hopsml.cluster.spec import RunSpec
-from hopsml.cluster.worker import Assignment, Event
+from hopsml.cluster.forking import fork_client
+from hopsml.cluster.forking.fork_server import Exited, Ready
+from hopsml.cluster.shared import processes
+from hopsml.cluster.shared.protocol import Formation, Launch
+from hopsml.cluster.shared.spec import RunSpec
+from hopsml.cluster.worker.worker import Assignment, Event
 from tests import clock, small_disk
 
 pytestmark = pytest.mark.fast
@@ -376,7 +377,8 @@ AGENT = textwrap.dedent("""
     import asyncio, os, sys
     sys.path.insert(0, {root!r})
     from pathlib import Path
-    from hopsml.cluster import fork_client, processes
+    from hopsml.cluster.forking import fork_client
+    from hopsml.cluster.shared import processes
     from tests.cluster.test_fork_server import assignment
 
     def train():

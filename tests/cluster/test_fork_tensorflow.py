@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from hopsml.cluster import fork_client
-from hopsml.cluster.fork_server import Ready
+from hopsml.cluster.forking import fork_client
+from hopsml.cluster.forking.fork_server import Ready
 
 pytestmark = pytest.mark.tensorflow
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster import front
-from hopsml.cluster.front import PATIENCE, Front, Limits, Stranger, to_cut, with_streams
+from hopsml.cluster.shared import front
+from hopsml.cluster.shared.front import PATIENCE, Front, Limits, Stranger, to_cut, with_streams
 from hopsml.experiment import applications
 from tests.cluster.backend_contract import submit
 from tests.cluster.simulated import client_tls

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster import processes
-from hopsml.cluster.local_tree import LocalTree
+from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.shared import processes
 from tests import clock
 from tests.cluster import workloads
 from tests.cluster.workloads import WAIT_S, living, traces, wait_until

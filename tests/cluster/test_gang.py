@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster import gang
-from hopsml.cluster.elastic_gang import ElasticGang
-from hopsml.cluster.gang import Gang, Phase, ranks
-from hopsml.cluster.spec import ElasticGroup, FixedGroup
+from hopsml.cluster.gang import gang
+from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.gang import Gang, Phase, ranks
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup
 
 pytestmark = pytest.mark.fast
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster import gang, pool
-from hopsml.cluster.elastic_gang import ElasticGang
-from hopsml.cluster.gang import Gang, Phase
-from hopsml.cluster.gang_for import gang_for
-from hopsml.cluster.pool import Pool
-from hopsml.cluster.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
+from hopsml.cluster.gang import gang, pool
+from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.gang import Gang, Phase
+from hopsml.cluster.gang.gang_for import gang_for
+from hopsml.cluster.gang.pool import Pool
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
 
 pytestmark = pytest.mark.fast
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster import gpus
-from hopsml.cluster.gpu_claim import GpuClaim, claim_gpus
-from hopsml.cluster.gpus import HostGpu, environment_for, parse_address, visible_gpus
+from hopsml.cluster.agent.gpu_claim import GpuClaim, claim_gpus
+from hopsml.cluster.shared import gpus
+from hopsml.cluster.shared.gpus import HostGpu, environment_for, parse_address, visible_gpus
 from hopsml.errors import ArgumentError, RunError
 from tests import clock
 
@@ -29,8 +29,8 @@ HOST = tuple(HostGpu(i, f"GPU-{i:08x}-aaaa", f"00000000:{i + 1:02X}:00.0") for i
 AGENT = """
 import sys
 from pathlib import Path
-from hopsml.cluster.gpu_claim import claim_gpus
-from hopsml.cluster.gpus import HostGpu
+from hopsml.cluster.agent.gpu_claim import claim_gpus
+from hopsml.cluster.shared.gpus import HostGpu
 host = [HostGpu(i, f"GPU-{i:08x}-aaaa") for i in range(4)]
 directory, count, *addresses = sys.argv[1:]
 claim = claim_gpus(host, addresses, int(count), bases=[Path(directory)], timeout_s=30)

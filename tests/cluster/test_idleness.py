@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from hopsml.cluster import idleness
-from hopsml.cluster.idleness import Idleness
+from hopsml.cluster.agent import idleness
+from hopsml.cluster.agent.idleness import Idleness
 from tests.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster import gang, pool
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.independent_gang import FRUITLESS_LIMIT, IndependentGang
-from hopsml.cluster.pool import Pool
-from hopsml.cluster.spec import IndependentGroup
+from hopsml.cluster.gang import gang, pool
+from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.gang.independent_gang import FRUITLESS_LIMIT, IndependentGang
+from hopsml.cluster.gang.pool import Pool
+from hopsml.cluster.shared.spec import IndependentGroup
 
 pytestmark = pytest.mark.fast
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hopsml import redact
-from hopsml.cluster import kept_secrets
-from hopsml.cluster.capture import Captured, capture
+from hopsml.cluster.driver import kept_secrets
+from hopsml.cluster.driver.capture import Captured, capture
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gpus import HostGpu
-from hopsml.cluster.layout import Layout, Member, Roles, check_environment, form, ring_task_indices
+from hopsml.cluster.shared.gpus import HostGpu
+from hopsml.cluster.shared.layout import Layout, Member, Roles, check_environment, form, ring_task_indices
 from hopsml.errors import ArgumentError, EnvironmentConflict
 
 pytestmark = pytest.mark.fast

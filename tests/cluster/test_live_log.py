@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster import live_log, protocol
-from hopsml.cluster.live_log import EVERY_S, TAIL, WINDOW, Flow, LiveLog
-from hopsml.cluster.outbox import ROOM, Outbox
+from hopsml.cluster.agent import live_log
+from hopsml.cluster.agent.live_log import EVERY_S, TAIL, WINDOW, Flow, LiveLog
+from hopsml.cluster.agent.outbox import ROOM, Outbox
+from hopsml.cluster.shared import protocol
 from hopsml.experiment import applications
 from tests import clock
 from tests.cluster.workloads import WAIT_S, wait_until

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.local import LocalBackend
-from hopsml.cluster.tls import make_identity
+from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.driver.backends.local import LocalBackend
+from hopsml.cluster.shared.tls import make_identity
 from tests.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.fast

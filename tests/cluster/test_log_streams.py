@@ -15,7 +15,7 @@ pytestmark = pytest.mark.fast
 CODE = """
 import json, sys
 from pathlib import Path
-from hopsml.cluster import log_streams
+from hopsml.cluster.worker import log_streams
 log_streams.install(print)
 log = Path(sys.argv[1])
 print("a beginning", end="")

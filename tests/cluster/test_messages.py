@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster.framing import Frames, framed
+from hopsml.cluster.shared.framing import Frames, framed
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store

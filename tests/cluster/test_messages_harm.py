@@ -11,7 +11,7 @@ import pytest
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster import mail
+from hopsml.cluster.agent import mail
 from hopsml.errors import WorkerFailed
 from tests.cluster.test_messages import submit
 from tests.cluster.workloads import WAIT_S
@@ -42,7 +42,7 @@ def test_a_worker_asks_for_another_size(store: Path) -> None:
     def train() -> int:
         state = hopsml.elastic.State(step=0)
         data = hopsml.elastic.Sampler(1_000_000, 1, epochs=1)
-        from hopsml.cluster.context import current
+        from hopsml.cluster.worker.context import current
 
         context = current()
         assert context is not None

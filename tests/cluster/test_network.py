@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster import network
-from hopsml.cluster.network import (
+from hopsml.cluster.agent import network
+from hopsml.cluster.agent.network import (
     HeldPort,
     address_towards,
     hold_port,
@@ -54,7 +54,7 @@ server.accept()[0].sendall(b"hello")
 
 HOLDER = """
 import sys
-from hopsml.cluster.network import hold_port
+from hopsml.cluster.agent.network import hold_port
 held = hold_port("127.0.0.1", (int(sys.argv[1]), int(sys.argv[2])))
 print(held.port, flush=True)
 sys.stdin.read()

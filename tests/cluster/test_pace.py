@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.pace import Pace
+from hopsml.cluster.gang.pace import Pace
 
 pytestmark = pytest.mark.fast
 

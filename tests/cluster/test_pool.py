@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.pool import Action, CancelAsk, DismissAgents, Grant, Pool, Submit
+from hopsml.cluster.gang.pool import Action, CancelAsk, DismissAgents, Grant, Pool, Submit
 from tests.operations import operations
 
 pytestmark = pytest.mark.fast

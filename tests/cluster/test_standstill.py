@@ -10,10 +10,10 @@ import pytest
 from cryptography import x509
 
 from hopsml import experiment
-from hopsml.cluster import tls
-from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.local import LocalBackend
-from hopsml.cluster.tls import make_identity
+from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.driver.backends.local import LocalBackend
+from hopsml.cluster.shared import tls
+from hopsml.cluster.shared.tls import make_identity
 from hopsml.experiment import applications
 from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import store

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from hopsml.cluster.tls import make_identity
+from hopsml.cluster.shared.tls import make_identity
 from tests.cluster.simulated import client_tls
 
 pytestmark = pytest.mark.fast

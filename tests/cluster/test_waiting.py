@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.cluster.active_run import ActiveRun
-from hopsml.cluster.formation import RunRequest
-from hopsml.cluster.gang import Conclude, Phase
-from hopsml.cluster.gang_for import gang_for
-from hopsml.cluster.pool import Pool
-from hopsml.cluster.run_state import RunState
-from hopsml.cluster.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
-from hopsml.cluster.waiting import why_missing
+from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.driver.waiting import why_missing
+from hopsml.cluster.gang.gang import Conclude, Phase
+from hopsml.cluster.gang.gang_for import gang_for
+from hopsml.cluster.gang.pool import Pool
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
 from tests.cluster.simulated import SimulatedBackend
 
 pytestmark = pytest.mark.fast

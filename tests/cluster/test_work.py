@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hopsml.cluster import fork_client
-from hopsml.cluster.fork_client import ForkClient
-from hopsml.cluster.held_commits import HeldCommits
-from hopsml.cluster.local_tree import LocalTree
-from hopsml.cluster.outbox import Outbox
-from hopsml.cluster.protocol import Formation, Launch, Message, Resume, WorkerClosed, WorkerFailed
-from hopsml.cluster.spec import ElasticGroup, FixedGroup, RunSpec
-from hopsml.cluster.work import Work
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.agent.outbox import Outbox
+from hopsml.cluster.agent.work import Work
+from hopsml.cluster.forking import fork_client
+from hopsml.cluster.forking.fork_client import ForkClient
+from hopsml.cluster.shared.protocol import Formation, Launch, Message, Resume, WorkerClosed, WorkerFailed
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.storage import checkpoints
 from tests import small_disk
 from tests.experiment.test_attempts import directory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster import worker_folder
+from hopsml.cluster.worker import worker_folder
 from tests import small_disk
 
 pytestmark = pytest.mark.fast

@@ -35,7 +35,7 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_
 
 
 def my_rank() -> int:
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     assert context is not None

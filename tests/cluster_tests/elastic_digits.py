@@ -16,7 +16,7 @@ def train(folder: str = "", epochs: int = 6, commit: int = 5, step_s: float = 0.
     from sklearn.datasets import load_digits
 
     import hopsml
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     if folder and context is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.backends.spark import SparkBackend
+from hopsml.cluster.driver.backends.spark import SparkBackend
 
 pytestmark = pytest.mark.fast
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster import processes
+from hopsml.cluster.shared import processes
 from tests import clock
 from tests.cluster.workloads import Trace, living, traces, wait_until
 from tests.cluster_tests.conftest import ROOT, spark_environment

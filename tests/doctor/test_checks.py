@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.gpus import HostGpu
+from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.doctor import checks
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
 from hopsml.doctor.finding import Finding, Needs, Status, fail, ok

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.cluster.spec import IndependentGroup
+from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes, News, RunOver
 from hopsml.experiment.options import RunOptions

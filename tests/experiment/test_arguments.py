@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from hopsml import experiment, settings
-from hopsml.cluster import processes
+from hopsml.cluster.shared import processes
 from hopsml.errors import (
     ArgumentError,
     ArgumentTypeError,

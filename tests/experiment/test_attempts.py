@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.held_commits import HeldCommits
-from hopsml.cluster.protocol import CommitSource, Formation, Persisted, Resume
-from hopsml.cluster.resuming import fetch, fetch_further_fits, sources
-from hopsml.cluster.spec import ElasticGroup, RunSpec
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.resuming import fetch, fetch_further_fits, sources
+from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, Resume
+from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.errors import RunError, StorageError
 from hopsml.experiment import taking_up
 from hopsml.experiment.attempts import Begin, Call, Earlier, GoOn, Refuse, decide

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.driver.run_state import Change
 from hopsml.experiment import last_records
 from tests import small_disk
 from tests.cluster import backend_contract

@@ -11,7 +11,7 @@ import pytest
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster.run_state import RunState
+from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import progress
 from tests.cluster.backend_contract import submit

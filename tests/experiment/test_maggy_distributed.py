@@ -39,7 +39,7 @@ def noted(folder: str, model: Any, **more: Any) -> None:
     """What this rank has seen, for the test."""
     import hashlib
 
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     rank = current().rank  # type: ignore[union-attr]
     digest = hashlib.sha256(b"".join(value.tobytes() for value in model.get_weights())).hexdigest()

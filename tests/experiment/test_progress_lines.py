@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.gang.gang import Phase
 from hopsml.experiment import progress
 from hopsml.experiment.progress import LineProgress
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster import returned, worker_folder
+from hopsml.cluster.worker import returned, worker_folder
 from hopsml.errors import WorkerFailed
 from tests.cluster import backend_contract
 from tests.cluster.workloads import WAIT_S
@@ -120,7 +120,7 @@ def test_a_trials_odd_entry_does_not_fail_it(store: Path) -> None:
 
 def test_what_is_saved_in_the_workers_folder_is_kept(store: Path) -> None:
     def train() -> None:
-        from hopsml.cluster.context import current
+        from hopsml.cluster.worker.context import current
 
         context = current()
         assert context is not None

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.run_state import RunState
+from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import ArgumentError
 from hopsml.experiment import sign_of_life, taking_up
 from hopsml.experiment.sign_of_life import SignOfLife, driver_lives

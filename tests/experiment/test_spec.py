@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.context import current
-from hopsml.cluster.spec import ElasticGroup, FixedGroup, RunSpec, Section, specified
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec, Section, specified
+from hopsml.cluster.worker.context import current
 from hopsml.experiment import collective, repeat
 from hopsml.experiment.options import RunOptions
 from hopsml.storage.run_dir import RunDir

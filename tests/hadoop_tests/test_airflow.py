@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hopsml.cluster import processes
+from hopsml.cluster.shared import processes
 from hopsml.storage import filesystem
 from tests import leaks
 from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow, airflow_in, make_database, wait_until

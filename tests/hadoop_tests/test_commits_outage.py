@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.held_commits import HeldCommits
-from hopsml.cluster.protocol import Persisted
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.shared.protocol import Persisted
 from hopsml.storage import checkpoints, filesystem, urls
 from hopsml.storage.run_dir import RunDir
 from tests.experiment.test_attempts import formation

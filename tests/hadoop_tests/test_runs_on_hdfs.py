@@ -54,7 +54,7 @@ def train_with_files(step: int) -> dict[str, Any]:
     from pathlib import Path
 
     import hopsml
-    from hopsml.cluster.context import current
+    from hopsml.cluster.worker.context import current
 
     context = current()
     assert context is not None

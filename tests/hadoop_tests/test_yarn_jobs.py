@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster import processes
+from hopsml.cluster.shared import processes
 from hopsml.storage import filesystem
 from tests import clock
 from tests.hadoop_tests.conftest import Hadoop

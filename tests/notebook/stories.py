@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.run_state import Change, MemberView
+from hopsml.cluster.driver.run_state import Change, MemberView
+from hopsml.cluster.gang.gang import Phase
 from hopsml.notebook.story import Story
 from hopsml.notebook.view import RunView, view_of
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hopsml import tracebacks
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.run_state import Change, RunState
+from hopsml.cluster.driver.run_state import Change, RunState
+from hopsml.cluster.gang.gang import Phase
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import progress
 from hopsml.notebook import display, frontend

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hopsml.cluster.run_state import RunState
+from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import ArgumentError
 from hopsml.experiment import progress
 from hopsml.notebook import frontend

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.run_state import Change
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.gang.gang import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook.history import KEPT, History
 from hopsml.notebook.story import LOG_LINES, RATE_WINDOW_S, Story, plain_line

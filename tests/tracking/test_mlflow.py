@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.processes import carrying
+from hopsml.cluster.shared.processes import carrying
 from hopsml.tracking.mlflow import link, order, publish
 from hopsml.tracking.mlflow.entries import KEY_TAG
 from hopsml.tracking.mlflow.store import Store
@@ -119,7 +119,7 @@ def test_a_run_is_one_mlflow_run_below_the_users_own_and_refusals_are_told(
     import mlflow
 
     def exports() -> None:
-        import hopsml.cluster.context as worker
+        import hopsml.cluster.worker.context as worker
 
         context = worker.current()
         assert context is not None

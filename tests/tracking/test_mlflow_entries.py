@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment, extras, settings, tracking
-from hopsml.cluster.checks import model_name
+from hopsml.cluster.shared.checks import model_name
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir

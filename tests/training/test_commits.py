@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 import hopsml
-from hopsml.cluster import context as contexts
-from hopsml.cluster.commit_door import CommitDoor, fetch
-from hopsml.cluster.commit_slots import Buffer, CommitSlots
-from hopsml.cluster.context import CommitPort, WorkerContext
+from hopsml.cluster.agent.commit_door import CommitDoor, fetch
+from hopsml.cluster.shared.commit_slots import Buffer, CommitSlots
+from hopsml.cluster.worker import context as contexts
+from hopsml.cluster.worker.context import CommitPort, WorkerContext
 from hopsml.errors import ArgumentError
-from hopsml.training import commit_format, commit_writer
-from hopsml.training.commit_format import Snapshot
+from hopsml.training.elastic import commit_format, commit_writer
+from hopsml.training.elastic.commit_format import Snapshot
 
 pytestmark = pytest.mark.fast
 TOKEN = "t" * 43
@@ -148,7 +148,7 @@ def test_a_slots_room_is_made_before_anything_is_written_to_its_memory(watched: 
 
 FULL = """
 import os, sys
-from hopsml.cluster.commit_slots import CommitSlots
+from hopsml.cluster.shared.commit_slots import CommitSlots
 opened = [os.open(f"{sys.argv[1]}/{number}", os.O_RDWR | os.O_CREAT) for number in range(4)]
 os.ftruncate(opened[3], 4096)
 slots = CommitSlots(opened)

@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hopsml.search.messages import EndTrial, RunTrial, TrialBegan, TrialEnded, TrialReported
-from hopsml.training import lane_queue
-from hopsml.training.lane_queue import (
+from hopsml.training.trials import lane_queue
+from hopsml.training.trials.lane_queue import (
     LEAVE_S,
     Give,
     KillRunner,
@@ -21,7 +21,7 @@ from hopsml.training.lane_queue import (
     StartRunner,
     Worn,
 )
-from hopsml.training.thinning import AT_ONCE, MOST_WAITING, PER_SECOND, Thinner
+from hopsml.training.trials.thinning import AT_ONCE, MOST_WAITING, PER_SECOND, Thinner
 
 pytestmark = pytest.mark.fast
 

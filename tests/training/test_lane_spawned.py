@@ -11,7 +11,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from hopsml.cluster.framing import Frames, framed
+from hopsml.cluster.shared.framing import Frames, framed
 from hopsml.search import messages
 from hopsml.search.messages import RunTrial, ToDriver, TrialEnded
 
@@ -21,11 +21,11 @@ LANE = textwrap.dedent(
     """
     import os, sys, threading
     from pathlib import Path
-    from hopsml.cluster.context import WorkerContext
-    from hopsml.cluster.framing import framed
-    from hopsml.cluster.inbox import Inbox
-    from hopsml.training.lane import Lane
-    from hopsml.training.runner import Options
+    from hopsml.cluster.worker.context import WorkerContext
+    from hopsml.cluster.shared.framing import framed
+    from hopsml.cluster.worker.inbox import Inbox
+    from hopsml.training.trials.lane import Lane
+    from hopsml.training.trials.runner import Options
 
     folder = Path(sys.argv[1])
     if sys.argv[2] == "threads":
@@ -43,7 +43,7 @@ LANE = textwrap.dedent(
 @pytest.mark.parametrize("how", ["threads", "none"])
 def test_trials_run_in_interpreters_of_their_own_where_a_fork_is_not_safe(tmp_path: Path, how: str) -> None:
     def train(x: int) -> dict[str, int | bool]:
-        return {"metric": x, "spawned": "hopsml.training.runner" in sys.argv[0].replace("/", ".")}
+        return {"metric": x, "spawned": "hopsml.training.trials.runner" in sys.argv[0].replace("/", ".")}
 
     (tmp_path / "work").mkdir()
     (tmp_path / "payload").write_bytes(cloudpickle.dumps((train, {})))

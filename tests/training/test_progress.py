@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hopsml import elastic
-from hopsml.cluster import context as contexts
-from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.worker import context as contexts
+from hopsml.cluster.worker.context import WorkerContext
 from hopsml.training import progress
 from hopsml.training.tensorflow.callbacks import ReportCallback
 

@@ -12,9 +12,9 @@ import pytest
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, TrialStopped
-from hopsml.training import between_trials
-from hopsml.training.trial_arguments import bind, refuse
-from hopsml.training.trial_result import score_of
+from hopsml.training.trials import between_trials
+from hopsml.training.trials.trial_arguments import bind, refuse
+from hopsml.training.trials.trial_result import score_of
 
 pytestmark = pytest.mark.fast
 

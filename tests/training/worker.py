@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hopsml.cluster.context import WorkerContext, set_current
+from hopsml.cluster.worker.context import WorkerContext, set_current
 
 
 def main(specification: Path) -> None:

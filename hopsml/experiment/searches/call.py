@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.cluster import checks
-from hopsml.cluster.capture import Captured
-from hopsml.cluster.spec import IndependentGroup, RunSpec, specified
+from hopsml.cluster.driver.capture import Captured
+from hopsml.cluster.shared import checks
+from hopsml.cluster.shared.spec import IndependentGroup, RunSpec, specified
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments
 from hopsml.experiment.options import SearchOptions

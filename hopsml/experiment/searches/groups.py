@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from hopsml import redact, settings
-from hopsml.cluster.gang import Phase
-from hopsml.cluster.plain import as_json
-from hopsml.cluster.run_state import Change
-from hopsml.cluster.spec import AnyGroup, ElasticGroup, FixedGroup
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup
 from hopsml.delivery import immediate, logger_aside
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
 from hopsml.experiment import plan as plans
@@ -25,8 +25,8 @@ from hopsml.experiment.standing import Part
 from hopsml.search.events import Assign, Began, Ended, EndTrial, Event, Form, Reported, Resize, SlotsChanged
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
-from hopsml.training import group_trial
-from hopsml.training.trial_result import METRIC, as_number, score_of
+from hopsml.training.trials import group_trial
+from hopsml.training.trials.trial_result import METRIC, as_number, score_of
 
 log = logger_aside("hopsml.search")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hopsml import states, tracebacks
-from hopsml.cluster import checks
+from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
 from hopsml.experiment.searches import table
 from hopsml.experiment.searches.board import Board, Observer

@@ -12,8 +12,8 @@ from typing import Any
 import cloudpickle
 import msgspec
 
-from hopsml.cluster import kept_secrets
-from hopsml.cluster.capture import Captured
+from hopsml.cluster.driver import kept_secrets
+from hopsml.cluster.driver.capture import Captured
 from hopsml.errors import ArgumentError, PathExists, PathNotFound
 from hopsml.experiment.searches import learned
 from hopsml.experiment.searches.call import VERSION, SearchCall

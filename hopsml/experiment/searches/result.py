@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster import remedies
-from hopsml.cluster.plain import as_json
+from hopsml.cluster.driver import remedies
+from hopsml.cluster.shared.plain import as_json
 from hopsml.experiment.searches import study, table
 from hopsml.search.space import Searchspace
 from hopsml.storage import urls

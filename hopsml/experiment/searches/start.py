@@ -13,11 +13,11 @@ import cloudpickle
 import msgspec
 
 from hopsml import redact
-from hopsml.cluster import capture, kept_secrets
-from hopsml.cluster.backends.base import Capacity
-from hopsml.cluster.plain import as_json
-from hopsml.cluster.run_state import Change
-from hopsml.cluster.spec import AS_MANY_AS_THERE_ARE
+from hopsml.cluster.driver import capture, kept_secrets
+from hopsml.cluster.driver.backends.base import Capacity
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE
 from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hopsml.cluster.plain import as_json
+from hopsml.cluster.shared.plain import as_json
 
 PARAMS, METRICS = "params_", "metrics_"
 _FIRST = (

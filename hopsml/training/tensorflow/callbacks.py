@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training.progress import Progress
 from hopsml.training.tensorflow import fits, optimizers

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsml.cluster.context import WorkerContext, current
+from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import urls
 from hopsml.storage.checkpoints import write_keep, write_manifest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.training import commit_format, elastic_state
-from hopsml.training.sampler import Scaling
+from hopsml.training.elastic import commit_format, elastic_state
+from hopsml.training.elastic.sampler import Scaling
 from hopsml.training.tensorflow import fit_feed, fits
 from hopsml.training.tensorflow.callbacks import FitHooks, Logs, give_history_back
 from hopsml.training.tensorflow.fits import FitCheckpointer

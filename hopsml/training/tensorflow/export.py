@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training.tensorflow.groups import latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.training.sampler import Sampler, Scaling, share
+from hopsml.training.elastic.sampler import Sampler, Scaling, share
 from hopsml.training.tensorflow.shuffled_arrays import rows, sliceable
 
 _UNKNOWN = 1 << 40  # batches in an epoch whose end nobody knows

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hopsml.cluster.context import WorkerContext, current
+from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.storage.run_dir import fit_name, fit_of
 from hopsml.training.tensorflow import file_exchange
 from hopsml.training.tensorflow.checkpoints import Checkpointer, complete_checkpoints

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from hopsml.training.tensorflow import file_exchange
 from hopsml.training.tensorflow.groups import in_group, leads
 

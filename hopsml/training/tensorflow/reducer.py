@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hopsml.cluster import in_force
-from hopsml.cluster.context import WorkerContext
+from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker.context import WorkerContext
 from hopsml.training.tensorflow.merge import (
     DEFAULT_MERGE_SCOPE,
     Group,

@@ -13,8 +13,8 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from hopsml.cluster import in_force
-from hopsml.cluster.context import WorkerContext, current
+from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.training.tensorflow import groups
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.leader import DEFAULT_TIMEOUT_S, wait_for_port

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.training.sampler import Scaling
+from hopsml.training.elastic.sampler import Scaling
 from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallback
 from hopsml.training.tensorflow.elastic_fit import ElasticCallback
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training.tensorflow import setup
 from hopsml.training.tensorflow.merge import parse_merge_scope

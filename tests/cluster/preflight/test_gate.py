@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.preflight import rules
-from hopsml.cluster.preflight.gate import FIGURES_S, SMALL, AskAgain, Gate, Pass, Probe, Refuse, SetAside, Warn
-from hopsml.cluster.protocol import PeerProbed
-from hopsml.cluster.spec import PreflightMode
+from hopsml.cluster.driver.preflight import rules
+from hopsml.cluster.driver.preflight.gate import FIGURES_S, SMALL, AskAgain, Gate, Pass, Probe, Refuse, SetAside, Warn
+from hopsml.cluster.shared.protocol import PeerProbed
+from hopsml.cluster.shared.spec import PreflightMode
 from tests.cluster.preflight.test_rules import with_
 from tests.operations import operations
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hopsml.cluster.preflight import probe as probing
-from hopsml.cluster.preflight import rules
-from hopsml.cluster.preflight.measure import measure, other_people, write_speed
-from hopsml.cluster.preflight.probe import ProbeDoor, probe
+from hopsml.cluster.agent.preflight import probe as probing
+from hopsml.cluster.agent.preflight.measure import measure, other_people, write_speed
+from hopsml.cluster.agent.preflight.probe import ProbeDoor, probe
+from hopsml.cluster.driver.preflight import rules
 
 pytestmark = pytest.mark.fast
 TOKEN = "x" * 43
@@ -38,7 +38,7 @@ def test_a_disk_that_takes_nothing_more_is_said(tmp_path: Path) -> None:
     """The size of a file is limited, in a process of its own: what a full disk answers comes from the same call."""
     code = (
         "import resource, sys, pathlib; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
-        "from hopsml.cluster.preflight.measure import write_speed; print(write_speed(pathlib.Path(sys.argv[1])))"
+        "from hopsml.cluster.agent.preflight.measure import write_speed; print(write_speed(pathlib.Path(sys.argv[1])))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "(0.0, 'File too large after 1.0 MB')", done.stderr

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hopsml.cluster.preflight import rules
-from hopsml.cluster.preflight.rules import Limits
-from hopsml.cluster.protocol import GpuFacts, PeerProbed, PreflightFacts
+from hopsml.cluster.driver.preflight import rules
+from hopsml.cluster.driver.preflight.rules import Limits
+from hopsml.cluster.shared.protocol import GpuFacts, PeerProbed, PreflightFacts
 
 pytestmark = pytest.mark.fast
 GOOD = PreflightFacts(

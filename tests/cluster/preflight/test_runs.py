@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.agent import Bootstrap
-from hopsml.cluster.backends.local import LocalBackend
+from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.errors import ArgumentError, NotEnoughSlots
 from tests.cluster.backend_contract import submit
 from tests.cluster.workloads import WAIT_S

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml.cluster.commit_slots import CommitSlots
-from hopsml.cluster.context import CommitPort, current, set_current
+from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.worker.context import CommitPort, current, set_current
 from hopsml.errors import ArgumentError
 from hopsml.training.tensorflow import elastic_fit
 from tests.training.jobs.common import digest
@@ -38,7 +38,7 @@ def _train(fit: Callable[..., Any], strategy: Any, folder: Path, at: int) -> lis
         try:
             _call(fit, strategy, at)
         except BrokenOff:
-            hopsml.training.commit_writer.writer_of(current().commits).wait()
+            hopsml.training.elastic.commit_writer.writer_of(current().commits).wait()
         else:
             raise AssertionError("it was not broken off")
     _join(CommitPort(slots, announced[-1][2] if announced else -1, lambda *what: None))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml.cluster.commit_slots import CommitSlots
-from hopsml.cluster.context import CommitPort, current, set_current
+from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.worker.context import CommitPort, current, set_current
 from hopsml.errors import ArgumentError
-from hopsml.training import commit_format
+from hopsml.training.elastic import commit_format
 from hopsml.training.tensorflow import state_variables
 
 Made = tuple[

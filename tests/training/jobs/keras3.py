@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml.cluster.context import current
+from hopsml.cluster.worker.context import current
 from tests.training.jobs.common import collectives_of, digest
 
 SAMPLES, FEATURES, CLASSES = 37, 6, 3

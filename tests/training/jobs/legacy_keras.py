@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import hopsml
-from hopsml.cluster.context import current, set_current
+from hopsml.cluster.worker.context import current, set_current
 from tests.training.jobs.common import collectives_of, digest
 from tests.training.jobs.keras3 import CLASSES, FEATURES, _data, _dataset
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml.cluster.commit_slots import CommitSlots
-from hopsml.cluster.context import CommitPort, current, set_current
+from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.worker.context import CommitPort, current, set_current
 from tests.training.jobs.common import digest
 from tests.training.jobs.keras3 import _data, _dataset, _model
 

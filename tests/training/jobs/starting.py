@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml.cluster import in_force
-from hopsml.cluster.context import current
+from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker.context import current
 from hopsml.errors import HopsmlError
 
 

@@ -1,0 +1,1 @@
+"""Runs in an agent: the body of a Spark task, or a process of this machine."""

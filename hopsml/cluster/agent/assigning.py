@@ -1,0 +1,87 @@
+"""What a worker finds when it begins: the file that says who it is, its function, its variables, a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from hopsml.cluster.agent import resuming
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, TRAINING_ROLES, group_variables
+from hopsml.cluster.shared.protocol import Formation, Launch
+from hopsml.cluster.worker.worker import Assignment
+
+_USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG", *GROUP_NAMES)
+
+
+def write(
+    formation: Formation,
+    launch: Launch,
+    folder: Path,
+    tree: LocalTree,
+    environment: Mapping[str, str],
+    sys_path: tuple[str, ...],
+    commits: HeldCommits | None,
+    note: Callable[[str], None],
+) -> Path:
+    """Write it all into ``folder``; returns the path of the assignment. ``environment``: of the agent's slot.
+
+    ``note`` is told what people should know, on the calling thread.
+    """
+    (folder / "cwd").mkdir(parents=True, exist_ok=True)
+    payload = folder / "function.pickle"
+    payload.write_bytes(formation.payload)
+    assignment = Assignment(
+        formation=msgspec.structs.replace(formation, payload=b""),
+        launch=launch,
+        work_dir=str(folder / "cwd"),
+        events_dir=f"{tree.base_text.rstrip('/')}/events",
+        checkpoint_dir=str(tree.base / "checkpoints"),
+        export_dir=str(tree.base / "export"),
+        payload=str(payload),
+        resume_checkpoint=_checkpoint(formation, folder, note),
+        resume_fits=_further_fits(formation, folder, note),
+        environment=_environment(formation, launch, environment),
+        sys_path=sys_path,
+        commit_slot=commits.slot if commits is not None else -1,
+        commit_folder=str(commits.folder / "commits") if commits is not None else "",
+    )
+    path = folder / "assignment"
+    path.write_bytes(msgspec.msgpack.encode(assignment))
+    return path
+
+
+def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str]) -> dict[str, str]:
+    given = formation.spec.environment
+    ours = {**of_slot, **launch.environment}
+    if launch.role in TRAINING_ROLES:
+        ours |= group_variables(formation.leader, formation.world_size)
+    if formation.cluster_json:
+        task = f'{{"type": "{launch.role}", "index": {launch.task_index}}}'
+        ours["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
+    if formation.spec.honour_environment:
+        users = {name for name in _USERS if name in given or name in os.environ}
+        ours = {name: value for name, value in ours.items() if name not in users}
+    return {**given, **ours, OURS: ",".join(name for name in GROUP_NAMES if name in ours)}
+
+
+def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
+    """Folder with a copy of the checkpoint to begin with; empty where there is none."""
+    if not resuming.sources(formation):
+        return ""
+    found, passed_over = resuming.fetch(formation, folder / "resume")
+    for problem in passed_over:
+        note(f"a checkpoint is passed over: {problem}")
+    return found
+
+
+def _further_fits(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
+    """Folder with copies for further calls of ``fit``; empty where there are none."""
+    found, passed_over = resuming.fetch_further_fits(formation, folder / "resume" / "fits")
+    for problem in passed_over:
+        note(f"a checkpoint is passed over: {problem}")
+    return found

@@ -1,0 +1,160 @@
+"""The commits of one elastic run that its agent holds: kept between workers, fetched, served, put on shared storage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hopsml.cluster.agent.commit_door import CommitDoor, fetch
+from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.shared.protocol import Formation, Persisted
+from hopsml.storage.backoff import Outage, pause_s
+
+STATE_FILE = "state.hopsml"
+DESCRIPTION = "checkpoint.json"
+KEEP_CHECKPOINTS = 3
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0  # beside the training
+LAST_RETRY_S = 5.0  # where the run's end, or the end of a node, waits for it
+
+Tell = Callable[[Persisted], None]
+
+
+class HeldCommits:
+    """For one run on one agent; lives on the agent's event loop."""
+
+    def __init__(self, run_id: str, folder: Path, token: str, tell: Tell) -> None:
+        """``tell`` gets what becomes of checkpoints: each that was written, and each attempt that has failed."""
+        self.run_id, self.folder, self._tell = run_id, folder, tell
+        self._token = token
+        self.slots = CommitSlots.create(folder / "commits")
+        self.step, self.slot = -1, -1
+        self.door = CommitDoor(token, self._find)
+        self._persisted = -1
+        self._committed: set[int] = set()  # checkpoints of this agent's own that are kept
+        self._persisted_at = time.monotonic()
+        self._persisting: asyncio.Task[bool] | None = None
+        self._one_at_a_time, self._closed = asyncio.Lock(), False
+        self._outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
+
+    def committed(self, step: int, slot: int) -> None:
+        """The worker has completed a commit."""
+        self.step, self.slot = step, slot
+
+    def forget(self) -> None:
+        """What is held is not the state that the next generation goes on from."""
+        self.step, self.slot = -1, -1
+
+    def _find(self, step: int) -> memoryview | None:
+        if step != self.step:
+            return None
+        try:
+            return self.slots.read(self.slot)
+        except LookupError:
+            return None
+
+    async def close(self) -> None:
+        """The run is over, or this agent has left it."""
+        self._closed = True
+        async with self._one_at_a_time:  # the one that is being written still is
+            await self.door.close()
+            self.slots.close()
+        shutil.rmtree(self.folder / "commits", ignore_errors=True)
+
+    # ------------------------------------------------------------------------------------------ from another agent
+
+    async def obtain(self, formation: Formation) -> None:
+        """Have the commit that the generation goes on from; raises OSError or LookupError, naming the holder."""
+        if formation.commit.step < 0:
+            return
+        slot = self.slots.free(self.slot)
+        self.slots.begin(slot)
+
+        async def take(position: int, piece: bytes) -> None:
+            await asyncio.to_thread(self.slots.put, slot, position, piece)
+
+        length = await fetch(
+            formation.commit.holder, formation.commit.certificate, self._token, formation.commit.step, take
+        )
+        self.slots.complete(slot, formation.commit.step, length)
+        self.committed(formation.commit.step, slot)
+
+    # ------------------------------------------------------------------------------------------ to shared storage
+
+    def persist_if_due(self, formation: Formation) -> None:
+        """Put the newest commit on shared storage beside the training, when the last one is old enough.
+
+        A store that has failed is asked again a while later, and later each time.
+        """
+        now, every_s = time.monotonic(), formation.spec.group.written_every_s
+        due = now - self._persisted_at >= every_s and (self._persisting is None or self._persisting.done())
+        if due and self._outage.may_try(now, every_s):
+            self._persisting = asyncio.create_task(self._persist(formation))
+
+    async def persist_last(self, formation: Formation, patience_s: float = 0.0) -> None:
+        """The same at the end, whenever the last one was; a store that is away is asked again for ``patience_s``."""
+        deadline, attempts = time.monotonic() + patience_s, 0
+        while not await self._persist(formation):
+            attempts += 1
+            pause = pause_s(attempts, FIRST_RETRY_S / 2, LAST_RETRY_S)
+            if (left := deadline - time.monotonic()) <= 0:
+                return
+            await asyncio.sleep(min(pause, left))
+
+    async def _persist(self, formation: Formation) -> bool:
+        """Whether trying again would be of no use: it is there, or it must not be."""
+        async with self._one_at_a_time:
+            return await self._persist_newest(formation)
+
+    async def _persist_newest(self, formation: Formation) -> bool:
+        from hopsml.errors import StorageError
+        from hopsml.storage.run_dir import RunEnded
+
+        step, slot, began = self.step, self.slot, time.monotonic()
+        if self._closed or step <= self._persisted:
+            return True
+        self.slots.pin(slot, True)
+        try:
+            await asyncio.to_thread(self._write_checkpoint, formation, step, slot)
+        except (
+            LookupError
+        ):  # the worker is ahead of what this agent has read of it: a newer commit is about to be told of
+            return False
+        except OSError as error:
+            self._outage.failed(time.monotonic(), formation.spec.group.written_every_s)
+            self._tell(Persisted(self.run_id, step, problem=str(error)))
+            # Nor on a full disk of this machine, which nobody will have emptied by then.
+            return isinstance(error, RunEnded) or not isinstance(error, StorageError)
+        finally:
+            self.slots.pin(slot, False)
+        self._persisted, self._persisted_at = step, time.monotonic()
+        missed = self._outage.succeeded()
+        self._tell(Persisted(self.run_id, step, seconds=self._persisted_at - began, missed=missed))
+        return True
+
+    def _write_checkpoint(self, formation: Formation, step: int, slot: int) -> None:
+        from hopsml.storage import checkpoints
+        from hopsml.storage.run_dir import RunDir
+
+        directory = RunDir(formation.run_url, formation.spec.storage_timeout_s)
+        directory.check_open()  # this agent may have been cut off while another driver took the run up
+        stage = self.folder / "checkpoint"
+        stage.mkdir(parents=True, exist_ok=True)
+        try:
+            content = self.slots.read(slot)
+            (stage / STATE_FILE).write_bytes(content)
+            if self.slots.step(slot) != step:
+                raise LookupError("it was overwritten while it was read")
+            (stage / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))
+            checkpoints.commit(stage, directory.checkpoints, step, formation.spec.storage_timeout_s)
+            self._committed.add(step)
+            gone = checkpoints.prune(
+                directory.checkpoints, KEEP_CHECKPOINTS, formation.spec.storage_timeout_s, known=self._committed
+            )
+            self._committed.difference_update(gone)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)

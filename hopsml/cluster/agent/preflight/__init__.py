@@ -1,0 +1,1 @@
+"""What an agent measures of its slot before a run gets it."""

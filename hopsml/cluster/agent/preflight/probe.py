@@ -1,0 +1,106 @@
+"""Neighbours in the ring exchange some bytes: whether they reach each other, whether all arrives as sent, how fast.
+
+Over plain TCP, as the frameworks' collectives are. Whoever asks proves that it has the application's token without
+showing it, and the answer proves the same of the one that answers:
+
+    door  -> asker   32 bytes of nonce
+    asker -> door    HMAC(token, label + nonce), 4 bytes of length, that many bytes
+    door  -> asker   HMAC(token, label + nonce + SHA-256 of the bytes), the same bytes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import time
+
+from hopsml.cluster.shared.front import Front, Stranger, with_streams
+from hopsml.cluster.shared.protocol import PeerProbed
+
+EXCHANGED = 1 << 20  # bytes each way
+MOST = 8 << 20
+TIMEOUT_S = 3.0
+_LABEL = b"hopsml-preflight"
+_SIZE = 32
+
+
+class ProbeDoor:
+    """The side that answers; one on each agent, open as long as the agent lives."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+        self._server: Front | None = None
+        self.port = 0
+
+    async def open(self, host: str) -> None:
+        """Listen on a free port of ``host``."""
+        self._server = Front(with_streams(self._serve, limit=MOST))
+        self.port = await self._server.open(host)
+
+    def close(self) -> None:
+        """Nobody may come any more."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._answer(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # whoever asked sees it too
+        finally:
+            writer.close()
+            stranger.left()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonce = os.urandom(_SIZE)
+        writer.write(nonce)
+        proof = await reader.readexactly(_SIZE)
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        if not hmac.compare_digest(proof, _proof(self._token, nonce)) or length > MOST:
+            return
+        content = await reader.readexactly(length)
+        writer.write(_proof(self._token, nonce + hashlib.sha256(content).digest()))
+        writer.write(content)
+        await writer.drain()
+
+
+def _proof(token: bytes, challenge: bytes) -> bytes:
+    return hmac.digest(token, _LABEL + challenge, "sha256")
+
+
+async def probe(agent_id: str, address: str, token: str) -> PeerProbed:
+    """Exchange bytes with the door at ``address`` (host:port), which is that agent's; raises nothing."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return PeerProbed(agent_id, await _exchange(address, token.encode()))
+    except TimeoutError:
+        return PeerProbed(agent_id, 0.0, f"{address} did not answer within {TIMEOUT_S:g} s")
+    except asyncio.IncompleteReadError:
+        return PeerProbed(agent_id, 0.0, f"{address} hung up")
+    except (OSError, ValueError) as error:
+        return PeerProbed(agent_id, 0.0, f"{address}: {error}")
+
+
+async def _exchange(address: str, token: bytes) -> float:
+    """MB/s, both ways together. Raises ValueError where something else came back than was sent."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=MOST)
+    try:
+        nonce = await reader.readexactly(_SIZE)
+        content = os.urandom(EXCHANGED)
+        began = time.monotonic()
+        writer.write(_proof(token, nonce) + len(content).to_bytes(4, "big") + content)
+        answer = await reader.readexactly(_SIZE)
+        returned = await reader.readexactly(len(content))
+        took_s = time.monotonic() - began
+        if not hmac.compare_digest(answer, _proof(token, nonce + hashlib.sha256(content).digest())):
+            raise ValueError("what answers there is no agent of this application, or got other bytes than were sent")
+        if returned != content:
+            raise ValueError("other bytes came back than were sent")
+        return 2 * len(content) / (1 << 20) / max(took_s, 1e-9)
+    finally:
+        writer.close()

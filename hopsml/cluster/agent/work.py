@@ -1,0 +1,485 @@
+"""One worker's life on its agent: folders, launch, events, log, end, and the last files to shared storage."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml import settings
+from hopsml.cluster.agent import assigning
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.idleness import Idleness
+from hopsml.cluster.agent.live_log import LAST_S, LiveLog
+from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.agent.mail import Mail
+from hopsml.cluster.agent.usage import Sampler
+from hopsml.cluster.forking.fork_client import ForkClient
+from hopsml.cluster.forking.fork_server import Exited
+from hopsml.cluster.shared import processes
+from hopsml.cluster.shared.protocol import (
+    Committed,
+    Formation,
+    Launch,
+    LogLines,
+    Message,
+    MirrorState,
+    Said,
+    WorkerClosed,
+    WorkerFailed,
+    WorkerFinished,
+    WorkerProgress,
+    WorkerReport,
+    WorkerStarted,
+    WorkerStepped,
+    WorkerUsage,
+    WorkNote,
+)
+from hopsml.cluster.worker import worker_folder
+from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
+from hopsml.delivery import logger_aside
+from hopsml.errors import StorageError
+from hopsml.storage.causes import is_passing
+from hopsml.storage.run_dir import SYSTEM_METRICS
+
+log = logger_aside("hopsml.agent")
+
+DUMP_S = 0.3  # for writing a few stacks
+EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function returned
+TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
+HELD_LIMIT = 3  # heartbeats
+EVENTS_AT_ONCE = 64  # before anybody else has a turn
+_event = msgspec.msgpack.Decoder(Event)
+
+
+class Work:
+    """Runs one assignment; ``send`` brings messages to the coordinator, in order."""
+
+    def __init__(
+        self,
+        formation: Formation,
+        launch: Launch,
+        *,
+        send: Callable[[Message], None],
+        room: Callable[[], Awaitable[None]],
+        folder: Path,
+        environment: Mapping[str, str],
+        sys_path: tuple[str, ...],
+        tree: LocalTree | None = None,
+        commits: HeldCommits | None = None,
+    ) -> None:
+        """``room`` waits until there is not too much to be sent. ``tree``: of the run's last generation on this agent.
+        ``commits``: of a run whose group may change.
+        """
+        self.formation, self.launch, self.send = formation, launch, send
+        self._room = room
+        self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
+        self.key = (formation.run_id, formation.generation)
+        self.tree = tree or LocalTree(formation.run_url, folder, formation.spec.storage_timeout_s, self._mirror_problem)
+        self.tree.on_problem = self._mirror_problem  # what the last generation's work says counts no more
+        self.commits = commits
+        self.keep = False  # whether a further generation follows
+        self._stopped = asyncio.Event()
+        self.reported = False
+        self._flush_s = formation.spec.group.flush_s
+        self._server: ForkClient | None = None
+        self._noted: set[str] = set()
+        self._loop = asyncio.get_running_loop()
+        self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
+        self._mail = Mail(self._undeliverable)
+        self._ends_by = float("inf")  # monotonic seconds: when the worker has to be gone
+        self._idleness: Idleness | None = None
+        self._quiet = True  # nothing was to be said of it with the last heartbeat
+        self._held = 0  # heartbeats for which its process has been stopped
+        self._live_log: LiveLog | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker is to end, or never to begin."""
+        return self._stopped.is_set()
+
+    @property
+    def log(self) -> str:
+        """URL of the log, as the user will look for it."""
+        return self.tree.url(f"logs/{self._log_name}")
+
+    @property
+    def _log_name(self) -> str:
+        return f"g{self.formation.generation}-rank{self.launch.rank}.log"
+
+    # ------------------------------------------------------------------------------------------------ the life
+
+    async def run(self, server: ForkClient) -> None:
+        """Everything from the launch to the message that nothing is left."""
+        try:
+            await self._live(server)
+        except ConnectionError as error:
+            self._fail(f"the process that starts workers on this host was killed: {error}", outside=True)
+        except StorageError as error:
+            self._fail(f"the store could not be read: {error}", storage=is_passing(error))
+        except OSError as error:
+            where = "" if error.filename else f" (in {self.folder}; TMPDIR chooses another disk)"
+            self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}{where}")
+        except Exception as error:  # noqa: BLE001 any trouble of the agent's own is the run's to know
+            self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}")
+        behind = [] if self.keep else await self._close_tree()
+        if not self.keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.send(WorkerClosed(*self.key, behind=tuple(behind)))
+
+    async def _live(self, server: ForkClient) -> None:
+        self._server = server
+        await self.tree.open()
+        if self.commits is not None and not self.launch.has_commit:
+            try:
+                await self.commits.obtain(self.formation)
+            except (OSError, LookupError) as error:  # most likely its holder is gone, which will be told of as well
+                self._fail(f"the newest commit did not come: {error}", secondary=True)
+                return
+        assignment = await asyncio.to_thread(
+            assigning.write,
+            self.formation,
+            self.launch,
+            self.folder,
+            self.tree,
+            self.environment,
+            self.sys_path,
+            self.commits,
+            self._note_from_thread,
+        )
+        log_path = self.tree.base / "logs" / self._log_name
+        log = self.tree.append_to(f"logs/{self._log_name}")
+        try:
+            if not await self._ready(server):
+                return
+            read_end = await self._start(server, assignment, log)
+        finally:
+            os.close(log)
+        self._live_log = LiveLog(log_path, self.log, lambda text, size: self.send(LogLines(*self.key, text, size)))
+        tail = asyncio.create_task(self._live_log.follow()) if self.launch.rank == 0 else None
+        events = asyncio.create_task(self._read_events(read_end))
+        usage = asyncio.create_task(self._follow_usage())
+        try:
+            exited = await server.exited(self._worker)
+            await asyncio.wait({events}, timeout=LAST_S)
+            self._conclude(exited)
+        finally:
+            self._live_log.finish()
+            if tail is not None:
+                await asyncio.wait({tail}, timeout=LAST_S)
+            others = [task for task in (events, tail, usage) if task is not None]
+            for task in others:
+                task.cancel()
+            self._mail.close()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    async def _ready(self, server: ForkClient) -> bool:
+        """Wait for the fork server's imports; False when the work is stopped before they are done."""
+        stopped = asyncio.create_task(self._stopped.wait())
+        either: list[asyncio.Future[Any]] = [server.ready, stopped]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        if self.stopping and not server.ready.done():
+            await server.close(0.0)  # it may hang in an import; the next run gets a new one
+        return not self.stopping
+
+    async def _start(self, server: ForkClient, assignment: Path, log: int) -> int:
+        """Launch the worker; returns the read end of its event pipe."""
+        read_end, write_end = os.pipe()
+        inbox = await self._mail.open()
+        try:
+            slots = self.commits.slots.descriptors if self.commits is not None else ()
+            launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
+            self._worker, self._pid = await launched
+        except ConnectionError:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+            os.close(inbox)
+        if self.stopping:  # asked for while the launch was under way: nobody has signalled this worker
+            self._signal(signal.SIGKILL)
+        return read_end
+
+    # ------------------------------------------------------------------------------------------------ what it says
+
+    async def _read_events(self, descriptor: int) -> None:
+        reader = asyncio.StreamReader(limit=1 << 20)
+        pipe = os.fdopen(descriptor, "rb", buffering=0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        try:
+            for number in itertools.count(1):
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                self._on_event(_event.decode(await reader.readexactly(size)))
+                await self._room()  # a worker that says more than the driver can take waits, not its agent's heartbeats
+                if number % EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            transport.close()
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind == "started":
+            self.send(WorkerStarted(*self.key, pid=self._pid))
+        elif event.kind == "report":
+            self._record(event)
+            self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
+        elif event.kind == "progress":
+            done = event.step if event.step is not None else 0
+            self.send(WorkerProgress(*self.key, done=done, total=event.total, unit=event.unit, time=event.time))
+        elif event.kind == "said":
+            self.send(Said(*self.key, data=event.data))
+        elif event.kind == "note":
+            self._note(event.cause)
+        elif event.kind in ("committed", "parked"):
+            self._committed(event)
+        elif event.kind == "finished":
+            self.reported = True
+            self.send(WorkerFinished(*self.key, result=event.result, seen=event.seen, exited=event.exited))
+            self._kill_in(EXIT_GRACE_S)
+        else:
+            self._fail(event.cause, event.traceback, secondary=event.secondary, raised=True)
+            self._kill_in(EXIT_GRACE_S)
+
+    def _committed(self, event: Event) -> None:
+        if self.commits is None or event.step is None:
+            return
+        if event.slot >= 0:
+            self.commits.committed(event.step, event.slot)
+        parked = event.kind == "parked"
+        self.send(Committed(*self.key, step=event.step, length=event.length, parked=parked))
+        if self.launch.rank == 0:
+            self.commits.persist_if_due(self.formation)
+
+    def stepped(self) -> WorkerStepped | None:
+        """How the worker is, for a heartbeat; None where there is nothing to say, and was not the last time."""
+        if not self._pid or not self.formation.spec.group.collective:
+            return None
+        self._idleness = self._idleness or Idleness(self._pid)
+        slots = self.commits.slots if self.commits is not None else None
+        step, age_s = (slots.progress, slots.progress_age_s) if slots is not None and slots.progress >= 0 else (-1, 0.0)
+        stopped, idle_s = processes.is_stopped(self._pid), self._idleness.seconds()
+        was_quiet, self._quiet = self._quiet, not stopped and not idle_s
+        if step < 0 and self._quiet and was_quiet:
+            return None
+        return WorkerStepped(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
+
+    def look_after_it(self) -> None:
+        """With each heartbeat: the processes that it depends on are woken, or ended, when the system holds them.
+
+        So is a worker that others do not wait for, which is replaced then.
+        """
+        if self._server is not None and (problem := self._server.look_after(self._waits_for_server())):
+            self._note(problem)
+        if problem := self.tree.look_after():
+            self._note(problem)
+        if self.formation.spec.group.collective or not self._pid:
+            return
+        self._held = self._held + 1 if processes.is_stopped(self._pid) else 0
+        if self._held >= HELD_LIMIT:
+            self._fail(f"its process was stopped (SIGSTOP) for {HELD_LIMIT} heartbeats")
+            self._signal(signal.SIGKILL)
+
+    def _waits_for_server(self) -> bool:
+        """Whether nothing goes on before the fork server does something: a worker that trains needs nothing of it."""
+        return not self._pid or processes.has_ended(self._pid) or time.monotonic() > self._ends_by
+
+    def _record(self, event: Event) -> None:
+        """The chief's reports, one JSON line each, beside its events."""
+        if self.launch.rank != 0:
+            return
+        self._append("metrics.jsonl", {"time": event.time, "step": event.step, **event.metrics})
+
+    def _append(self, name: str, row: dict[str, Any]) -> None:
+        """One line to a file of the run directory; NaN stays NaN, which a loss that diverged must.
+
+        A disk that takes nothing costs lines, not the training.
+        """
+        try:
+            with open(self.tree.append_to(name), "ab") as file:
+                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            self._note(f"lines of {name} are lost: {self.tree.base}: {error.strerror or error}")
+
+    def _note_from_thread(self, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._note, text)
+
+    def _note(self, text: str) -> None:
+        """Something that people should know, said once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.send(WorkNote(*self.key, text=f"rank {self.launch.rank}: {text}"))
+
+    async def _follow_usage(self) -> None:
+        """Samples of what the worker uses, to the coordinator and into a file beside its log."""
+        interval_s = float(self.formation.spec.environment.get(settings.SYSTEM_METRICS) or 0)
+        if interval_s <= 0:
+            return
+        name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
+        sampler = Sampler(self._pid, self.launch.gpu_indices)
+        try:
+            sampler.sample()  # where the first one begins to count
+            for number in itertools.count():
+                await asyncio.sleep(interval_s)
+                if metrics := sampler.sample():
+                    now = time.time()
+                    self._append(name, {"time": now, "step": number, **metrics})
+                    self.send(WorkerUsage(*self.key, sample=number, metrics=metrics, time=now))
+        finally:
+            sampler.close()
+
+    def _conclude(self, exited: Exited) -> None:
+        if self.reported or self.stopping:
+            return
+        cause, outside = processes.describe_exit(exited.status), processes.was_killed(exited.status)
+        if os.WIFSIGNALED(exited.status):
+            cause += f" (its memory had peaked at {exited.max_rss_mb} MB)"
+        self._fail(cause, outside=outside)
+
+    def _fail(
+        self,
+        cause: str,
+        traceback: str = "",
+        *,
+        secondary: bool = False,
+        raised: bool = False,
+        outside: bool = False,
+        storage: bool = False,
+    ) -> None:
+        """The worker is lost; arguments as of the message."""
+        if self.reported:
+            return
+        self.reported = True
+        self.keep = self.keep or self.formation.spec.group.changes  # what follows is the coordinator's to say, soon
+        tail = self._log_tail()
+        self.send(
+            WorkerFailed(
+                *self.key, cause, traceback, secondary, self.log, tail, raised=raised, outside=outside, storage=storage
+            )
+        )
+
+    def _log_tail(self) -> str:
+        try:
+            with open(self.tree.base / "logs" / self._log_name, "rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - TAIL_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    # ------------------------------------------------------------------------------------------------ its end
+
+    def refuse(self, cause: str) -> None:
+        """Fail before anything is started."""
+        self._stopped.set()
+        self._fail(cause)
+
+    def tell(self, data: bytes) -> None:
+        """Something of the driver's for the worker; never waits for it."""
+        self._mail.post(data)
+
+    def log_taken(self, size: int) -> None:
+        """The driver has so many more bytes of the worker's output."""
+        if self._live_log is not None:
+            self._live_log.taken(size)
+
+    def park(self) -> None:
+        """Nothing more will be told: a worker that lives on messages ends what it does, and leaves."""
+        if not self.formation.spec.group.collective:
+            self._mail.close()
+
+    def _undeliverable(self, reason: str) -> None:
+        self._fail(reason)
+        self._signal(signal.SIGKILL)
+
+    def stop(self, grace_s: float, flush_s: float, keep: bool = False, dump: bool = False) -> None:
+        """SIGTERM now, SIGKILL of the whole group after the grace time. Idempotent.
+
+        Without a grace time SIGKILL at once; with ``dump`` the worker's threads may first write down where they are.
+        """
+        if self.stopping:
+            return
+        self._stopped.set()
+        self.keep = keep
+        self._flush_s = min(self._flush_s, flush_s)
+        if dump:
+            self._signal(DUMP_SIGNAL)
+            self._kill_in(DUMP_S)
+            return
+        if not grace_s:
+            self._kill_in(0.0)
+            return
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        self._kill_in(grace_s)
+
+    def _kill_in(self, seconds: float) -> None:
+        self._ends_by = min(self._ends_by, time.monotonic() + seconds)
+        if seconds:
+            self._loop.call_later(seconds, self._signal, signal.SIGKILL)
+        else:
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._server is not None and self._worker:
+            self._server.signal(self._worker, number)
+            if self._server.is_held:  # it reaps nobody, so the number is still this worker's
+                processes.kill_group_quietly(self._pid, number)
+
+    async def _keep_what_it_saved(self) -> None:
+        """The worker's folder goes away; the trials of a search have had theirs kept one by one."""
+        folder, name = (
+            self.folder / "cwd",
+            "artifacts" if self.launch.rank == 0 else f"artifacts/rank-{self.launch.rank}",
+        )
+        if not self.formation.spec.group.collective or not folder.is_dir():
+            return
+        try:
+            note = await asyncio.to_thread(worker_folder.keep, folder, self.tree.base / name)
+        except OSError as error:
+            note = self._leave_what_it_saved(folder, f"{self.tree.url(name)}: {error.strerror or error}")
+        if note:
+            self._note(note)
+
+    def _leave_what_it_saved(self, folder: Path, reason: str) -> str:
+        """The worker's folder outlives its agent where its files could not be kept; what is to be said of it."""
+        name = f"hopsml-left-{self.formation.run_id}-rank-{self.launch.rank}"
+        said = f"what was saved in the worker's folder could not be brought to {reason}"
+        try:
+            left = worker_folder.leave(folder, name, (Path(tempfile.gettempdir()), self.folder.parent.parent))
+        except OSError as error:
+            return f"{said}; it is lost, as it could not be left on {platform.node()} either: {error}"
+        return f"{said}; it is left in {left} on {platform.node()}: take it from there, and remove that folder"
+
+    async def _store_last_commit(self) -> None:
+        if self.commits is not None and self.launch.rank == 0:
+            await self.commits.persist_last(self.formation, self._flush_s)
+
+    async def _close_tree(self) -> list[str]:
+        began = time.monotonic()
+        await self._keep_what_it_saved()
+        # Beside each other: after the time for both one after the other this agent would be taken for lost.
+        behind, _ = await asyncio.gather(self.tree.close(self._flush_s), self._store_last_commit())
+        if behind:
+            took_s = time.monotonic() - began
+            log.warning("%d files not on shared storage after %.1f s: %s", len(behind), took_s, behind)
+        return behind
+
+    def _mirror_problem(self, problem: str) -> None:
+        self.send(MirrorState(*self.key, problem=problem))

@@ -1,0 +1,1 @@
+"""Runs in the driver: the coordinator, what it is given, and whom it asks for executors."""

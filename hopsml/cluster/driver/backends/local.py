@@ -1,0 +1,222 @@
+"""Agents as subprocesses of the driver: no Spark, no JVM; for laptops, tests and machines with GPUs of their own."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hopsml.cluster.agent.agent import LAST_WORD_BYTES, NEVER_JOINED, Bootstrap, folder_prefix
+from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
+from hopsml.cluster.forking.fork_environment import own_sys_path
+from hopsml.cluster.shared import gpus
+
+GRACE_S = 5.0
+
+
+class _AgentProcess(subprocess.Popen[bytes]):
+    """An agent, with the pipe for its last word, and a descriptor that can be read once it has ended."""
+
+    said = -1
+    lives = -1
+
+    def last_word(self) -> str:
+        """Why it ended, empty where it could not say; once it has ended."""
+        os.set_blocking(self.said, False)
+        try:
+            return os.read(self.said, LAST_WORD_BYTES).decode(errors="replace")
+        except BlockingIOError:  # something that it has left behind holds the other end
+            return ""
+        finally:
+            os.close(self.said)
+
+
+class LocalBackend:
+    """``slots`` agents on this machine."""
+
+    name = "local"
+    restarts_agents = False
+    grows = False
+
+    def __init__(self, slots: int | None = None) -> None:
+        devices = len(gpus.host_gpus())
+        self.gpus_per_agent = 1 if devices else 0
+        self.slots = slots or devices or len(os.sched_getaffinity(0))
+        self._processes: dict[int, list[_AgentProcess]] = {}  # those of an ask as far as they are started
+        self._cancelled: set[int] = set()  # asks of which no more are started
+        self._watchers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def capacity(self) -> Capacity:
+        """As many as ``local_slots`` of the profile says; else one for each GPU, else one for each CPU core."""
+        return Capacity(self.slots, f"local_slots={self.slots}: the profile's, else GPUs, else CPU cores", self.slots)
+
+    def addresses(self) -> tuple[str, tuple[str, ...]]:
+        """Loopback: nobody outside this machine has business here."""
+        return "127.0.0.1", ("127.0.0.1",)
+
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+        """Start ``count`` processes. A thread of each ask waits for them: they die with the one that started them."""
+        watcher = threading.Thread(
+            target=self._watch,
+            args=(bootstrap, count, ended, slot_ended),
+            name=f"hopsml-local-ask-{bootstrap.ask}",
+            daemon=True,
+        )
+        with self._lock:
+            self._processes[bootstrap.ask] = []
+            self._watchers.append(watcher)
+        watcher.start()
+
+    def _watch(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+        ask, failed, problem = bootstrap.ask, "", ""
+        try:
+            self._start_all(bootstrap, count)
+        except OSError as error:
+            failed = f"no agent process could be started: {error}"
+            self.cancel(ask)  # the others are of no use alone
+        started = self._processes[ask]
+        left = len(started)
+        for index in _in_order_of_their_ends(started):
+            left -= 1
+            problem = _put_away(started[index])
+            if left and not failed:
+                slot_ended(ask, index, problem)
+        with self._lock:
+            del self._processes[ask]
+            self._cancelled.discard(ask)
+            self._watchers.remove(threading.current_thread())
+        ended(ask, failed or problem)
+
+    def _start_all(self, bootstrap: Bootstrap, count: int) -> None:
+        """Each is known as soon as it runs: whoever cancels the ask in the middle of this ends those that there are."""
+        for index in range(count):
+            if bootstrap.ask in self._cancelled:
+                return
+            process = self._start(bootstrap, index)
+            with self._lock:
+                self._processes[bootstrap.ask].append(process)
+                is_cancelled = bootstrap.ask in self._cancelled
+            if is_cancelled:
+                process.send_signal(signal.SIGTERM)
+
+    @staticmethod
+    def _start(bootstrap: Bootstrap, index: int) -> _AgentProcess:
+        said, says = os.pipe()
+        try:
+            process = _AgentProcess(
+                [sys.executable, "-m", "hopsml.cluster.agent.agent", str(index), str(says)],
+                # As Spark does for its executors: sets are iterated in one order, in this run and in its repetition.
+                env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=[says],
+            )
+        except OSError:
+            os.close(said)
+            raise
+        finally:
+            os.close(says)
+        process.said, process.lives = said, os.pidfd_open(process.pid)
+        data = msgspec.msgpack.encode(bootstrap)
+        assert process.stdin is not None
+        with process.stdin as pipe:
+            pipe.write(len(data).to_bytes(4, "big") + data)
+        return process
+
+    def cancel(self, ask: int) -> None:
+        """End the processes of the ask, and start no more."""
+        with self._lock:
+            processes = list(self._processes.get(ask, []))
+            self._cancelled |= {ask} & self._processes.keys()
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+
+    def evict(self, task: int, pid: int) -> None:
+        """Kill the process."""
+        with self._lock:
+            agents = [process for group in self._processes.values() for process in group if process.pid == pid]
+        for process in agents:
+            process.kill()
+
+    def why_missing(self, ask: int) -> str:
+        """Whether the processes live."""
+        with self._lock:
+            processes = list(self._processes.get(ask, []))
+        ended = [process.returncode for process in processes if process.poll() is not None]
+        if ended:
+            return f"{len(ended)} of {len(processes)} local agent processes ended (status {ended})"
+        return f"{len(processes)} local agent processes run but have not connected"
+
+    def others_wait(self) -> bool:
+        """Nobody shares these slots."""
+        return False
+
+    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
+        """Agents of this machine are told by SIGTERM alone."""
+        return {}
+
+    def gone(self) -> str:
+        """This machine stays as long as its driver."""
+        return ""
+
+    def close(self) -> None:
+        """End what still runs; the processes' own death signals end what is below them."""
+        with self._lock:
+            processes = [process for group in self._processes.values() for process in group]
+            self._cancelled.update(self._processes)
+        deadline = time.monotonic() + GRACE_S  # those that were dismissed are putting away their folders
+        for process in processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGTERM)
+        for process in processes:
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        with self._lock:
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.join(5)
+
+
+def _in_order_of_their_ends(processes: Sequence[_AgentProcess]) -> Iterator[int]:
+    """The index of each process once it has ended."""
+    poll, watched = select.poll(), {process.lives: index for index, process in enumerate(processes)}
+    for descriptor in watched:
+        poll.register(descriptor, select.POLLIN)
+    while watched:
+        for descriptor, _ in poll.poll():
+            poll.unregister(descriptor)
+            os.close(descriptor)
+            index = watched.pop(descriptor)
+            processes[index].wait()
+            yield index
+
+
+def _put_away(process: _AgentProcess) -> str:
+    """What an agent leaves that was killed; returns what went wrong with it, "" where it was dismissed, or killed.
+
+    One that said why it went had been of use, or says that it never joined; one that crashed said nothing.
+    """
+    word = process.last_word()
+    for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    if word.startswith(NEVER_JOINED):
+        return f"a local agent {word}"
+    if word or process.returncode in (0, 143, -signal.SIGKILL, -signal.SIGTERM):
+        return ""
+    return f"a local agent ended with status {process.returncode}"

@@ -1,0 +1,373 @@
+"""Agents as ordinary Spark tasks: one job for each ask, one task for each agent.
+
+No barrier stage: Spark refuses those under dynamic allocation, and ends them whole at the first failed task. Ordinary
+tasks that are pending make Spark ask YARN for executors; a task whose executor died is run again and its agent joins.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hopsml.cluster.agent.agent import NEVER_JOINED, Bootstrap
+from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
+from hopsml.delivery import logger_aside
+
+log = logger_aside("hopsml.spark")
+
+REGISTRATION_WAIT_S = 15.0
+NEWS_S = 3.5  # that a node's warning may be old when it is seen here: YARN tells Spark at its heartbeat, each 3 s
+
+
+class SparkBackend:
+    """The executors of one SparkContext."""
+
+    name = "spark"
+    restarts_agents = True
+    gpus_per_agent = 0  # Spark assigns them
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self._conf = context.getConf()
+        self.grows = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+        self._jobs: dict[int, threading.Thread] = {}
+        self._successors = 0  # executors that were asked for beyond spark.executor.instances
+        self._group = f"hopsml-agents-{context.applicationId}"
+
+    # ------------------------------------------------------------------------------------------ what there is
+
+    def _int(self, key: str, default: int) -> int:
+        return int(self._conf.get(key, str(default)))
+
+    def capacity(self) -> Capacity:
+        """Executors times tasks an executor; unlimited where dynamic allocation has no maximum."""
+        per_executor, slot_setting = self._slots_per_executor()
+        if self._conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+            most = self._int("spark.dynamicAllocation.maxExecutors", 0)
+            if not most:
+                return Capacity(
+                    None, "spark.dynamicAllocation.maxExecutors is not set", max(1, self._executors()) * per_executor
+                )
+            setting = f"spark.dynamicAllocation.maxExecutors={most}, {slot_setting}"
+            return Capacity(most * per_executor, setting, most * per_executor)
+        executors, setting = self._fixed_executors()
+        slots = executors * per_executor
+        return Capacity(slots, f"{setting}, {slot_setting}", slots)
+
+    def _slots_per_executor(self) -> tuple[int, str]:
+        task_cpus = self._int("spark.task.cpus", 1)
+        cores = self._cores_per_executor()
+        slots = max(1, cores // task_cpus)
+        gpus = self._int("spark.executor.resource.gpu.amount", 0)
+        if gpus and gpus < slots:
+            return gpus, f"spark.executor.resource.gpu.amount={gpus} (slots an executor)"
+        return slots, f"{slots} slots an executor (its cores {cores} over spark.task.cpus={task_cpus})"
+
+    def _cores_per_executor(self) -> int:
+        master = self.context.master
+        if master.startswith("local-cluster["):
+            return int(master[len("local-cluster[") : -1].split(",")[1])
+        if master.startswith("local"):
+            return int(self.context.defaultParallelism)
+        return self._int("spark.executor.cores", 1 if master == "yarn" else 0) or int(self.context.defaultParallelism)
+
+    def _tasks_per_executor(self, profile: Any) -> int:
+        """How many agents Spark could put on one executor: with ``profile`` each takes a GPU, without it cores alone."""
+        if profile is not None:
+            return self._slots_per_executor()[0]
+        return self._cores_per_executor() // self._int("spark.task.cpus", 1)
+
+    def _fixed_executors(self) -> tuple[int, str]:
+        master = self.context.master
+        if master.startswith("local-cluster["):
+            count = int(master[len("local-cluster[") :].split(",")[0])
+            return count, f"master {master}: {count} executors"
+        if master.startswith("local"):
+            return 1, f"master {master}: one process"
+        if instances := self._int("spark.executor.instances", 0):
+            return instances, f"spark.executor.instances={instances}"
+        if master == "yarn":
+            return 2, "spark.executor.instances is not set: YARN gives 2"
+        if (most := self._int("spark.cores.max", 0)) and (cores := self._int("spark.executor.cores", 0)):
+            return most // cores, f"spark.cores.max={most} over spark.executor.cores={cores}"
+        self._await_executors(1)
+        return max(1, self._executors()), f"master {master}: the executors it has given"
+
+    def _executors(self) -> int:
+        """Executors that are registered now, without the driver."""
+        infos = self.context._jsc.sc().statusTracker().getExecutorInfos()
+        return len(infos) if self.context.master.startswith("local[") else max(0, len(infos) - 1)
+
+    def _await_executors(self, count: int) -> None:
+        """Executors that register late would find two agents on one of the early ones."""
+        if self.context.master.startswith("local") and not self.context.master.startswith("local-cluster"):
+            return
+        deadline = time.monotonic() + REGISTRATION_WAIT_S
+        while self._executors() < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def addresses(self) -> tuple[str, tuple[str, ...]]:
+        """Where Spark's own driver is reached, the coordinator is reached as well."""
+        host = self._conf.get("spark.driver.host", "127.0.0.1")
+        return self._conf.get("spark.driver.bindAddress", host), (host,)
+
+    # ------------------------------------------------------------------------------------------ agents
+
+    def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+        """One Spark job of ``count`` tasks, on a thread of its own; a task that is lost Spark starts again."""
+        from pyspark import InheritableThread
+
+        job = InheritableThread(target=self._run_job, args=(bootstrap, count, ended))
+        job.daemon = True
+        job.name = f"hopsml-spark-ask-{bootstrap.ask}"
+        self._jobs[bootstrap.ask] = job
+        job.start()
+
+    def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        problem = ""
+        try:
+            dynamic = self.grows
+            profile = self._profile(dynamic)
+            if not dynamic and self._tasks_per_executor(profile) > 1:
+                self._await_executors(min(count, self._fixed_executors()[0]))
+            self.context.setJobGroup(self._group_of(bootstrap.ask), f"hopsml: {count} agents", interruptOnCancel=True)
+            slots = self.context.parallelize(range(count), count)
+            if profile is not None:
+                slots = slots.withResources(profile)
+            # Attempts are counted from 0. The last one is not used: its loss would end the job with all other agents.
+            final = max(1, self._int("spark.task.maxFailures", 4) - 1)
+            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap, final)).collect()
+            problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
+        except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
+            problem = _cause(error)
+        ended(bootstrap.ask, problem)
+
+    def _profile(self, dynamic: bool) -> Any:
+        """Agents hold one GPU each where executors have any; the application's other tasks need none."""
+        gpus = self._int("spark.executor.resource.gpu.amount", 0)
+        if not gpus or float(self._conf.get("spark.task.resource.gpu.amount", "0")) > 0:
+            return None
+        from pyspark.resource import ExecutorResourceRequests, ResourceProfileBuilder, TaskResourceRequests
+
+        builder = ResourceProfileBuilder().require(TaskResourceRequests().cpus(1).resource("gpu", 1))
+        if dynamic:  # a task-only profile is refused under dynamic allocation
+            script = self._conf.get("spark.executor.resource.gpu.discoveryScript", "")
+            requests = ExecutorResourceRequests().cores(self._int("spark.executor.cores", 1))
+            builder = builder.require(requests.resource("gpu", gpus, script))
+        return builder.build
+
+    def _group_of(self, ask: int) -> str:
+        return f"{self._group}-{ask}"
+
+    def _job_ids(self) -> list[int]:
+        """Spark's jobs that hold agents."""
+        tracker = self.context.statusTracker()
+        return [
+            job_id
+            for ask, job in list(self._jobs.items())
+            if job.is_alive()
+            for job_id in tracker.getJobIdsForGroup(self._group_of(ask))
+        ]
+
+    def cancel(self, ask: int) -> None:
+        """Take the job back, whose tasks are pending."""
+        try:
+            self.context.cancelJobGroup(self._group_of(ask))
+        except Exception:  # noqa: BLE001 Spark is stopping: the job ends with it
+            pass
+
+    def evict(self, task: int, pid: int) -> None:
+        """Have Spark kill this attempt and its Python worker; it then starts the task anew, as after a lost executor."""
+        try:
+            self.context._jsc.sc().killTaskAttempt(task, True, "its agent does not answer")
+        except Exception:  # noqa: BLE001 Spark is stopping, or has noticed by itself
+            pass
+
+    def why_missing(self, ask: int) -> str:
+        """What Spark is doing about the tasks."""
+        job = self._jobs.get(ask)
+        if job is not None and not job.is_alive():
+            return "the Spark job that holds the agents has ended"
+        executors = self._executors()
+        if executors == 0:
+            return (
+                "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
+            )
+        running = 0
+        tracker = self.context.statusTracker()
+        for job_id in self._job_ids():
+            info = tracker.getJobInfo(job_id)
+            for stage_id in info.stageIds if info else ():
+                stage = tracker.getStageInfo(stage_id)
+                running += stage.numActiveTasks if stage else 0
+        return (
+            f"Spark has {executors} executors and runs {running} agent tasks: executors for the others were not "
+            "granted, or an agent cannot reach the driver"
+        )
+
+    def others_wait(self) -> bool:
+        """Whether a stage that is not ours has tasks and none of them runs."""
+        tracker = self.context.statusTracker()
+        try:
+            ours = {
+                stage_id
+                for job_id in self._job_ids()
+                if (info := tracker.getJobInfo(job_id)) is not None
+                for stage_id in info.stageIds
+            }
+            for stage_id in tracker.getActiveStageIds():
+                stage = tracker.getStageInfo(stage_id) if stage_id not in ours else None
+                if stage is not None and stage.numActiveTasks == 0 and stage.numCompletedTasks < stage.numTasks:
+                    return True
+        except Exception:  # noqa: BLE001 Spark is stopping: the agents' job tells
+            return False
+        return False
+
+    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
+        """Those whose executors Spark decommissions: it was told to, or their node is."""
+        try:
+            scheduler = self.context._jsc.sc().taskScheduler()
+            going = scheduler.executorsPendingDecommission()
+            self._ask_for_successors(int(going.size()))
+            if going.isEmpty() or not tasks:
+                return {}
+            time_s = self._node_time_s()
+            # py4j makes ints of small longs, so that nothing can be looked up by a task's number.
+            all_managers = _each(scheduler.taskIdToTaskSetManager().elements(), "hasMoreElements", "nextElement")
+            managers = {manager.name(): manager for manager in all_managers}
+            return {
+                int(info.taskId()): Warned(
+                    f"Spark decommissions executor {info.executorId()} on {info.host()}", time_s.get(str(info.host()))
+                )
+                for manager in managers.values()
+                for info in _each(manager.taskInfos().values().iterator())
+                if int(info.taskId()) in tasks and going.contains(info.executorId())
+            }
+        except Exception as error:  # noqa: BLE001 Spark is stopping, or is one that keeps this in another place
+            log.debug("which executors are decommissioned is not known: %s", error)
+            return {}
+
+    def _ask_for_successors(self, going: int) -> None:
+        """Of a fixed number of executors YARN counts those that go away as well: others would come when they have gone."""
+        if self.grows or self.context.master != "yarn" or going == self._successors:
+            return
+        hosts = self.context._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})
+        self.context._jsc.sc().requestTotalExecutors(self._fixed_executors()[0] + going, 0, hosts)
+        self._successors = going
+
+    def _node_time_s(self) -> dict[str, float]:
+        """Seconds that YARN gives the nodes that it takes out of service, by host; of the others nothing is known."""
+        if self.context.master != "yarn":
+            return {}
+        jvm, spark = self.context._jvm, self.context._jsc.sc()
+        hadoop = jvm.org.apache.hadoop
+        conf = hadoop.yarn.conf.YarnConfiguration(spark.hadoopConfiguration())
+        conf.setLong("yarn.resourcemanager.connect.max-wait.ms", 2000)  # by default it asks for 15 minutes
+        states = self.context._gateway.new_array(hadoop.yarn.api.records.NodeState, 1)
+        states[0] = hadoop.yarn.api.records.NodeState.DECOMMISSIONING
+        client = hadoop.yarn.client.api.YarnClient.createYarnClient()
+        try:
+            client.init(conf)
+            client.start()
+            reports = list(client.getNodeReports(states))
+            limits = {str(one.getNodeId().getHost()): one.getDecommissioningTimeout() for one in reports}
+        except Exception as error:  # noqa: BLE001 a ResourceManager that is away, or one that does not let us ask
+            log.debug("how long nodes have is not known: %s", error)
+            return {}
+        finally:
+            client.stop()
+        known = {host: float(limit) for host, limit in limits.items() if limit is not None}
+        return {host: max(0.0, limit - NEWS_S) if limit >= 0 else math.inf for host, limit in known.items()}
+
+    def gone(self) -> str:
+        """Its SparkContext was stopped, by Python or by Spark itself, or its JVM has ended."""
+        context = self.context._jsc
+        if context is None:
+            return "its SparkContext was stopped"
+        try:
+            return "its SparkContext was stopped" if context.sc().isStopped() else ""
+        except Exception as error:  # noqa: BLE001 py4j's, where nobody answers; None's, where Python stops it this moment
+            log.debug("Spark does not say whether it is stopped: %s", error)
+            return "Spark's JVM, in which the driver of this application ran, has ended" if self._refuses() else ""
+
+    def _refuses(self) -> bool:
+        """Whether nobody listens any more where the JVM did; everything else, such as no free descriptor, may pass."""
+        where = self.context._gateway.gateway_parameters
+        try:
+            socket.create_connection((where.address, where.port), timeout=1.0).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Cancel what is left of the agents' jobs."""
+        alive = [job for job in self._jobs.values() if job.is_alive()]
+        for job in alive:
+            job.join(5)
+        if any(job.is_alive() for job in alive):
+            for ask in [ask for ask, job in self._jobs.items() if job.is_alive()]:
+                self.cancel(ask)
+            for job in alive:
+                job.join(5)
+
+
+def _each(iterator: Any, more: str = "hasNext", following: str = "next") -> Iterator[Any]:
+    """The elements of an iterator of Scala's, or of an enumeration of Java's."""
+    while getattr(iterator, more)():
+        yield getattr(iterator, following)()
+
+
+def application_attempt(context: Any) -> int:
+    """Which of YARN's attempts at the application this driver is, from 1; 1 too where nobody else would start it again."""
+    attempt = context._jsc.sc().applicationAttemptId()  # YARN knows one for a driver in its own container alone
+    return int(attempt.get()) if attempt.isDefined() else 1
+
+
+def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int]], Iterator[str]]:
+    import msgspec
+
+    data = msgspec.msgpack.encode(bootstrap)
+
+    def body(index: int, _: Iterator[int]) -> Iterator[str]:
+        import os
+
+        from pyspark import TaskContext
+
+        # Nothing else: where hopsml is missing, the error shall name it, and not one of the packages that it needs.
+        from hopsml.cluster.agent.agent import decode_bootstrap, run_agent
+
+        task = TaskContext.get()
+        gpus = task.resources().get("gpu") if task else None
+        # Python workers of one executor are forked from one daemon.
+        executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
+        yield run_agent(
+            decode_bootstrap(data),
+            index,
+            executor,
+            tuple(gpus.addresses) if gpus else (),
+            task.taskAttemptId() if task else -1,
+            task is not None and task.attemptNumber() >= final,
+        )
+
+    return body
+
+
+def _cause(error: Exception) -> str:
+    """The line that tells: the last of a Python traceback from an executor, else Spark's own first one."""
+    text = str(error).strip() or type(error).__name__
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"^[A-Za-z_.]*(Error|Exception): ", line) and "org.apache" not in line]
+    if python and python[-1].startswith("ModuleNotFoundError"):
+        return (
+            f"the executors' Python cannot start an agent: {python[-1]}; let PYSPARK_PYTHON name an environment that "
+            "has hopsml on every node, or ship one with spark.archives"
+        )
+    cause = python[-1] if python else next((line for line in lines if "aborted" in line), lines[0])
+    return f"the Spark job that holds the agents failed: {cause[:500]}"

@@ -1,0 +1,399 @@
+"""Turning the user's function into bytes that an executor without the user's files can run.
+
+Modules of the user's own are pickled by value; installed ones by name. The pickler shows every object to
+``_Pickler`` before it is taken apart, so that what cannot be shipped is refused wherever it hides, and a
+second look finds the way to it for the error message.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import importlib.util
+import inspect
+import logging
+import os
+import pickle
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, cast
+
+import cloudpickle
+
+from hopsml import redact
+from hopsml.cluster.driver.captured_objects import (
+    INSTALLED,
+    code_objects,
+    descend,
+    is_own_module,
+    is_own_path,
+    references,
+    refusal,
+    type_name,
+)
+from hopsml.cluster.driver.kept_secrets import Keeper, Kept, left_in, seal
+from hopsml.errors import ArgumentTypeError, CaptureError
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LIMIT_BYTES = 64 * 2**20
+WARNING_BYTES = 8 * 2**20
+NOTE_BYTES = 2**20  # said in the run's notes
+# Worth importing before the function arrives: each takes a second or more, in this order where one needs
+# the other.
+PRELOADABLE = ("numpy", "pandas", "sklearn", "tensorflow", "keras", "tf_keras", "torch", "jax")
+
+_registry_lock = threading.Lock()  # cloudpickle's list of modules by value belongs to the whole process
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A function and its arguments, ready to be shipped."""
+
+    name: str
+    payload: bytes  # without secrets, as it is recorded; ``shipped`` is for ``restore``
+    preload: tuple[str, ...]  # frameworks that the function will need, of PRELOADABLE
+    own_imports: tuple[str, ...]  # the user's modules that it imports when it runs, so they are not in the payload
+    source: str  # "" if it is not available
+    sha256: str  # of the payload: the bytes that were shipped
+    code_sha256: str  # of the source, or else of the byte code: the same function has the same one tomorrow
+    large: str = ""  # what makes it larger than NOTE_BYTES, in words
+    secrets: tuple[Kept, ...] = ()  # that ``payload`` has placeholders for
+    unrecorded: str = ""  # why ``payload`` must not be written down: a secret stands in it all the same
+
+    @property
+    def shipped(self) -> bytes:
+        """``payload`` with the secrets that it needs: for workers alone, never for a file that stays."""
+        return seal(self.payload, self.secrets)
+
+
+def capture(
+    function: Callable[..., Any],
+    args: Mapping[str, Any] | None = None,
+    *,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    importable: Collection[str] = (),
+) -> Captured:
+    """Pickles ``function`` and ``args`` with all that they refer to.
+
+    ``importable`` names modules of the user's own that the executors have (``--py-files``): they go by
+    name. Raises ArgumentTypeError if ``function`` cannot be called or ``args`` is no dict with str keys,
+    CaptureError naming the object that cannot be shipped, and the way to it, or the largest objects if the
+    payload exceeds ``limit_bytes``.
+    """
+    if not callable(function):
+        raise ArgumentTypeError(f"a function was expected, not {type_name(function)}: {function!r:.80}")
+    args = {} if args is None else args
+    if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
+        raise ArgumentTypeError(f"args is {args!r:.80}; a dict from parameter names to values was expected")
+    name = getattr(function, "__name__", type_name(function))
+    payload, seen, secrets, unrecorded = _without_secrets(name, function, dict(args), limit_bytes, importable)
+    large = ""
+    if len(payload) > NOTE_BYTES:
+        parts = _largest(name, function, dict(args), importable)
+        large = f"{name} and what it captures take {_mib(len(payload))}, which every worker receives: {parts}"
+        if len(payload) > WARNING_BYTES:
+            logger.warning("%s; data this large is better read from shared storage inside the function", large)
+    if seen.own_imports:
+        logger.warning(
+            "%s imports %s when it runs: import your own modules at the top of the file, so that they are "
+            "shipped, or give them to Spark with --py-files",
+            name,
+            ", ".join(sorted(seen.own_imports)),
+        )
+    source = _source(function)
+    return Captured(
+        name=name,
+        payload=payload,
+        preload=tuple(module for module in PRELOADABLE if module in seen.modules),
+        own_imports=tuple(sorted(seen.own_imports)),
+        source=source,
+        sha256=hashlib.sha256(payload).hexdigest(),
+        code_sha256=hashlib.sha256(source.encode() or _byte_code(function)).hexdigest(),
+        large=large,
+        secrets=secrets,
+        unrecorded=unrecorded,
+    )
+
+
+def restore(payload: bytes) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function and the arguments. Runs code from the payload: only for one from an authenticated peer."""
+    function, args = pickle.loads(payload)
+    return function, args
+
+
+# -- pickling
+
+
+class _TooLarge(Exception):
+    """The payload passed its limit; nothing more was written."""
+
+
+class _Refused(Exception):
+    """An object that must not be shipped was met."""
+
+
+class _Seen:
+    """What the functions that are shipped will import."""
+
+    def __init__(self, keeper: Keeper | None = None) -> None:
+        self.modules: set[str] = set()  # top-level names
+        self.own_imports: set[str] = set()
+        self.keeper = keeper
+
+    def look_at(self, obj: object, importable: Collection[str]) -> None:
+        """Notes the module that an object comes from, and the imports in the code of a shipped function."""
+        self.modules.add(_origin(obj).partition(".")[0])
+        if isinstance(obj, FunctionType) and _by_value(obj, importable):
+            for code in code_objects(obj.__code__):
+                self._look_at_code(code, importable)
+            if self.keeper is not None:
+                self.keeper.remember_literals(_source(obj))
+
+    def _look_at_code(self, code: CodeType, importable: Collection[str]) -> None:
+        imported = {
+            str(instruction.argval).partition(".")[0]
+            for instruction in dis.get_instructions(code)
+            if instruction.opname == "IMPORT_NAME"
+        }
+        self.modules |= imported
+        names = {*imported, *code.co_names}
+        if "hopsml" in names and names & {"tensorflow", "hopsml.tensorflow"}:
+            self.modules.add("tensorflow")  # which hopsml.tensorflow needs
+        self.own_imports |= {name for name in imported if name not in importable and _is_own_import(name)}
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Sees each object before it is reduced: registers the user's modules, refuses what must not go."""
+
+    def __init__(self, file: _Buffer, importable: Collection[str], limit_bytes: int, seen: _Seen) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.registered: list[ModuleType] = []
+        self._importable = importable
+        self._limit_bytes = limit_bytes
+        self._seen = seen
+        if seen.keeper is not None:  # asked for everything, before all else
+            self.persistent_id = seen.keeper.placeholder
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called by pickle for everything but plain numbers, texts and containers."""
+        if refusal(obj) is not None:
+            raise _Refused
+        if _array_bytes(obj) > self._limit_bytes:  # before it is copied
+            raise _TooLarge
+        self._seen.look_at(obj, self._importable)
+        if isinstance(obj, FunctionType | type | ModuleType):
+            self._register(_origin(obj))
+        return super().reducer_override(obj)
+
+    def _register(self, name: str) -> None:
+        module = sys.modules.get(name)
+        if module is None or name in self._importable or not is_own_module(module):
+            return
+        if name not in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.register_pickle_by_value(module)
+            self.registered.append(module)
+
+
+class _Measure(_Pickler):
+    """Counts bytes and keeps none; arrays are counted without being copied."""
+
+    def __init__(self, importable: Collection[str]) -> None:
+        self._sink = _Buffer(sys.maxsize, keep=False)
+        self._array_bytes = 0
+        super().__init__(self._sink, importable, sys.maxsize, _Seen())
+
+    @property
+    def total(self) -> int:
+        """Bytes counted so far."""
+        return self._sink.size + self._array_bytes
+
+    def reducer_override(self, obj: Any) -> Any:
+        """An array is counted, and something small pickled in its place."""
+        size = _array_bytes(obj)
+        self._array_bytes += size
+        return (int, ()) if size else super().reducer_override(obj)
+
+
+class _Buffer:
+    """Where pickle writes to: keeps the bytes if asked to, and stops at a limit."""
+
+    def __init__(self, limit_bytes: int, keep: bool) -> None:
+        self._limit_bytes = limit_bytes
+        self._keep = keep
+        self.size = 0
+        self.chunks: list[bytes] = []
+
+    def write(self, data: Any) -> int:
+        """Raises _TooLarge beyond the limit."""
+        count = memoryview(data).nbytes
+        self.size += count
+        if self.size > self._limit_bytes:
+            raise _TooLarge
+        if self._keep:
+            self.chunks.append(bytes(data))
+        return count
+
+
+def _dump(pickler: _Pickler, obj: object) -> None:
+    with _registry_lock:
+        try:
+            pickler.dump(obj)
+        finally:
+            for module in pickler.registered:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _without_secrets(
+    name: str, function: object, args: dict[str, Any], limit_bytes: int, importable: Collection[str]
+) -> tuple[bytes, _Seen, tuple[Kept, ...], str]:
+    """The payload with placeholders for secrets, those secrets, and why it cannot be recorded for all that."""
+    while True:
+        known = redact.known()
+        keeper = Keeper(known)
+        payload, seen = _payload(name, function, args, limit_bytes, importable, keeper)
+        for value, found in keeper.found.items():
+            redact.register(found, value)
+        if redact.known() == known:  # else one was met before what tells that it is a secret
+            break
+    variables = redact.of_environment(os.environ)
+    secrets = tuple(Kept(name, value, variables.get(str(value), "")) for name, value in keeper.kept.items())
+    left = left_in(payload, known)
+    why = (
+        f"what {name} captures holds {', '.join(left)} in a form that cannot be left out, such as an array; pass it as text"
+        if left
+        else ""
+    )
+    return payload, seen, secrets, why
+
+
+def _payload(
+    name: str, function: object, args: dict[str, Any], limit_bytes: int, importable: Collection[str], keeper: Keeper
+) -> tuple[bytes, _Seen]:
+    buffer, seen = _Buffer(limit_bytes, keep=True), _Seen(keeper)
+    try:
+        _dump(_Pickler(buffer, importable, limit_bytes, seen), (function, args))
+    except _TooLarge:
+        raise CaptureError(
+            f"{name} and what it captures take more than the limit of {_mib(limit_bytes)}: "
+            f"{_largest(name, function, args, importable)}. Put the data on shared storage and read it "
+            "inside the function, or raise the limit"
+        ) from None
+    except Exception as error:  # whatever a __reduce__ of anybody's raises
+        raise CaptureError(_explanation(name, function, args, importable, error)) from error
+    return b"".join(buffer.chunks), seen
+
+
+# -- explaining
+
+
+def _parts(function: object, args: Mapping[str, object]) -> list[tuple[str, object]]:
+    return [*references(function), *((f"args[{name!r}]", value) for name, value in args.items())]
+
+
+def _explanation(
+    name: str, function: object, args: Mapping[str, object], importable: Collection[str], error: Exception
+) -> str:
+    def fails(obj: object) -> bool:
+        try:
+            _dump(_Measure(importable), obj)
+        except Exception:  # noqa: BLE001  (whatever a __reduce__ of anybody's raises)
+            return True
+        return False
+
+    path, culprit = descend(_parts(function, args), fails) or ([], function)
+    what = f"{name} captures {' → '.join(path)}, a {type_name(culprit)}" if path else f"{name}, a {type_name(culprit)}"
+    reason = refusal(culprit)
+    if reason is not None:
+        return f"{what}, {reason.why}; {reason.remedy}"
+    return (
+        f"{what}, which cannot be pickled ({type(error).__name__}: {error}); create it inside the function, "
+        "or keep it out of what the function refers to"
+    )
+
+
+def _largest(name: str, function: object, args: Mapping[str, object], importable: Collection[str]) -> str:
+    """The five largest objects that the function refers to, each with its size."""
+
+    def size(obj: object) -> int:
+        measure = _Measure(importable)
+        try:
+            _dump(measure, obj)
+        except Exception:  # noqa: BLE001  (only the sizes matter here)
+            return 0
+        return measure.total
+
+    listed: list[tuple[int, str]] = []
+    for label, part in _parts(function, args):
+        count = size(part)
+
+        def holds_most(obj: object, count: int = count) -> bool:
+            return size(obj) > 0.8 * count
+
+        path, inner = descend([(label, part)], holds_most) or ([label], part)
+        listed.append((count, f"{' → '.join(path)}, a {type_name(inner)}, {_mib(count)}"))
+    listed.sort(key=lambda entry: entry[0], reverse=True)
+    return "; ".join(text for _, text in listed[:5]) or f"{name} itself"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
+def _plain_function(function: object) -> object:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(function) if callable(function) else function
+
+
+def _source(function: object) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(cast(Any, _plain_function(function))))
+    except (OSError, TypeError):  # typed into a console, built in, or an object that is called
+        return ""
+
+
+def _byte_code(function: object) -> bytes:
+    code = getattr(_plain_function(function), "__code__", None)
+    if code is None:
+        return type_name(function).encode()
+    return b"".join(part.co_code + repr(part.co_names).encode() for part in code_objects(code))
+
+
+def _origin(obj: object) -> str:
+    """The module that an object is, comes from, or is an instance of something from."""
+    if isinstance(obj, ModuleType):
+        return obj.__name__
+    return str(obj.__module__ if isinstance(obj, FunctionType | type) else type(obj).__module__)
+
+
+def _array_bytes(obj: object) -> int:
+    """The size of a NumPy array; 0 for anything else, also for an array of Python objects."""
+    if type(obj).__module__ != "numpy" or not hasattr(obj, "nbytes") or not hasattr(obj, "dtype"):
+        return 0
+    return 0 if obj.dtype.hasobject else int(obj.nbytes)
+
+
+def _by_value(function: FunctionType, importable: Collection[str]) -> bool:
+    """Whether its code is in the payload: of a notebook or script, nested, or of the user's own module."""
+    module = sys.modules.get(function.__module__)
+    if module is None or function.__module__ == "__main__" or "<locals>" in function.__qualname__:
+        return True
+    return function.__module__ not in importable and is_own_module(module)
+
+
+def _is_own_import(name: str) -> bool:
+    if name in sys.stdlib_module_names or name in INSTALLED:
+        return False
+    if name in sys.modules:
+        return is_own_module(sys.modules[name])
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None and is_own_path(spec.origin)

@@ -1,0 +1,537 @@
+"""The hands of the gangs and of the pool, on a thread of the driver: messages become events, actions become messages.
+
+Decisions are made in gang.py and pool.py, connections are kept by sessions.py. A message about a run or a generation
+that is not its sender's is refused and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import uvloop
+
+from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.driver import endings
+from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.asking import submit
+from hopsml.cluster.driver.backends.base import Backend, Warned
+from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.forming import Former, is_ready
+from hopsml.cluster.driver.hearing import hear, hear_of_checkpoint
+from hopsml.cluster.driver.preflight.inspection import Inspection
+from hopsml.cluster.driver.run_state import Change, RunState
+from hopsml.cluster.driver.sessions import Session, Sessions
+from hopsml.cluster.driver.waiting import waiting_text, why_missing
+from hopsml.cluster.forking.zygote_process import ZygoteProcess
+from hopsml.cluster.gang import gang, pool
+from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.gang.gang_for import gang_for
+from hopsml.cluster.shared import protocol
+from hopsml.delivery import logger_aside
+from hopsml.errors import CoordinatorLost
+
+log = logger_aside("hopsml.coordinator")
+
+TICK_S = 0.25
+RENEW_S = 1.0
+LINGER_S = 2.0  # after the last agent has gone
+STANDSTILL_S = 3.0  # agents say something every second
+CATCH_UP_S = 0.1  # for reading what has come meanwhile: words, and ends of connections
+
+
+class Coordinator:
+    """One for each application; ``launch``, ``cancel`` and ``close`` may be called from any thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        keep_warm_s: float = 10.0,
+        lease_s: float = 10.0,
+        port_range: tuple[int, int] | None = None,
+        sys_path: tuple[str, ...] = (),
+        zygote: ZygoteProcess | None = None,
+    ) -> None:
+        """``zygote``: on this machine, where the agents will be on it, too; it is closed with the coordinator."""
+        self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
+        self.sys_path, self.zygote = sys_path, zygote
+        self.door = Sessions(self, lease_s)
+        self._former = Former(self.door.agents, self._event)
+        self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
+        self.inspection = Inspection(self)
+        self.runs: dict[str, ActiveRun] = {}
+        self.addresses: tuple[tuple[str, int], ...] = ()
+        self._idle_since: float | None = None
+        self._others_wait = False  # another job of the application finds no free slot
+        self._gate = threading.Lock()  # a launch and the decision to close for idleness exclude each other
+        self._launched = 0  # runs that callers have handed over
+        self._begun = 0
+        self._preload: tuple[str, ...] = ()
+        self._cancelled: set[int] = set()  # asks that were taken back
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._closing = asyncio.Event()
+        self._agent_lost = asyncio.Event()
+        self._ready = threading.Event()
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run_loop, name="hopsml-coordinator", daemon=True)
+
+    # ------------------------------------------------------------------------------------------ from any thread
+
+    def start(self) -> None:
+        """Open the server; raises OSError when no port can be had."""
+        self._thread.start()
+        self._ready.wait()
+        if self._problem is not None:
+            raise self._problem
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether runs can still be launched."""
+        return self._thread.is_alive() and not self._closing.is_set()
+
+    def launch(self, request: RunRequest) -> RunState:
+        """Begin a run; returns at once."""
+        state = RunState(request.run_id, request.spec.group.size)
+        with self._gate:
+            if not self.is_alive:
+                raise CoordinatorLost("the coordinator of this application is closed; start the run again")
+            self._call(self._begin, request, state)
+            self._launched += 1
+        return state
+
+    def resize(self, run_id: str, size: int) -> None:
+        """Let an elastic run have at most ``size`` workers from its next commit on."""
+        self._call(self._event, run_id, gang.ResizeAsked(size))
+
+    def tell(self, run_id: str, rank: int, data: bytes) -> None:
+        """Bring this to the worker of the rank; what nobody can take any more is dropped."""
+        self._call(self._tell, run_id, rank, data)
+
+    def release(self, run_id: str, rank: int) -> None:
+        """Have an independent member end what it does, and give its agent back."""
+        self._call(self._event, run_id, gang.ReleaseAsked(rank))
+
+    def complete(self, run_id: str, reason: str, result: bytes = b"") -> None:
+        """All is done that independent members were there for: the run ends as FINISHED, with this pickled value."""
+        self._call(self._complete, run_id, reason, result)
+
+    def cancel(self, run_id: str, reason: str) -> None:
+        """Ask a run to end; its state tells when it has."""
+        self._call(self._event, run_id, gang.CancelAsked(reason))
+
+    def close(self, timeout_s: float = 15.0) -> None:
+        """End all runs, dismiss all agents, close the server and its thread."""
+        if self._thread.is_alive():
+            self._call(self._closing.set)
+            self._thread.join(timeout_s)
+        self.backend.close()
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError as error:
+            raise CoordinatorLost("the coordinator of this application is closed; start the run again") from error
+
+    # ------------------------------------------------------------------------------------------ the loop
+
+    def _run_loop(self) -> None:
+        self._loop.set_exception_handler(_log_aside)
+        try:
+            # Not in the context of whoever began it: a notebook's output would go to the cell of its first run for ever.
+            self._runner.run(self._serve(), context=contextvars.Context())
+        except BaseException as error:  # noqa: BLE001 handed to start(), or to the runs
+            self._problem = error
+            for run in self.runs.values():
+                if not run.state.is_over:
+                    run.state.conclude(CoordinatorLost(f"the coordinator broke: {error!r}"), b"")
+        finally:
+            self._ready.set()
+            if self.zygote is not None:
+                self.zygote.close()
+            self._runner.close()  # whoever is about to connect is turned away
+
+    async def _serve(self) -> None:
+        bind, advertised = await asyncio.to_thread(self.backend.addresses)
+        port = await self.door.open(bind)
+        try:
+            self.addresses = tuple((host, port) for host in advertised)
+            self._ready.set()
+            watches = [asyncio.create_task(self._watch_backend()), asyncio.create_task(self._watch_executors())]
+            await self._keep_time()
+            for watch in watches:
+                watch.cancel()
+            await self._wind_up()
+        finally:
+            await self.door.close()
+
+    async def _keep_time(self) -> None:
+        renewed = 0.0
+        while not self._closing.is_set():
+            now = time.monotonic()
+            for run_id in list(self.runs):
+                self._event(run_id, gang.Tick())
+            if now - renewed >= RENEW_S:
+                renewed = now
+                self.door.renew()
+                if self.zygote is not None and (problem := self.zygote.look_after()):
+                    for run in self.runs.values():
+                        run.state.publish(Change("note", text=problem))
+            self.inspection.tick()
+            self._pool(self.pool.tick(time.monotonic(), self._others_wait))
+            self._say_who_waits()
+            self._close_when_idle()
+            try:
+                await asyncio.wait_for(self._closing.wait(), TICK_S)
+            except TimeoutError:
+                pass
+
+    async def _watch_backend(self) -> None:
+        """Whether it is there; asked at once when an agent is lost, as that may be why.
+
+        Beside the timers, not among them: a JVM that does not answer must not stop leases and deadlines.
+        """
+        while True:
+            self._agent_lost.clear()
+            if gone := await asyncio.to_thread(self.backend.gone) if self.runs else "":
+                for run_id in list(self.runs):
+                    self._event(run_id, gang.Refused(gone, "application"))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._agent_lost.wait(), TICK_S)
+
+    async def _watch_executors(self) -> None:
+        """What idle agents keep others from, and which executors go away: slower answers, so asked for separately."""
+        while True:
+            idle = bool(self.pool.agents.idle_count)
+            tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
+            self._others_wait, going = (
+                await asyncio.to_thread(self._look, idle, tasks) if tasks or self.runs else (False, {})
+            )
+            for session in list(self.door.agents.values()):
+                if reason := going.get(session.hello.task):
+                    self._drain(session, reason.text, reason.time_s)
+            await asyncio.sleep(TICK_S)
+
+    def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, Warned]]:
+        """On a thread that may block: whether others wait for what is idle, and whose executors go away."""
+        return idle and self.backend.others_wait(), self.backend.leaving(tasks)
+
+    def _close_when_idle(self) -> None:
+        """With no run and no agent for a while, the thread, the port and the certificate go too."""
+        now = time.monotonic()
+        if self.runs or self.door.agents or self.pool.expected:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif now - self._idle_since > LINGER_S:
+            with self._gate:
+                if self._launched == self._begun:
+                    self._closing.set()
+
+    async def _wind_up(self) -> None:
+        for run_id in list(self.runs):
+            self._event(run_id, gang.CancelAsked("the application ends"))
+        deadline = time.monotonic() + 10
+        while self.runs and time.monotonic() < deadline:
+            for run_id in list(self.runs):
+                self._event(run_id, gang.Tick())
+            await asyncio.sleep(0.05)
+        for session in self.door.agents.values():
+            session.post(protocol.Dismiss("the application ends"))
+        while self.door.agents and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
+    # ------------------------------------------------------------------------------------------ what the door tells
+
+    def joined(self, session: Session) -> None:
+        """An agent is there; see ``sessions.Listener``."""
+        slot = (session.hello.ask, session.hello.index)
+        if session.hello.final:
+            session.post(protocol.Dismiss("its slot was lost too often; another one is asked for"))
+            self._pool(self.pool.retired(slot))
+            return
+        self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
+
+    def left(self, session: Session, reason: str) -> None:
+        """An agent is gone."""
+        self._agent_lost.set()
+        self.pool.lost(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
+        self.inspection.left(session.agent_id)
+        if session.work is not None:
+            place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
+            self._event(session.work[0], gang.MemberLost(session.agent_id, place))
+        if session.was_cut:  # a frozen one would hold its slot for ever
+            self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
+        self._pool(self.pool.serve())
+
+    def patience_s(self, session: Session) -> float:
+        """How long this agent may be silent: less where its group can go on without it."""
+        run = self.runs.get(session.work[0]) if session.work is not None else None
+        silence_s = run.request.spec.group.silence_s if run is not None else None
+        return self.lease_s if silence_s is None else silence_s
+
+    def said(self, session: Session, message: protocol.ToCoordinator) -> None:
+        """A message of an agent."""
+        match message:
+            case protocol.Heartbeat():
+                return
+            case protocol.ServerReady():
+                session.modules = frozenset(message.modules)
+                run = self.runs.get(session.work[0]) if session.work is not None else None
+                if run is not None and is_ready(session, run):
+                    self._event(run.run_id, gang.Ready(session.agent_id))
+                return
+            case protocol.PortHeld():
+                session.port = message.port
+                return
+            case protocol.CommitDoorOpened():
+                session.commit_door = (message.port, message.certificate)
+                return
+            case protocol.PreflightFacts() | protocol.PeerProbed():
+                self.inspection.said(session, message)
+                return
+            case protocol.Draining():
+                self._drain(session, message.reason, message.time_s)
+                return
+            case protocol.Persisted():
+                self._persisted(session, message)
+                return
+            case protocol.Hello():
+                raise msgspec.DecodeError("a second hello")
+        key = (message.run_id, message.generation)
+        run = self.runs.get(message.run_id)
+        if run is None or session.work != key or not run.gang.is_current(session.agent_id, key[1]):
+            self.door.refuse(
+                "generation",
+                f"{session.agent_id} spoke of run {key[0]}, generation {key[1]}, which is not its own",
+            )
+            return
+        event = hear(run, session.agent_id, message)
+        if isinstance(message, protocol.LogLines) and message.size:
+            session.post(protocol.LogTaken(*key, message.size))
+        if event is not None:
+            self._event(message.run_id, event)
+
+    # ------------------------------------------------------------------------------------------ runs
+
+    def _begin(self, request: RunRequest, state: RunState) -> None:
+        """A run that follows a standstill of this interpreter begins once it is known which agents have outlived that."""
+        now = time.monotonic()
+        if any(now - session.heard > STANDSTILL_S for session in self.door.agents.values()):
+            self._loop.call_later(CATCH_UP_S, self._begin_now, request, state)
+        else:
+            self._begin_now(request, state)
+
+    def _begin_now(self, request: RunRequest, state: RunState) -> None:
+        self._begun += 1
+        if request.run_id in self.runs:  # two projects of one application count their runs alike
+            where = self.runs[request.run_id].request.run_url
+            problem = f"a run of the id {request.run_id} is going on already, in {where}; wait for its end"
+            state.conclude(CoordinatorLost(problem, request.run_url), b"")
+            return
+        run = ActiveRun(request, gang_for(request.spec.group), state)
+        self.runs[request.run_id] = run
+        self._preload = request.spec.modules
+        self.inspection.begin(request)
+        self._gang(run, run.gang.begin(time.monotonic()))
+        self._say_who_waits()
+
+    def _event(self, run_id: str, event: gang.Event) -> None:
+        run = self.runs.get(run_id)
+        if run is None:
+            return
+        before = run.gang.phase
+        actions = run.gang.handle(event, time.monotonic())
+        if run.gang.phase is not before:
+            run.state.phase, run.waits_for = run.gang.phase, ""
+            if not run.gang.phase.is_final:
+                run.state.publish(Change("phase", text=run.gang.phase.value))
+        self._gang(run, actions)
+
+    def _complete(self, run_id: str, reason: str, result: bytes) -> None:
+        if run := self.runs.get(run_id):
+            run.result = result
+            self._event(run_id, gang.CancelAsked(reason, complete=True))
+
+    def _tell(self, run_id: str, rank: int, data: bytes) -> None:
+        run = self.runs.get(run_id)
+        agent_id = run.gang.agent_of(rank) if run is not None else None
+        session = self.door.agents.get(agent_id) if agent_id is not None else None
+        if session is not None and session.work is not None and session.work[0] == run_id:
+            session.post(protocol.Tell(*session.work, data))
+
+    def _gang(self, run: ActiveRun, actions: list[gang.Action]) -> None:
+        for action in actions:
+            match action:
+                case gang.AskAgents():
+                    run_id = run.run_id
+                    most = action.most if run.request.spec.group.changes else None
+                    self._pool(self.pool.demand(run_id, action.count, most))
+                case gang.StartGeneration():
+                    self._former.start(run, action)
+                case gang.StopWorkers():
+                    for agent_id in action.agent_ids:
+                        if session := self.door.agents.get(agent_id):
+                            run_id = run.run_id
+                            session.post(
+                                protocol.Stop(
+                                    run_id, action.generation, action.grace_s, action.flush_s, action.keep, action.dump
+                                )
+                            )
+                case gang.ParkWorkers():
+                    if run.request.spec.group.regroups:
+                        run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
+                    for agent_id in action.agent_ids:
+                        if session := self.door.agents.get(agent_id):
+                            session.post(protocol.Park(run.run_id, action.generation))
+                case gang.PersistCommit():
+                    if session := self.door.agents.get(action.agent_id):
+                        session.post(protocol.Persist(run.run_id))
+                case gang.DropAgents():
+                    for agent_id in action.agent_ids:
+                        if session := self.door.agents.get(agent_id):
+                            self.door.cut(session, action.reason)
+                case gang.ReturnAgents():
+                    self._take_back(run, action)
+                case gang.Announce():
+                    run.state.announce(action.kind, action.rank, action.text)
+                case gang.Note():
+                    run.state.publish(Change("note", text=action.text))
+                case gang.Conclude():
+                    self._conclude(run, action)
+
+    def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
+        """These agents have passed the preflight, or need not."""
+        self._former.grant(run, agent_ids)
+
+    def _take_back(self, run: ActiveRun, action: gang.ReturnAgents) -> None:
+        self.inspection.returned(action.agent_ids)
+        for agent_id in action.agent_ids:
+            if session := self.door.agents.get(agent_id):
+                self._let_go(run, session)
+        if action.leave:
+            self._pool(self.pool.dismiss(action.agent_ids, action.leave))
+        else:
+            self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
+
+    @staticmethod
+    def _let_go(run: ActiveRun, session: Session) -> None:
+        """The agent works for this run no more."""
+        session.work = None
+        if run.request.spec.group.changes:
+            session.post(protocol.Release(run.run_id))
+
+    def _persisted(self, session: Session, message: protocol.Persisted) -> None:
+        """Of an agent that the run holds, whatever the generation in which it has made the commit."""
+        run = self.runs.get(message.run_id)
+        if run is None or session.work is None or session.work[0] != message.run_id:
+            return
+        event = hear_of_checkpoint(run, session.agent_id, message)
+        if event is not None:
+            self._event(message.run_id, event)
+
+    def _drain(self, session: Session, reason: str, time_s: float | None) -> None:
+        """Its node goes away, in ``time_s`` seconds: out of its group before, or at once where it has none. Told once."""
+        if session.leaving:
+            return
+        session.leaving = reason
+        run = self.runs.get(session.work[0]) if session.work is not None else None
+        if run is None:
+            self._pool(self.pool.dismiss((session.agent_id,), reason))
+        else:
+            self.pool.leaves(session.agent_id, reason)
+            self._event(run.run_id, gang.DrainAsked(session.agent_id, reason, time_s))
+            self._pool(self.pool.serve())
+
+    def _conclude(self, run: ActiveRun, outcome: gang.Conclude) -> None:
+        run_id = run.run_id
+        del self.runs[run_id]
+        for session in self.door.agents.values():  # whatever the gang has not given back
+            if session.work is not None and session.work[0] == run_id:
+                self._let_go(run, session)
+        self.inspection.ended(run_id)
+        self._pool(self.pool.withdraw(run_id, time.monotonic()))
+        missing = why_missing(run, outcome, self.pool, self.backend, self.runs) if outcome.error == "start" else ""
+        failure = run.failures.get(outcome.agent_id)
+        error = endings.error_of(
+            outcome, run.state, run.request.run_url, failure, run.hosts.get(outcome.agent_id, ""), missing
+        )
+        run.state.conclude(error, run.result)
+
+    # ------------------------------------------------------------------------------------------ pool
+
+    def _pool(self, actions: list[pool.Action]) -> None:
+        for action in actions:
+            match action:
+                case pool.Grant():
+                    if action.run_id in self.runs:
+                        self.inspection.granted(action.run_id, action.agent_ids)
+                    else:  # it ended while the actions before this one were carried out
+                        self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
+                case pool.Submit():
+                    self._submit(action)
+                case pool.CancelAsk():
+                    self._cancelled.add(action.ask)
+                    self._loop.run_in_executor(None, self.backend.cancel, action.ask)
+                case pool.DismissAgents():
+                    for agent_id in action.agent_ids:
+                        if session := self.door.agents.get(agent_id):
+                            session.post(protocol.Dismiss(action.reason))
+
+    def _submit(self, action: pool.Submit) -> None:
+        bootstrap = Bootstrap(
+            ask=action.ask,
+            addresses=self.addresses,
+            token=self.door.token,
+            certificate=self.door.identity.certificate,
+            preload=self._preload,
+            lease_s=self.lease_s,
+            sys_path=self.sys_path,
+            port_range=self.port_range,
+            gpus=self.backend.gpus_per_agent,
+            zygote=self.zygote.name if self.zygote is not None else "",
+            zygote_modules=self.zygote.modules if self.zygote is not None else (),
+        )
+        told = self._ask_ended, self._slot_ended
+        self._loop.run_in_executor(None, submit, self.backend, bootstrap, action.count, self._loop, *told)
+
+    def _ask_ended(self, ask: int, problem: str) -> None:
+        failed = self._refuse(ask, problem)
+        self._cancelled.discard(ask)
+        self._pool(self.pool.ask_ended(ask, time.monotonic(), failed))
+
+    def _slot_ended(self, ask: int, index: int, problem: str) -> None:
+        slot = ask, index
+        if slot in self.pool.expected:  # of one that had come its connection tells
+            failed = self._refuse(ask, problem)
+            self._pool(self.pool.retired(slot, time.monotonic() if failed else None))
+
+    def _refuse(self, ask: int, problem: str) -> bool:
+        """Whether there is a problem; those who wait for their first agents end by it."""
+        failed = bool(problem) and ask not in self._cancelled
+        for run in self._waiting() if failed else ():
+            if run.gang.generation == 0:  # a group that has trained waits for others until its own deadline
+                self._event(run.run_id, gang.Refused(problem, "launcher"))
+        return failed
+
+    def _waiting(self) -> list[ActiveRun]:
+        return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]
+
+    def _say_who_waits(self) -> None:
+        """At each tick, not for each agent: nobody reads a thousand of these."""
+        for run in self._waiting():
+            if (text := waiting_text(run, self.pool)) != run.waits_for:
+                run.waits_for = text
+                run.state.publish(Change("phase", text=text))
+
+
+def _log_aside(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody has caught in the loop: asyncio itself would wait for whoever reads the log."""
+    log.error("%s", context.get("message", "an error in the coordinator's loop"), exc_info=context.get("exception"))

@@ -1,0 +1,68 @@
+"""What a run asks of the coordinator, and the messages by which a group of agents becomes its workers; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hopsml.cluster.shared.layout import Layout, Member, Placement
+from hopsml.cluster.shared.protocol import CommitSource, Formation, Hello, Launch, Resume
+from hopsml.cluster.shared.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Everything that a run needs from the coordinator."""
+
+    run_id: str  # as in the run directory's name
+    spec: RunSpec
+    payload: bytes  # cloudpickle of (function, keyword arguments)
+    run_url: str
+    resume: Resume = Resume()
+
+
+def member_of(agent_id: str, hello: Hello, port: int) -> Member:
+    """An agent as the layout sees it; ``port`` is the one that it holds now."""
+    return Member(
+        agent_id=agent_id,
+        host=hello.host,
+        port=port,
+        hostname=hello.hostname,
+        rack=hello.rack,
+        executor_id=hello.executor_id,
+        gpu_indices=hello.gpu_indices,
+        gpu_bus_ids=hello.gpu_bus_ids,
+        topology=hello.topology,
+        slot=hello.slot,
+    )
+
+
+def formation_of(request: RunRequest, layout: Layout, generation: int, source: CommitSource | None = None) -> Formation:
+    """What all members share; long, so it is encoded once."""
+    return Formation(
+        run_id=request.run_id,
+        generation=generation,
+        spec=request.spec,
+        payload=request.payload,
+        run_url=request.run_url,
+        cluster_json=layout.cluster_json if request.spec.framework == "tensorflow" else "",
+        leader=layout.leader,
+        world_size=layout.placements[0].world_size,
+        resume=request.resume,
+        commit=source or CommitSource(),
+    )
+
+
+def launch_of(request: RunRequest, placement: Placement, generation: int, has_commit: bool = False) -> Launch:
+    """What differs from member to member."""
+    return Launch(
+        run_id=request.run_id,
+        generation=generation,
+        rank=placement.rank,
+        local_rank=placement.local_rank,
+        role=placement.role,
+        task_index=placement.task_index,
+        gpu_indices=placement.gpu_indices,
+        ring_order=placement.ring_order,
+        environment=placement.env,
+        has_commit=has_commit,
+    )

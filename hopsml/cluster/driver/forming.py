@@ -1,0 +1,120 @@
+"""From granted agents to a group at work: ranks and addresses by the layout, then the messages that start workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hopsml.cluster.driver import collection
+from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.formation import formation_of, launch_of, member_of
+from hopsml.cluster.driver.run_state import Change, MemberView
+from hopsml.cluster.driver.sessions import Session
+from hopsml.cluster.gang import gang
+from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared.layout import form
+from hopsml.delivery import logger_aside
+from hopsml.errors import ArgumentError
+
+log = logger_aside("hopsml.coordinator")
+
+
+class Former:
+    """The coordinator's hands for groups that begin; ``tell`` brings an event to a run's gang."""
+
+    def __init__(self, agents: dict[str, Session], tell: Callable[[str, gang.Event], None]) -> None:
+        self._agents, self._tell = agents, tell
+
+    def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
+        """These agents are the run's; where they cannot be used it is told so, which ends it."""
+        changes = run.request.spec.group.changes
+        sessions = [self._agents[agent_id] for agent_id in agent_ids]
+        for session in sessions:
+            session.work = (run.run_id, -1 if changes else run.gang.generation)
+            run.hosts[session.agent_id] = session.hello.host
+        if changes:  # the layout is made when it is known who takes part in a generation
+            hosts = tuple(session.hello.hostname for session in sessions)
+            ready = tuple(is_ready(session, run) for session in sessions)
+            self._tell(run.run_id, gang.Granted(agent_ids, hosts, ready))
+            for session in sessions:
+                if session.work == (run.run_id, -1):  # those that take part at once have been told with the rest
+                    session.post(protocol.Preload(run.request.spec.modules))
+        elif self._lay_out(run, agent_ids):
+            self._tell(run.run_id, gang.Granted(tuple(run.placements)))
+
+    def _lay_out(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> bool:
+        """Give these agents their ranks; False, with the run told why, where that cannot be done."""
+        sessions = [self._agents[agent_id] for agent_id in agent_ids if agent_id in self._agents]
+        try:
+            layout = form([member_of(s.agent_id, s.hello, s.port) for s in sessions], run.request.spec.roles)
+        except ArgumentError as error:
+            self._tell(run.run_id, gang.Refused(str(error), "launcher"))
+            return False
+        run.state.layout = layout
+        for note in layout.notes:
+            run.state.publish(Change("note", text=note))
+        run.placements = {placement.agent_id: placement for placement in layout.placements}
+        return True
+
+    def start(self, run: ActiveRun, action: gang.StartGeneration) -> None:
+        """What goes wrong with one run's messages must be that run's error, not the end of an agent's session."""
+        try:
+            with collection.postponed():
+                self._start(run, action)
+        except Exception as error:
+            log.exception("run %s cannot be started", run.run_id)
+            self._tell(run.run_id, gang.Refused(f"{type(error).__name__}: {error}", "launcher"))
+
+    def _start(self, run: ActiveRun, action: gang.StartGeneration) -> None:
+        group = run.request.spec.group
+        if not group.collective:
+            self._start_lane(run, action)
+            return
+        if group.changes:
+            if not self._lay_out(run, action.agent_ids):
+                return
+            run.gang.assign_ranks(tuple(run.placements))
+            run.state.begin_generation(action.generation, len(action.agent_ids))
+        layout = run.state.layout
+        assert layout is not None  # granted before
+        shared = protocol.encode(formation_of(run.request, layout, action.generation, self._source(action)))
+        for agent_id in action.agent_ids:
+            if session := self._agents.get(agent_id):
+                placement, hello = run.placements[agent_id], session.hello
+                session.work = (run.run_id, action.generation)
+                run.state.members[placement.rank] = MemberView(
+                    placement.rank, hello.host, hello.executor_id, placement.gpu_indices
+                )
+                holds = action.step >= 0 and agent_id in action.holders
+                launch = launch_of(run.request, placement, action.generation, holds)
+                session.post(protocol.Preload(run.request.spec.modules), shared, launch)
+
+    def _start_lane(self, run: ActiveRun, action: gang.StartGeneration) -> None:
+        """One worker that is a group of its own; its number stands for rank and generation."""
+        (agent_id,) = action.agent_ids
+        if (session := self._agents.get(agent_id)) is None:
+            return
+        layout = form([member_of(agent_id, session.hello, session.port)], run.request.spec.roles)
+        placement = replace(layout.placements[0], rank=action.generation)
+        session.work = (run.run_id, action.generation)
+        run.state.members[placement.rank] = MemberView(
+            placement.rank, session.hello.host, session.hello.executor_id, placement.gpu_indices
+        )
+        formation = formation_of(run.request, layout, action.generation)
+        launch = launch_of(run.request, placement, action.generation)
+        session.post(protocol.Preload(run.request.spec.modules), formation, launch)
+
+    def _source(self, action: gang.StartGeneration) -> protocol.CommitSource:
+        """An agent that holds the commit to go on from, and where it serves it."""
+        for agent_id in action.holders:
+            session = self._agents.get(agent_id)
+            if session is not None and session.commit_door is not None:
+                port, certificate = session.commit_door
+                host = f"[{session.hello.host}]" if ":" in session.hello.host else session.hello.host
+                return protocol.CommitSource(action.step, f"{host}:{port}", certificate)
+        return protocol.CommitSource(stored=action.stored)
+
+
+def is_ready(session: Session, run: ActiveRun) -> bool:
+    """Whether the agent has imported what the run's workers need."""
+    return set(run.request.spec.modules) <= session.modules

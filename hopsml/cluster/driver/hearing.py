@@ -1,0 +1,105 @@
+"""What a worker's message means: for those who watch the run, and for its gang."""
+
+from __future__ import annotations
+
+from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.gang import gang
+from hopsml.cluster.shared import protocol
+from hopsml.states import State
+
+OfWorker = (
+    protocol.WorkerStarted
+    | protocol.WorkerStepped
+    | protocol.Committed
+    | protocol.WorkerReport
+    | protocol.WorkerProgress
+    | protocol.Said
+    | protocol.WorkerUsage
+    | protocol.WorkerFinished
+    | protocol.WorkerFailed
+    | protocol.WorkerClosed
+    | protocol.LogLines
+    | protocol.WorkNote
+    | protocol.MirrorState
+)
+
+
+def _hear_of_mirror(run: ActiveRun, agent: str, problem: str) -> None:
+    """A store is away for all members: people are told by the first that notices, and when all have caught up."""
+    (run.behind.add if problem else run.behind.discard)(agent)
+    if problem and not run.mirrors_fail:
+        run.mirrors_fail = True
+        run.state.publish(Change("note", run.gang.rank(agent), problem))
+    elif run.mirrors_fail and not any(
+        run.gang.rank(other) >= 0 for other in run.behind
+    ):  # of others nothing will be heard
+        run.mirrors_fail = False
+        run.state.publish(Change("note", text="mirroring has caught up"))
+
+
+def hear_of_checkpoint(run: ActiveRun, agent: str, message: protocol.Persisted) -> gang.Event | None:
+    """What became of a checkpoint: people are told when trouble with the store begins and when it ends, not in between."""
+    if message.problem:
+        if not run.checkpoints_fail:
+            run.checkpoints_fail = True
+            text = f"checkpoints cannot be written, which is tried again: step {message.step}: {message.problem}"
+            run.state.publish(Change("note", text=text))
+        return None
+    if run.checkpoints_fail:
+        run.checkpoints_fail = False
+        missed = f"; {message.missed} were missed" if message.missed else ""
+        run.state.publish(Change("note", text=f"checkpoints are written again{missed}"))
+    return gang.Persisted(agent, message.step, message.seconds)
+
+
+def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
+    """Write it into the run's state; returns what the gang has to know."""
+    generation, rank = message.generation, run.gang.rank(agent)
+    view = run.state.members[rank]
+    match message:
+        case protocol.WorkerStarted():
+            view.state = State.RUNNING
+            return gang.Started(agent, generation)
+        case protocol.WorkerStepped():
+            view.step = message.step if message.step >= 0 else view.step
+            return gang.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
+        case protocol.Committed():
+            run.state.committed = True
+            kind = gang.Parked if message.parked else gang.Committed
+            return kind(agent, generation, message.step)
+        case protocol.WorkerReport():
+            view.step = message.step if message.step is not None else view.step
+            view.metrics.update(message.metrics)
+            run.state.publish(Change("report", rank, "", dict(message.metrics), message.step, message.time))
+        case protocol.WorkerProgress():
+            run.state.publish(
+                Change("progress", rank, message.unit, step=message.done, time=message.time, total=message.total)
+            )
+        case protocol.Said():
+            run.state.publish(Change("said", rank, data=message.data))
+            return gang.Heard(agent, generation)
+        case protocol.WorkerUsage():
+            run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
+        case protocol.WorkerFinished():
+            view.state = State.FINISHED
+            view.seen = dict(message.seen)
+            if rank == 0 and run.request.spec.group.collective:
+                run.result = message.result
+            return gang.Finished(agent, generation, message.exited)
+        case protocol.WorkerFailed():
+            view.state = State.FAILED
+            run.failures[agent] = message
+            told = (message.secondary, message.raised, message.outside, message.storage)
+            return gang.Failed(agent, generation, message.cause, *told)
+        case protocol.WorkerClosed():
+            if message.behind:
+                run.state.behind[rank] = message.behind
+            return gang.Closed(agent, generation)
+        case protocol.LogLines():
+            run.state.publish(Change("log", rank, message.text))
+        case protocol.WorkNote():
+            run.state.publish(Change("note", rank, message.text))
+        case protocol.MirrorState():
+            _hear_of_mirror(run, agent, message.problem)
+    return None

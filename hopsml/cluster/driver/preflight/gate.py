@@ -1,0 +1,308 @@
+"""Which of the agents that were granted to a run may take part: a pure state machine, events in, actions out.
+
+    granted ──(own figures there?)──▶ judged ──(neighbours exchanged bytes?)──▶ Pass | SetAside, and others are asked for
+
+A run with "warn" gets its agents at once, and notes when something is found. One with "enforce" waits for the figures,
+for ``FIGURES_S`` at most: they come while the agents import the framework. A slot that fails is set aside, not given
+back: its agent stays where it is, so that the cluster cannot offer the same slot again.
+
+A judgement compares all members of a run, so it is not made for each piece of news: of agents that wait when the last
+of what they wait for is there, of a large group that trains already at the next tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hopsml.cluster.driver.preflight import rules
+from hopsml.cluster.driver.preflight.rules import Fault, Limits
+from hopsml.cluster.shared.natural_order import host_key
+from hopsml.cluster.shared.protocol import PeerProbed, PreflightFacts
+from hopsml.cluster.shared.spec import PreflightMode
+
+Pair = tuple[str, str]  # who asks, and whom
+FIGURES_S = 10.0
+SMALL = 64  # members; so few, when nobody waits, are judged with each piece of news: a short run shall hear of it
+
+
+@dataclass(frozen=True)
+class Pass:
+    """These agents may take part."""
+
+    run_id: str
+    agent_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Have this agent exchange bytes with the other one."""
+
+    agent_id: str
+    peer: str
+    address: str
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """These agents' slots are not good enough for the run; nobody shall have them while it goes on."""
+
+    run_id: str
+    agent_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AskAgain:
+    """The run needs ``count`` agents at once, and some were refused: give these back, and wait for as many again."""
+
+    run_id: str
+    agent_ids: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Warn:
+    """What people should know."""
+
+    run_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """More slots were set aside than the run has workers, and none trains: there is something wrong with all of them."""
+
+    run_id: str
+    text: str
+
+
+Action = Pass | Probe | SetAside | AskAgain | Warn | Refuse
+
+
+@dataclass
+class _Group:
+    mode: PreflightMode
+    size: int
+    whole: bool  # all at once, or none
+    waiting: dict[str, None] = field(default_factory=dict)  # these three in the order of their coming
+    passed: dict[str, None] = field(default_factory=dict)
+    aside: dict[str, None] = field(default_factory=dict)
+    told: set[tuple[str, str]] = field(default_factory=set)  # agent (or host) and rule that were noted
+    deadline: float = 0.0
+    silent: set[str] = field(default_factory=set)  # of those that wait: whose figures are not there
+    meeting: set[Pair] = field(default_factory=set)  # exchanges that are waited for
+    has_news: bool = False  # for the next tick
+
+    def has(self, agent_ids: Iterable[str]) -> bool:
+        """Whether one of these takes part, or may."""
+        return any(one in self.passed or one in self.waiting for one in agent_ids)
+
+    def forget(self, agent_id: str) -> None:
+        """It is gone."""
+        for members in (self.waiting, self.passed, self.aside):
+            members.pop(agent_id, None)
+        self.silent.discard(agent_id)
+
+
+@dataclass
+class Gate:
+    """The agents of one application and the runs that were granted some; each method is one event."""
+
+    limits: Limits = field(default_factory=Limits)
+    facts: dict[str, PreflightFacts] = field(default_factory=dict)
+    own: dict[str, list[Fault]] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    probes: dict[Pair, PeerProbed | None] = field(default_factory=dict)  # None: on its way
+    peers: dict[str, set[str]] = field(default_factory=dict)  # with whom there is a probe
+    groups: dict[str, _Group] = field(default_factory=dict)
+
+    # -------------------------------------------------------------------------------- events
+
+    def begin(self, run_id: str, mode: PreflightMode, size: int, whole: bool) -> None:
+        """A run; ``whole``: it needs its agents all at once."""
+        if mode != "off":
+            self.groups[run_id] = _Group(mode, size, whole)
+
+    def granted(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """The pool has given the run these agents."""
+        group = self.groups.get(run_id)
+        if group is None:
+            return [Pass(run_id, agent_ids)]
+        if group.mode == "warn":
+            group.passed |= dict.fromkeys(agent_ids)
+            return [Pass(run_id, agent_ids), *self._news(agent_ids, now)]
+        group.waiting |= dict.fromkeys(agent_ids)
+        group.silent.update(one for one in agent_ids if one not in self.facts)
+        group.deadline = now + FIGURES_S
+        return self._advance(run_id, now)
+
+    def told(
+        self, agent_id: str, place: str, facts: PreflightFacts, admitted: float, received: float, now: float
+    ) -> list[Action]:
+        """An agent's figures. ``place``: what people call it; ``admitted`` and ``received``: when the driver let it in and
+        read them, by its clock, since the epoch.
+        """
+        self.facts[agent_id], self.places[agent_id] = facts, place
+        self.own[agent_id] = rules.own_faults(facts, admitted, received, self.limits)
+        for group in self.groups.values():
+            group.silent.discard(agent_id)
+        return self._news((agent_id,), now)
+
+    def probed(self, agent_id: str, result: PeerProbed, now: float) -> list[Action]:
+        """What came of an exchange. One that went well is news only for a run that waits for it."""
+        pair = (agent_id, result.agent_id)
+        if pair not in self.probes:
+            return []
+        self.probes[pair] = result
+        for group in self.groups.values():
+            group.meeting.discard(pair)
+        return self._news(pair, now, waited_for=not rules.exchange_failed(result, self.limits))
+
+    def left(self, agent_id: str, now: float) -> list[Action]:
+        """An agent is gone."""
+        for table in (self.facts, self.own, self.places):
+            table.pop(agent_id, None)
+        met: set[Pair] = set()
+        for other in self.peers.pop(agent_id, ()):
+            self.peers[other].discard(agent_id)
+            met |= {(agent_id, other), (other, agent_id)}
+        for pair in met:
+            self.probes.pop(pair, None)
+        actions: list[Action] = []
+        for run_id, group in self.groups.items():
+            concerned = group.has((agent_id,))
+            broken = group.whole and agent_id in group.waiting
+            group.forget(agent_id)
+            group.meeting -= met
+            if broken:
+                actions.append(AskAgain(run_id, tuple(group.waiting), group.size))
+                group.waiting.clear()
+                group.silent.clear()
+                group.meeting.clear()
+            if concerned:
+                actions += self._heard(run_id, group, now)
+        return actions
+
+    def ended(self, run_id: str) -> tuple[str, ...]:
+        """The run is over; returns the agents that were set aside for it."""
+        group = self.groups.pop(run_id, None)
+        return tuple(group.aside) if group is not None else ()
+
+    def returned(self, agent_ids: Iterable[str]) -> None:
+        """Runs have given these back while they go on."""
+        for group in self.groups.values():
+            for one in agent_ids:
+                group.passed.pop(one, None)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time passes."""
+        due = [
+            run_id
+            for run_id, group in self.groups.items()
+            if group.has_news or (group.waiting and now >= group.deadline)
+        ]
+        return [action for run_id in due for action in self._advance(run_id, now)]
+
+    # -------------------------------------------------------------------------------- rules
+
+    def _news(self, agent_ids: Iterable[str], now: float, waited_for: bool = False) -> list[Action]:
+        """Something is known of these; ``waited_for``: it matters to runs alone that still wait."""
+        concerned = [
+            (run_id, group)
+            for run_id, group in self.groups.items()
+            if (group.waiting or not waited_for) and group.has(agent_ids)
+        ]
+        return [action for run_id, group in concerned for action in self._heard(run_id, group, now)]
+
+    def _heard(self, run_id: str, group: _Group, now: float) -> list[Action]:
+        """Judge at once where it is time to, or else later."""
+        if group.waiting:
+            is_due = not group.silent and not group.meeting
+        else:
+            is_due = len(group.passed) <= SMALL
+            group.has_news = True
+        return self._advance(run_id, now) if is_due else []
+
+    def _advance(self, run_id: str, now: float) -> list[Action]:
+        group = self.groups[run_id]
+        group.has_news = False
+        members = [*group.passed, *group.waiting]
+        late = now >= group.deadline
+        if group.silent and not late:
+            return []
+        known = {one: self.facts[one] for one in members if one in self.facts}
+        faults = {one: list(self.own[one]) for one in known if self.own[one]}
+        for one in group.waiting:
+            if one not in known:
+                text = f"silence: no figures within {FIGURES_S:g} s: look at the agent's log"
+                faults.setdefault(one, []).append(Fault("silence", text))
+        compared = (rules.version_faults(known), rules.core_faults(known, self.limits))
+        for one, more in [item for found in compared for item in found.items()]:
+            faults.setdefault(one, []).extend(more)
+        actions, pairs = self._exchange([one for one in known if one not in faults])
+        group.meeting = {
+            pair for pair in pairs if self.probes[pair] is None and not group.waiting.keys().isdisjoint(pair)
+        }
+        if group.meeting and not late:
+            return actions
+        done = [(asker, probe) for asker, peer in pairs if (probe := self.probes[asker, peer]) is not None]
+        for one, more in rules.pair_faults(done, self._name, lambda one: self.facts[one].host, self.limits).items():
+            faults.setdefault(one, []).extend(more)
+        return actions + self._conclude(run_id, group, faults)
+
+    def _exchange(self, members: list[str]) -> tuple[list[Action], list[Pair]]:
+        """The neighbours in the ring of these members, and what must be done so that each pair has met once."""
+        ring = sorted(members, key=lambda one: (host_key(self.facts[one].host), self.facts[one].door))
+        wanted = [(one, ring[number - 1]) for number, one in enumerate(ring)] if len(ring) > 1 else []
+        if len(ring) == 2:
+            wanted = wanted[:1]
+        actions: list[Action] = []
+        pairs = []
+        for one, other in wanted:
+            pair = (other, one) if (other, one) in self.probes else (one, other)
+            pairs.append(pair)
+            if pair not in self.probes:
+                self.probes[pair] = None
+                self.peers.setdefault(one, set()).add(other)
+                self.peers.setdefault(other, set()).add(one)
+                facts = self.facts[pair[1]]
+                host = f"[{facts.host}]" if ":" in facts.host else facts.host
+                actions.append(Probe(pair[0], pair[1], f"{host}:{facts.door}"))
+        return actions, pairs
+
+    def _conclude(self, run_id: str, group: _Group, faults: dict[str, list[Fault]]) -> list[Action]:
+        actions: list[Action] = []
+        if group.size > 1:  # a single worker starts no server
+            members = [self.facts[one] for one in (*group.passed, *group.waiting) if one in self.facts]
+            for host, text in rules.shared_hosts(members).items():
+                if (host, "shared") not in group.told:
+                    group.told.add((host, "shared"))
+                    actions.append(Warn(run_id, f"preflight: {text}"))
+        for one, found in faults.items():
+            for fault in found:
+                if (one, fault.rule) not in group.told:
+                    group.told.add((one, fault.rule))
+                    end = "it is set aside" if group.mode == "enforce" and one in group.waiting else "it trains anyway"
+                    actions.append(Warn(run_id, f"preflight: {self._name(one)}: {fault.text} ({end})"))
+        if not group.waiting:
+            return actions
+        bad = tuple(one for one in group.waiting if one in faults)
+        good = tuple(one for one in group.waiting if one not in faults)
+        group.waiting.clear()
+        group.silent.clear()
+        group.meeting.clear()
+        if bad:
+            group.aside |= dict.fromkeys(bad)
+            actions.append(SetAside(run_id, bad))
+        if bad and len(group.aside) > group.size and not group.passed and (group.whole or not good):
+            why = f"{len(group.aside)} slots failed the preflight (preflight='enforce'), the last one: "
+            actions.append(Refuse(run_id, why + f"{self._name(bad[-1])}: {faults[bad[-1]][0].text}"))
+        elif bad and group.whole:
+            actions.append(AskAgain(run_id, good, group.size))
+        elif good:
+            group.passed |= dict.fromkeys(good)
+            actions.append(Pass(run_id, good))
+        return actions
+
+    def _name(self, agent_id: str) -> str:
+        return self.places.get(agent_id, agent_id)

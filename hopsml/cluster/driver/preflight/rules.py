@@ -1,0 +1,176 @@
+"""Which figures a slot must show; pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hopsml.cluster.shared.protocol import GpuFacts, PeerProbed, PreflightFacts
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The least that is enough, and the most that is tolerable."""
+
+    open_files: int = 1024  # a worker holds two connections to each other one, its framework some 200 files
+    stack_mb: float = 1.0  # what glibc gives a thread where the limit is "unlimited" is 2
+    shared_memory_mb: float = 32.0  # /dev/shm; half of what Docker gives by default
+    disk_mb: float = 512.0  # free in the scratch folder: logs, events and a checkpoint
+    write_mb_s: float = 1.0  # synchronously, to the scratch folder; the slowest disks that are sold write 50
+    clock_skew_s: float = 5.0  # from the driver; Kerberos tolerates 300, the order of events in a log much less
+    gpu_temperature_c: int = 90  # the present ones slow themselves down at 87 to 93
+    core_share: float = 1 / 3  # of the median member's core speed; machines of two generations are nearer to each other
+    pair_mb_s: float = 5.0  # between neighbours in the ring; 100 Mbit/s Ethernet carries 12
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a slot: the rule's name, and a sentence with figure, rule and remedy."""
+
+    rule: str
+    text: str
+
+
+DEFAULT_LIMITS = Limits()
+LEAST_PEERS = 2  # of two members nobody can say which one is unusual
+_UNLIMITED = -1
+_LOCAL_REMEDY = "both are on one host, so look at what keeps its processors busy: other programs, or too many workers"
+
+
+def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: Limits = DEFAULT_LIMITS) -> list[Fault]:
+    """What one agent's figures show. The driver's clock let the agent in at ``admitted`` and read the figures at
+    ``received``, in seconds since the epoch: in between they were taken, and a driver that stood still read them late.
+    """
+    skew_s = facts.clock - min(max(facts.clock, admitted), received)
+    checks: tuple[tuple[bool, str, str], ...] = (
+        (
+            _below(facts.open_files, limits.open_files),
+            "open-file limit",
+            f"{facts.open_files}, at least {limits.open_files} are needed: raise it (ulimit -n, LimitNOFILE)",
+        ),
+        (
+            _below(facts.stack_mb, limits.stack_mb),
+            "stack size",
+            f"{facts.stack_mb:g} MB, at least {limits.stack_mb:g} are needed: raise it (ulimit -s)",
+        ),
+        (
+            facts.shared_memory_mb < limits.shared_memory_mb,
+            "shared memory",
+            f"{facts.shared_memory_mb:.0f} MB free in /dev/shm, at least {limits.shared_memory_mb:g} are needed: "
+            "enlarge it (docker run --shm-size)",
+        ),
+        (
+            facts.disk_mb < limits.disk_mb,
+            "disk space",
+            f"{facts.disk_mb:.0f} MB free in {facts.folder}, at least {limits.disk_mb:g} are needed: free some, or let "
+            "spark.local.dir name another disk",
+        ),
+        (
+            bool(facts.disk_problem),
+            "disk write",
+            f"{facts.folder} cannot be written: {facts.disk_problem}; repair it, or let spark.local.dir name another",
+        ),
+        (
+            not facts.disk_problem and facts.write_mb_s < limits.write_mb_s,
+            "disk speed",
+            f"{facts.write_mb_s:.2f} MB/s into {facts.folder}, at least {limits.write_mb_s:g} are needed: look at the "
+            "disk, or let spark.local.dir name another",
+        ),
+        (
+            abs(skew_s) > limits.clock_skew_s,
+            "clock skew",
+            f"{skew_s:+.1f} s from the driver's clock, at most {limits.clock_skew_s:g} are tolerable: run NTP there",
+        ),
+    )
+    found = [Fault(rule, f"{rule}: {text}") for failed, rule, text in checks if failed]
+    return found + [fault for gpu in facts.gpus for fault in _gpu_faults(gpu, limits)]
+
+
+def shared_hosts(members: Iterable[PreflightFacts]) -> dict[str, str]:
+    """By host that other people use as well: what that means. It is no fault of a slot: no other one would be better."""
+    return {
+        facts.host: f"{facts.host} is shared with {', '.join(facts.others[:3])}"
+        f"{f' and {len(facts.others) - 3} more' if len(facts.others) > 3 else ''}: TensorFlow's server there obeys whoever "
+        "connects to it, as this user (docs/security.md)"
+        for facts in members
+        if facts.others
+    }
+
+
+def _below(value: float, least: float) -> bool:
+    return value != _UNLIMITED and value < least
+
+
+def _gpu_faults(gpu: GpuFacts, limits: Limits) -> list[Fault]:
+    checks = (
+        (gpu.ecc_errors > 0, "GPU ECC", f"{gpu.ecc_errors} uncorrected memory errors, none is tolerable: reset it"),
+        (
+            gpu.temperature_c > limits.gpu_temperature_c,
+            "GPU temperature",
+            f"{gpu.temperature_c} °C, at most {limits.gpu_temperature_c} are tolerable: look at its cooling",
+        ),
+        (
+            gpu.processes > 0,
+            "GPU processes",
+            f"{gpu.processes} of somebody else are on it, none may be: end them (nvidia-smi shows them)",
+        ),
+    )
+    return [Fault(rule, f"{rule}: GPU {gpu.index}: {text}") for failed, rule, text in checks if failed]
+
+
+def version_faults(members: Mapping[str, PreflightFacts]) -> dict[str, list[Fault]]:
+    """By agent: versions that differ from those of most members; of two halves the first member's counts."""
+    faults: dict[str, list[Fault]] = {}
+    for package in sorted({name for facts in members.values() for name in facts.versions}):
+        held = {agent_id: facts.versions.get(package, "none") for agent_id, facts in members.items()}
+        usual = Counter(held.values()).most_common(1)[0][0]  # the first of equals
+        for agent_id, version in held.items():
+            if version != usual:
+                text = f"version: {package} {version}, the other members have {usual}: install the same everywhere"
+                faults.setdefault(agent_id, []).append(Fault(f"version of {package}", text))
+    return faults
+
+
+def core_faults(members: Mapping[str, PreflightFacts], limits: Limits = DEFAULT_LIMITS) -> dict[str, list[Fault]]:
+    """By agent: cores much slower than the median member's, for which all would wait in every step."""
+    speeds = {agent_id: facts.core_mb_s for agent_id, facts in members.items() if facts.core_mb_s}
+    usual = statistics.median(speeds.values()) if len(speeds) > LEAST_PEERS else 0.0
+    faults: dict[str, list[Fault]] = {}
+    for agent_id, speed in speeds.items():
+        if speed < limits.core_share * usual:
+            text = (
+                f"core speed: {speed:.0f} MB/s of SHA-256, the median member has {usual:.0f}, at least "
+                f"{limits.core_share:.0%} of that is needed: look for throttling, or for another tenant"
+            )
+            faults[agent_id] = [Fault("core speed", text)]
+    return faults
+
+
+def exchange_failed(probe: PeerProbed, limits: Limits = DEFAULT_LIMITS) -> bool:
+    """Whether two neighbours could not exchange bytes, or not fast enough."""
+    return bool(probe.problem) or probe.mb_s < limits.pair_mb_s
+
+
+def pair_faults(
+    probes: Sequence[tuple[str, PeerProbed]],
+    name: Callable[[str], str],
+    host: Callable[[str], str],
+    limits: Limits = DEFAULT_LIMITS,
+) -> dict[str, list[Fault]]:
+    """By agent: exchanges with its neighbours that failed. Of each such pair the one is blamed that failed more often.
+
+    ``probes``: (who asked, what came of it); ``host``: where an agent is. Of two that failed equally often it is the one
+    that did not answer.
+    """
+    failed = [(asker, probe) for asker, probe in probes if exchange_failed(probe, limits)]
+    count = Counter(agent_id for asker, probe in failed for agent_id in (asker, probe.agent_id))
+    faults: dict[str, list[Fault]] = {}
+    for asker, probe in failed:
+        blamed, other = (asker, probe.agent_id) if count[asker] > count[probe.agent_id] else (probe.agent_id, asker)
+        what = probe.problem or f"{probe.mb_s:.1f} MB/s, at least {limits.pair_mb_s:g} are needed"
+        remedy = _LOCAL_REMEDY if host(blamed) == host(other) else "look at route, firewall and cable"
+        text = f"network: between it and {name(other)}: {what}; {remedy}"
+        faults.setdefault(blamed, []).append(Fault(f"network to {other}", text))
+    return faults

@@ -1,0 +1,231 @@
+"""The coordinator's door: a WebSocket server with TLS, the token, and one session for each agent that came in.
+
+A connection must bring the application's token in its HTTP request, before the upgrade. A message of the wrong type or
+size ends its connection. Every refusal is counted, the first of each kind is logged. With a thousand agents every
+microsecond of a frame counts, so neither connections nor messages have a queue or a task: ``direct.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from hopsml.cluster.driver.strangers import watched, websocket_log
+from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared.front import Front, Stranger
+from hopsml.cluster.shared.tls import make_identity
+from hopsml.delivery import logger_aside
+
+if TYPE_CHECKING:
+    from websockets.http11 import Request
+
+    from hopsml.cluster.driver.direct import Connection
+
+log = logger_aside("hopsml.coordinator")
+
+HELLO_TIMEOUT_S = 10.0
+GOING_AWAY, NOT_OURS, BROKEN = 1001, 1008, 1011  # why a connection is closed (RFC 6455, section 7.4.1)
+_HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it came is all it says
+
+
+@dataclass
+class Session:
+    """One connected agent."""
+
+    agent_id: str
+    connection: Connection
+    hello: protocol.Hello
+    port: int  # that it holds for the next worker
+    admitted: float  # seconds since the epoch
+    work: tuple[str, int] | None = None  # run and generation that it works for; -1: it has not begun
+    modules: frozenset[str] = frozenset()  # that its workers find imported
+    leaving: str = ""  # why it is going away soon
+    was_cut: bool = False  # by us: it may still be there, frozen
+    commit_door: tuple[int, str] | None = None  # port and certificate, where others can fetch commits
+    unsent: int = 0  # bytes that waited to be sent when it was last looked at
+    clogged_since: float | None = None  # monotonic seconds: it has taken nothing of them since
+
+    @property
+    def heard(self) -> float:
+        """When its last byte came, in monotonic seconds."""
+        return self.connection.heard
+
+    def post(self, *messages: protocol.Message | bytes) -> None:
+        """Send, in order, without waiting; bytes are a message that is encoded already."""
+        encoded = [message if isinstance(message, bytes) else protocol.encode(message) for message in messages]
+        self.connection.write(*encoded)
+
+    def clogged_s(self, now: float) -> float:
+        """For how long it has taken nothing of what waits to be sent; 0.0 where nothing waits."""
+        before, self.unsent = self.unsent, self.connection.transport.get_write_buffer_size()
+        if not self.unsent or self.unsent < before:
+            self.clogged_since = None
+        elif self.clogged_since is None:
+            self.clogged_since = now
+        return now - self.clogged_since if self.clogged_since is not None else 0.0
+
+
+class Listener(Protocol):
+    """Who wants to know; called on the server's loop."""
+
+    def joined(self, session: Session) -> None:
+        """An agent has said who it is."""
+
+    def said(self, session: Session, message: protocol.ToCoordinator) -> None:
+        """A message of an agent; raises msgspec.DecodeError for one that it must not send."""
+
+    def left(self, session: Session, reason: str) -> None:
+        """An agent is gone."""
+
+    def patience_s(self, session: Session) -> float:
+        """How long this agent may be silent, in seconds."""
+
+
+class Sessions:
+    """The server and whoever is connected; used on one event loop."""
+
+    def __init__(self, listener: Listener, lease_s: float) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.identity = make_identity()
+        self.refused: Counter[str] = Counter()
+        self.agents: dict[str, Session] = {}
+        self.inside: set[Connection] = set()  # of agents, and of who has not said yet who it is
+        self.listener, self._lease_s = listener, lease_s
+        self._welcomed = 0
+        self._renew = protocol.encode(protocol.Renew())
+
+    async def open(self, host: str) -> int:
+        """Listen on a free port; returns it. Raises OSError."""
+        from hopsml.cluster.driver.direct import Connection
+
+        logger = websocket_log()
+
+        def make(stranger: Stranger) -> Connection:
+            return Connection(_Visit(self, stranger), protocol.MAX_TO_COORDINATOR, logger)
+
+        self._front = Front(make, watched(self.identity.context, self.refuse), self.refuse)
+        return await self._front.open(host)
+
+    async def close(self) -> None:
+        """Nobody may come any more; whoever is there is told, and cut off if it does not go."""
+        self._front.close()
+        for connection in list(self.inside):
+            connection.close(GOING_AWAY)
+        while self.inside:
+            await asyncio.sleep(0.01)
+        await self._front.wait_closed()
+
+    def refuse(self, kind: str, text: str) -> None:
+        """Count a refusal; log the first of its kind."""
+        self.refused[kind] += 1
+        if self.refused[kind] == 1:
+            log.warning("refused: %s (further ones of this kind are only counted)", text)
+
+    def renew(self) -> None:
+        """Prolong every agent's lease; cut off those that have been silent, or took nothing, for its length."""
+        now = time.monotonic()
+        for session in list(self.agents.values()):
+            patience_s = min(self._lease_s, self.listener.patience_s(session))
+            if now - session.heard > patience_s:
+                self.cut(session, f"no sign of life for {patience_s:g} s")
+            elif session.clogged_s(now) > self._lease_s:
+                self.cut(session, f"took no message for {self._lease_s:g} s")
+            else:
+                session.post(self._renew)
+
+    def cut(self, session: Session, reason: str) -> None:
+        """End a connection that is of no use any more; the agent ends by its lease."""
+        session.connection.transport.abort()
+        session.was_cut = True
+        self.forget(session, reason)
+
+    def forget(self, session: Session, reason: str) -> None:
+        """It is gone; the listener hears of it once."""
+        if self.agents.pop(session.agent_id, None) is not None:
+            self.listener.left(session, reason)
+
+    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> Session:
+        """An agent that was let in at ``admitted`` has said who it is; raises msgspec.DecodeError where it has not."""
+        hello = protocol.decode_for_coordinator(frame)
+        if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
+            raise msgspec.DecodeError(f"expected a hello of version {protocol.VERSION}, got {hello!r:.200}")
+        self._welcomed += 1
+        session = Session(f"a{self._welcomed}", connection, hello, hello.port, admitted)
+        self.agents[session.agent_id] = session
+        session.post(protocol.Welcome(session.agent_id, self._lease_s))
+        self.listener.joined(session)
+        return session
+
+
+class _Visit:
+    """A connection at the door: a stranger until it has shown the token, an agent once it has said who it is."""
+
+    def __init__(self, door: Sessions, stranger: Stranger) -> None:
+        self._door, self._stranger = door, stranger
+        self._session: Session | None = None
+        self._hello_due: asyncio.TimerHandle | None = None
+        self._knows_token = True
+        self._admitted = 0.0
+
+    def admit(self, connection: Connection, request: Request) -> str:
+        """Nobody without the token gets further."""
+        offered = "\n".join(request.headers.get_all("Authorization"))  # two of them are none
+        expected = f"Bearer {self._door.token}".encode()
+        if hmac.compare_digest(offered.encode(errors="surrogateescape"), expected):
+            self._stranger.left()
+            self._admitted = time.time()  # before it hears of it: whatever it sends is later
+            return ""
+        self._knows_token = False
+        self._door.refuse("token", f"{connection.address} came without the token of this application")
+        return "hopsml: a token is needed\n"
+
+    def opened(self, connection: Connection) -> None:
+        """It may say who it is, for a while."""
+        self._door.inside.add(connection)
+        self._hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._too_late, connection)
+
+    def _too_late(self, connection: Connection) -> None:
+        if self._session is None:
+            self._door.refuse("silence", f"{connection.address} did not say who it is")
+            connection.close(NOT_OURS, "no hello")
+
+    def take(self, connection: Connection, message: bytes) -> None:
+        """The first one says who it is; most others only that it is there."""
+        if self._session is None:
+            self._session = self._door.welcome(connection, message, self._admitted)
+        elif message != _HEARTBEAT:
+            self._door.listener.said(self._session, protocol.decode_for_coordinator(message))
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Who sends what is no message, or brings the coordinator into trouble, has to go."""
+        if isinstance(error, msgspec.MsgspecError):
+            self._door.refuse("message", f"{connection.address} sent what is no message of ours: {error}")
+            connection.close(NOT_OURS, "not a message of this protocol")
+        else:
+            log.error("what %s sent could not be dealt with", connection.address, exc_info=error)
+            connection.close(BROKEN)
+        self._leave()
+
+    def ended(self, connection: Connection) -> None:
+        """It is gone, from whatever stage."""
+        self._stranger.left()
+        if self._hello_due is not None:
+            self._hello_due.cancel()
+        self._door.inside.discard(connection)
+        if connection.was_open and (problem := connection.oversize):
+            self._door.refuse("size", f"{connection.address} sent too large a message: {problem}")
+        elif not connection.was_open and self._knows_token:
+            problem = connection.refused_by_protocol
+            self._door.refuse("handshake", f"{connection.address} does not speak WebSocket: {problem}")
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._session is not None:
+            self._door.forget(self._session, "its connection broke: the executor or the agent in it was ended")

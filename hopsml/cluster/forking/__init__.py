@@ -1,0 +1,1 @@
+"""Runs in fork servers and zygotes, and in who looks after them."""

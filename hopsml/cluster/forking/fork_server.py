@@ -1,0 +1,301 @@
+"""A warm process that forks one worker for each assignment: ``python -m hopsml.cluster.forking.fork_server FD PARENT MODULES``.
+
+It has imported the framework and nothing else and has exactly one thread, so a worker that is forked from it starts
+without the import and without a stranger's locks. Where the import started threads it says so ("spawn"), and workers
+are then fresh interpreters instead. It speaks msgpack datagrams over a SOCK_SEQPACKET Unix socket; a launch carries the
+write end of the worker's event pipe and the log file.
+
+It is the reaper of everything its workers leave behind: each worker leads its own session, whose group is killed before
+the worker is reaped (so no pid can have been reused), and this process is the subreaper for orphans beyond that. When
+the agent is gone (end of file on the socket), all of it goes; a server that was stopped is woken by the kernel for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+
+import msgspec
+
+from hopsml.cluster.shared import processes
+
+MAX_DATAGRAM = 1 << 16
+MAX_DESCRIPTORS = 8
+STRAYS_S = 1.0
+
+
+class LaunchWorker(msgspec.Struct, frozen=True, tag="launch"):
+    """Agent -> server, with file descriptors: the event pipe's write end, the log, the read end of the pipe by which the
+    driver's messages come, and an elastic run's commit slots.
+    """
+
+    id: int
+    assignment: str  # path of the file that worker.run reads
+    cwd: str
+
+
+class SignalWorker(msgspec.Struct, frozen=True, tag="signal"):
+    """Agent -> server: signal the worker's whole group, if the worker is still there."""
+
+    id: int
+    number: int
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Agent -> server: are you there?"""
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Server -> agent: it is."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Server -> agent, once: modules are imported; ``mode`` is "fork" or "spawn"."""
+
+    mode: str
+    import_s: float
+    problem: str
+    pid: int = 0  # of the server
+
+
+class Launched(msgspec.Struct, frozen=True, tag="launched"):
+    """Server -> agent."""
+
+    id: int
+    pid: int
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """Server -> agent: the worker and all that it started are gone. ``status`` as of wait(2)."""
+
+    id: int
+    pid: int
+    status: int
+    max_rss_mb: int
+
+
+Request = LaunchWorker | SignalWorker | Ping
+Reply = Ready | Launched | Exited | Pong
+
+encode = msgspec.msgpack.Encoder().encode
+decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+decode_reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+@dataclass
+class _Worker:
+    id: int
+    pid: int
+
+
+class ForkServer:
+    """The loop; one thread, no asyncio, so that a forked child inherits nothing that runs."""
+
+    def __init__(self, connection: socket.socket, modules: tuple[str, ...]) -> None:
+        self.connection = connection
+        self.modules = modules
+        self.workers: dict[int, _Worker] = {}  # by pid
+        self.mode = "fork"
+        self.wakeup_r, self.wakeup_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def warm_up(self) -> Ready:
+        """Import the modules; find out whether forking is safe afterwards.
+
+        The garbage collector rests meanwhile: it would walk over the half million objects of an import again and again, a
+        quarter of TensorFlow's 3.3 s, and find nothing. Afterwards they are set aside for good: they belong to modules, and
+        a worker whose collector leaves them alone goes on sharing their pages with this process.
+        """
+        began, problem = time.monotonic(), ""
+        gc.disable()
+        for module in self.modules:
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # noqa: BLE001 the user's function will meet it again and report it
+                problem = f"import {module}: {type(error).__name__}: {error}"
+        gc.freeze()
+        gc.enable()
+        threads = len(os.listdir("/proc/self/task"))
+        if threads > 1:
+            self.mode = "spawn"
+            problem = problem or f"importing {', '.join(self.modules)} left {threads} threads: workers are spawned"
+        return Ready(self.mode, round(time.monotonic() - began, 3), problem, os.getpid())
+
+    def serve(self) -> None:
+        """Until the agent is gone."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wakeup_w, warn_on_full_buffer=False)
+        processes.wake_by(self.connection)
+        try:
+            self.connection.send(encode(self.warm_up()))
+        except OSError:
+            return  # the agent is gone already
+        # What every worker needs, so that none has to import it; the agent is on its way to the first launch meanwhile.
+        from hopsml.cluster.worker import worker  # noqa: F401
+
+        # From here on workers may exist: this process outlives the agent by the moment it takes to end their sessions.
+        processes.outlive_parent()
+        while True:
+            readable, _, _ = select.select([self.connection.fileno(), self.wakeup_r], [], [])
+            if self.wakeup_r in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self.wakeup_r, 4096)
+                self.reap()
+            if self.connection.fileno() in readable and not self.receive():
+                return
+
+    def receive(self) -> bool:
+        """One request; False when the agent is gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.connection, MAX_DATAGRAM, MAX_DESCRIPTORS)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        request = decode_request.decode(data)
+        if isinstance(request, Ping):
+            self.connection.send(encode(Pong()))
+            return True
+        if isinstance(request, SignalWorker):
+            for worker in self.workers.values():
+                if worker.id == request.id and not processes.kill_group_quietly(worker.pid, request.number):
+                    processes.kill_quietly(worker.pid, request.number)  # so young that it leads no group yet
+            return True
+        pid = self.launch(request, *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self.workers[pid] = _Worker(request.id, pid)
+        self.connection.send(encode(Launched(request.id, pid)))
+        return True
+
+    # -------------------------------------------------------------------------------- starting
+
+    def launch(self, request: LaunchWorker, events: int, log: int, inbox: int, *slots: int) -> int:
+        """A new session with the worker in it; returns its pid."""
+        if self.mode == "spawn":
+            return self.spawn(request, events, log, inbox, slots)
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self.become_worker(request, events, log, inbox, slots, server)
+        return pid
+
+    def spawn(self, request: LaunchWorker, events: int, log: int, inbox: int, slots: tuple[int, ...]) -> int:
+        for descriptor in (events, inbox, *slots):
+            os.set_inheritable(descriptor, True)
+        worker = [
+            "-m",
+            "hopsml.cluster.worker.worker",
+            request.assignment,
+            str(events),
+            str(os.getpid()),
+            request.cwd,
+            str(inbox),
+            *map(str, slots),
+        ]
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+            (os.POSIX_SPAWN_DUP2, log, 2),
+        ]
+        command = [sys.executable, *worker]
+        return os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=actions, setsid=True)
+
+    def become_worker(
+        self, request: LaunchWorker, events: int, log: int, inbox: int, slots: tuple[int, ...], server: int
+    ) -> None:
+        """The forked child's whole life; never returns."""
+        code = 1
+        try:
+            os.setsid()
+            processes.die_with_parent(server)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (self.connection.fileno(), self.wakeup_r, self.wakeup_w):
+                os.close(descriptor)
+            null = os.open(os.devnull, os.O_RDONLY)
+            for source, target in ((null, 0), (log, 1), (log, 2)):
+                os.dup2(source, target)
+            os.chdir(request.cwd)
+            if numpy_random := sys.modules.get("numpy.random"):
+                numpy_random.seed()  # else every worker of a server, and of a zygote, would draw the same numbers
+            from hopsml.cluster.worker import worker
+
+            code = worker.run(request.assignment, events, slots, inbox)
+        except BaseException:  # noqa: BLE001 the child must not fall back into the server's loop
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    # -------------------------------------------------------------------------------- ending
+
+    def reap(self) -> None:
+        """Collect what ended; a worker's group dies before its pid is freed."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            pid = ended.si_pid
+            worker = self.workers.pop(pid, None)
+            if worker is not None:
+                processes.kill_group_quietly(pid)
+            _, status, usage = os.wait4(pid, 0)
+            if worker is not None:
+                self.end_strays()
+                reply = Exited(worker.id, pid, status, usage.ru_maxrss // 1024)
+                with contextlib.suppress(OSError):
+                    self.connection.send(encode(reply))
+
+    def end_strays(self) -> None:
+        """Whatever re-parented itself to this process (double forks, new sessions) and is no worker.
+
+        Waits until it is gone, at most STRAYS_S: what hangs in the kernel must not keep others from being reaped.
+        """
+        deadline = time.monotonic() + STRAYS_S
+        while strays := [pid for pid in processes.children_of(os.getpid()) if pid not in self.workers]:
+            for pid in strays:
+                end_quietly(pid, *processes.descendants_of(pid))
+            if time.monotonic() > deadline:
+                return
+
+    def end_everything(self) -> None:
+        """The agent is gone: nothing may live on."""
+        while pids := processes.descendants_of(os.getpid()):
+            end_quietly(*pids)
+
+
+def end_quietly(*pids: int) -> None:
+    """One round: kill these, reap those that are children. Never waits for one that may have been born since."""
+    for pid in pids:
+        processes.kill_quietly(pid)
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    time.sleep(0.001)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    descriptor, parent, *modules = sys.argv[1:]
+    processes.die_with_parent(int(parent))
+    processes.become_subreaper()
+    server = ForkServer(socket.socket(fileno=int(descriptor)), tuple(modules))
+    try:
+        server.serve()
+    finally:
+        server.end_everything()
+
+
+if __name__ == "__main__":
+    main()

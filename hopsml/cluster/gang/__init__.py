@@ -1,0 +1,1 @@
+"""Pure: what a run's group does next. In the driver."""

@@ -1,0 +1,611 @@
+"""A group whose members change: the gang of ``gang.py`` with generations; pure as that one.
+
+    WAITING ─▶ FORMING ─▶ RUNNING ──(a member joins, leaves, or a resize)──▶ PARKING ──a member has parked──┐
+       ▲          └───────────┴──(a member is lost)────────────────────────────┴──▶ REFORMING ◀────────────┘
+       └───────────── all workers of the generation are gone; the next one ────────────┘
+
+A change that was planned ends a generation at a commit: every worker is told to commit and stand still when it next
+may. The first that does so stops the others too, since no collective gets past it, so no step is lost. A failure ends
+it at once. The survivors' agents keep the training state, and the next generation goes on from the newest commit that
+any of them holds.
+
+An error that the user's own code raised ends the run: it would come again. The death of a process, an agent, an
+executor or a host does not, unless it happens again and again without a commit in between. A newcomer that fails before
+the first commit of the group with it costs only its own place, in whatever way it fails: the group goes on as it was. A
+store that does not answer, where a checkpoint has to be read, is waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hopsml.cluster.gang.blame import Failure, first_of
+from hopsml.cluster.gang.draining import Drains
+from hopsml.cluster.gang.exclusions import Exclusions
+from hopsml.cluster.gang.gang import Gang, Member, failure_of
+from hopsml.cluster.gang.gang_types import (
+    Action,
+    AskAgents,
+    Committed,
+    Conclude,
+    DrainAsked,
+    DropAgents,
+    Event,
+    Failed,
+    Granted,
+    MemberLost,
+    Note,
+    Parked,
+    ParkWorkers,
+    PersistCommit,
+    Persisted,
+    Phase,
+    Ready,
+    ResizeAsked,
+    ReturnAgents,
+    Started,
+    StartGeneration,
+    Stepped,
+    StopWorkers,
+)
+from hopsml.cluster.gang.pace import Pace
+from hopsml.cluster.gang.signs import Signs
+from hopsml.cluster.shared.spec import ElasticGroup
+from hopsml.cluster.worker.in_force import WITHOUT_COMMITS
+
+END_S = 10.0  # for ending the workers of a generation: they are killed, not asked
+STORE_MOST_S = 30.0  # between two looks whether a store that was away answers
+UNCOMMITTED_S = 60.0  # of training, after which it is odd that nothing was committed: the first step makes a commit
+
+
+@dataclass
+class ElasticGang(Gang):
+    """The state of a group that may change between ``spec.min_size`` and ``target`` members."""
+
+    spec: ElasticGroup
+    target: int = 0
+    spares: dict[str, bool] = field(default_factory=dict)  # agents without a worker -> has imported everything
+    hosts: dict[str, str] = field(default_factory=dict)
+    commits: dict[str, int] = field(default_factory=dict)  # agent -> newest step that it holds
+    leaving: dict[str, str] = field(default_factory=dict)  # agents whose nodes go away -> why
+    drains: Drains = field(default_factory=Drains)
+    reached: int = -1  # the newest step that anybody has committed
+    committed: bool = False  # whether anybody ever has in this run
+    uncommitted_since: float | None = None  # training, of which nothing was committed and that was not said yet
+    saviour: str = ""  # who was asked to make a checkpoint of the last commit, where the one that should is lost
+    given_up: bool = False  # the run's end has waited for that long enough
+    base: int = -1  # the commit that the generation went on from
+    resets: int = 0
+    fruitless: int = 0
+    parked: int | None = None  # the step at which the first worker of the generation has parked
+    start_at: float | None = None  # a beginning group starts without those that are still to come
+    why: str = ""  # what ended the last generation
+    proven: frozenset[str] = frozenset()  # the members of the last generation that made a commit
+    store_away: float | None = None  # since when
+    store_tries: int = 0
+    try_again_at: float = 0.0  # the store may be back then
+    pace: Pace = field(default_factory=lambda: Pace(0.0))
+    exclusions: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))
+    unfit: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))  # agents that have failed as newcomers
+
+    @property
+    def training(self) -> tuple[Phase, ...]:
+        """Phases in which workers are at work."""
+        return (Phase.FORMING, Phase.RUNNING, Phase.PARKING)
+
+    def begin(self, now: float) -> list[Action]:
+        """The first actions."""
+        self.target = self.spec.size
+        self.exclusions = Exclusions(self.spec.host_failure_limit, self.spec.host_cooldown_s)
+        self.unfit = Exclusions(1, self.spec.host_cooldown_s)
+        self.pace = Pace(now, self.spec.progress_timeout_s)
+        self.deadline = now + self.spec.start_timeout_s
+        return [AskAgents(self.spec.minimum, self.target)]
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """As in ``Gang``; and whatever has happened, the newest state must not go with the nodes that go away."""
+        actions = super().handle(event, now)
+        goes_on = self.phase in (*self.training, Phase.SETTLING, Phase.REFORMING, Phase.WAITING)
+        return actions + self._secure() if self.leaving and goes_on else actions
+
+    def _other(self, event: Event, now: float) -> list[Action]:
+        match event:
+            case Ready():
+                if event.agent_id in self.spares:
+                    self.spares[event.agent_id] = True
+                return self._use_spares(now)
+            case Committed():
+                return self._committed(event, now)
+            case Parked():
+                return self._parked(event, now)
+            case DrainAsked():
+                return self._drain(event, now)
+            case Persisted():
+                self.drains.persisted(event.step, event.seconds, event.agent_id in self.leaving)
+                return self._let_go(now) if self.phase is Phase.WAITING else self._conclude_if_over()
+            case ResizeAsked():
+                self.target = max(event.size, self.spec.minimum)
+                if self.phase is Phase.STOPPING:
+                    return []
+                return [AskAgents(0, self.target), *self._use_spares(now), *self._shed()]
+        return []
+
+    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+        notes = super()._stepped(event, now)
+        if event.step < 0:
+            return notes
+        self.pace.stepped(event.agent_id, event.step, event.stopped, now, event.age_s)
+        member = self.members.get(event.agent_id)
+        if member is None or self.phase is not Phase.RUNNING or not self.pace.newly_slow(event.agent_id):
+            return notes
+        host = self.hosts[event.agent_id]
+        return [
+            *notes,
+            Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step"),
+        ]
+
+    # -------------------------------------------------------------------------------- who could take part
+
+    def _granted(self, event: Granted, now: float) -> list[Action]:
+        if self.phase is Phase.STOPPING:
+            return [ReturnAgents(event.agent_ids)]
+        ready = event.ready or (False,) * len(event.agent_ids)
+        self.spares |= dict(zip(event.agent_ids, ready, strict=True))
+        self.hosts |= dict(zip(event.agent_ids, event.hosts or event.agent_ids, strict=True))
+        return self._use_spares(now)
+
+    def _shed(self) -> list[Action]:
+        """Give back the spares of a group that is as large as it shall be; those that leave go by themselves.
+
+        Members that leave do not count: spares are to succeed them.
+        """
+        staying = [agent_id for agent_id in self.members if agent_id not in self.leaving]
+        if self.phase not in self.training or len(staying) < self.target:
+            return []
+        return self._give_back(tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving))
+
+    def _give_back(self, agent_ids: tuple[str, ...]) -> list[Action]:
+        for agent_id in agent_ids:
+            self._forget(agent_id)
+        return [ReturnAgents(agent_ids)] if agent_ids else []
+
+    def _use_spares(self, now: float) -> list[Action]:
+        if self.phase is Phase.WAITING:
+            return self._start_if_enough(now)
+        return self._consider_change(now) if self.phase is Phase.RUNNING else []
+
+    def _usable(self, now: float) -> list[str]:
+        """Spares on hosts that are not set aside; where all are on one host, there is nowhere else to go.
+
+        Those that failed as newcomers wait as well, unless it cannot be done without them.
+        """
+        hosts = {self.hosts[agent_id] for agent_id in (*self.spares, *self.members)}
+        usable = [
+            agent_id
+            for agent_id in self.spares
+            if agent_id not in self.leaving
+            and (len(hosts) == 1 or not self.exclusions.excluded(self.hosts[agent_id], now))
+        ]
+        fit = [agent_id for agent_id in usable if not self.unfit.excluded(agent_id, now)]
+        return fit if len(fit) >= self.spec.minimum or self.members else usable
+
+    def _start_if_enough(self, now: float) -> list[Action]:
+        if now < self.try_again_at:
+            return []
+        usable = self._usable(now)
+        if len(usable) < self.spec.minimum:
+            self.start_at = None
+            return []
+        if self.generation == 0 and len(usable) < self.target:
+            if self.start_at is None:
+                self.start_at = now + self.spec.join_s
+            if now < self.start_at:
+                return []
+        return self._form(usable, now)
+
+    def _form(self, usable: list[str], now: float) -> list[Action]:
+        ready = [agent_id for agent_id in usable if self.spares[agent_id]]
+        candidates = ready if len(ready) >= self.spec.minimum and self.generation else usable
+        newest, stored = self._newest(), self.drains.stored
+        if self.drains.handed_over > newest:  # else what the survivors hold is enough, and no store needs to answer
+            self.commits.clear()
+            newest = -1
+        candidates.sort(key=self._held, reverse=True)  # who has the state must be among them
+        chosen = tuple(candidates[: self.target])
+        for agent_id in chosen:
+            del self.spares[agent_id]
+        others = tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving)
+        returned = self._give_back(others if len(chosen) == self.target else ())
+        self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(chosen)}
+        self.phase, self.deadline, self.start_at = Phase.FORMING, now + self.spec.start_timeout_s, None
+        self.base, self.parked, self.failures = newest, None, []
+        self.signs, self.left_at = Signs(), None
+        self.pace = self.pace.following(now)
+        # On hosts that are set aside there may be agents that have the newest state and are not members.
+        holders = tuple(a for a in (*chosen, *self.spares) if newest >= 0 and self.commits.get(a) == newest)
+        start = StartGeneration(self.generation, chosen, newest, holders, self.why, -1 if newest >= 0 else stored)
+        return [
+            *returned,
+            *self._lost_commits(newest if newest >= 0 else stored),
+            start,
+        ]
+
+    def _lost_commits(self, step: int) -> list[Action]:
+        """What nobody can go on from any more, said when the training goes on from an earlier ``step``."""
+        reached, self.reached = self.reached, step
+        if step >= reached:
+            return []
+        where = (
+            f"goes on from step {step}"
+            if step >= 0
+            else "begins where this run began, since there is no checkpoint either"
+        )
+        return [Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
+
+    def attendance(self, idle: int) -> tuple[int, str]:
+        """Whoever is there belongs to it already."""
+        return len(self.spares), f"at least {self.spec.minimum}"
+
+    # -------------------------------------------------------------------------------- changes that are planned
+
+    def _started(self, event: Started, now: float) -> list[Action]:
+        actions = super()._started(event, now)
+        if event.agent_id in self.members:  # it has got the state that the generation goes on from
+            self._holds(event.agent_id, self.base)
+        if self.phase is Phase.RUNNING and not self.generation and self.uncommitted_since is None:
+            self.uncommitted_since = now
+        return actions + ([*self._let_go(now), *self._consider_change(now)] if self.phase is Phase.RUNNING else [])
+
+    def _consider_change(self, now: float) -> list[Action]:
+        """Park the workers where somebody shall leave, or a newcomer that has imported everything is there."""
+        if any(member.finished for member in self.members.values()):
+            return []
+        leaving = [agent_id for agent_id in self.members if agent_id in self.leaving]
+        ready = [agent_id for agent_id in self._usable(now) if self.spares[agent_id]]
+        if leaving:
+            successors = min(self.target, len(self.members)) - (len(self.members) - len(leaving))
+            if len(ready) < successors and not self.drains.must_park(leaving, now, self.pace.usual_s):
+                return []
+            why = f"rank {self.members[leaving[0]].rank} leaves: {self.leaving[leaving[0]]}"
+        elif len(self.members) > self.target:
+            why = f"resized to {self.target} workers"
+        elif ready and len(self.members) < self.target:
+            why = f"{min(len(ready), self.target - len(self.members))} more joined"
+        else:
+            return []
+        self.phase, self.deadline, self.why = Phase.PARKING, None, why
+        return [ParkWorkers(self.generation, tuple(self.members), why)]
+
+    def _committed(self, event: Committed, now: float) -> list[Action]:
+        if event.agent_id not in self.members:
+            return []
+        self.committed = True
+        self._holds(event.agent_id, event.step)
+        if event.step > self.base:
+            self.fruitless = 0
+            self._prove()
+        return self._reform_if_agreed(now)
+
+    def _prove(self) -> None:
+        """With its first commit the group has shown that it works, the newcomers among it too."""
+        self.proven = frozenset(self.members)
+        self.store_away, self.store_tries = None, 0
+
+    def _parked(self, event: Parked, now: float) -> list[Action]:
+        if event.agent_id not in self.members or self.phase is not Phase.PARKING:
+            return []
+        self.committed = True
+        self._holds(event.agent_id, event.step)
+        if event.step > self.base:
+            self._prove()
+        if self.parked is None:
+            self.parked, self.deadline = event.step, now + self.spec.agree_s
+        return self._reform_if_agreed(now)
+
+    def _holds(self, agent_id: str, step: int) -> None:
+        self.commits[agent_id] = max(step, self._held(agent_id))
+        self.reached = max(step, self.reached)
+
+    def _held(self, agent_id: str) -> int:
+        """The newest step that an agent holds, -1 for none."""
+        return self.commits.get(agent_id, -1)
+
+    def _newest(self) -> int:
+        """The newest step that any agent holds, -1 for none."""
+        return max(self.commits.values(), default=-1)
+
+    def _reform_if_agreed(self, now: float) -> list[Action]:
+        """Once all hold the state at which the first one stopped, nothing has to be sent around."""
+        if self.phase is not Phase.PARKING or self.parked is None:
+            return []
+        if any(self._held(agent_id) < self.parked for agent_id in self.members):
+            return []
+        return self._reform(now)
+
+    def _drain(self, event: DrainAsked, now: float) -> list[Action]:
+        if event.agent_id not in self.spares and event.agent_id not in self.members:
+            return []
+        self.leaving[event.agent_id] = event.reason
+        self.drains.warn(event.agent_id, now, self.spec.drain_s if event.time_s is None else event.time_s)
+        if (member := self.members.get(event.agent_id)) is None:
+            return self._let_go(now)
+        return [Note(f"rank {member.rank} is about to leave ({event.reason})"), *self._use_spares(now)]
+
+    def _is_last_holder(self, agent_id: str) -> bool:
+        """Whether nobody that stays has as new a commit: then it must stay until somebody has got it."""
+        staying = [step for other, step in self.commits.items() if other not in self.leaving]
+        return self._held(agent_id) > max(staying, default=-1)
+
+    def _is_needed(self, agent_id: str, now: float) -> bool:
+        """Whether an agent that leaves has to stay for its state: others can get it there, or it is nowhere else yet."""
+        if not self._is_last_holder(agent_id):
+            return False
+        fetched = self.phase is Phase.FORMING or len(self._usable(now)) >= self.spec.minimum
+        return fetched or not self.drains.is_safe(self.commits[agent_id])
+
+    def _let_go(self, now: float) -> list[Action]:
+        """Those that leave and are not needed any more."""
+        actions: list[Action] = []
+        for agent_id, reason in list(self.leaving.items()):
+            if agent_id in self.spares and not self._is_needed(agent_id, now):
+                self._forget(agent_id)
+                actions.append(ReturnAgents((agent_id,), reason))
+        return actions
+
+    def _secure(self) -> list[Action]:
+        """Have a commit that only agents hold that leave put on shared storage, whoever may fetch it besides."""
+        asked = self.drains.to_store(self.commits, self.leaving, once=self.phase in (Phase.RUNNING, Phase.PARKING))
+        return [PersistCommit(asked)] if asked is not None else []
+
+    # -------------------------------------------------------------------------------- failures
+
+    def _failed(self, event: Failed, now: float) -> list[Action]:
+        actions = super()._failed(event, now)
+        member = self.members.get(event.agent_id)
+        if self.phase is Phase.REFORMING and member is not None and not member.failed:
+            member.failed = True
+            self.failures.append(failure_of(event, member))
+        return actions
+
+    def _settled(self, now: float) -> list[Action]:
+        return self._reform(now)
+
+    def _lost(self, event: MemberLost, now: float) -> list[Action]:
+        member = self.members.get(event.agent_id)
+        self._forget(event.agent_id)
+        if member is None or member.lost:
+            return []
+        member.lost = True
+        actions: list[Action] = []
+        ends_it = self.phase in (*self.training, Phase.SETTLING)
+        if not member.over and (ends_it or (self.phase is Phase.REFORMING and self.failures)):
+            self.failures.append(Failure(event.agent_id, member.rank, event.reason, outside=True))
+        if not member.over and ends_it:
+            actions = self._reform(now)
+        return actions + self._over(event.agent_id, now)
+
+    def _forget(self, agent_id: str) -> None:
+        for table in (self.spares, self.commits, self.leaving):
+            table.pop(agent_id, None)
+        self.drains.forget(agent_id)
+
+    # -------------------------------------------------------------------------------- its end
+
+    def _conclude_if_over(self) -> list[Action]:
+        """A run that has finished leaves its last commit as a checkpoint, for whoever resumes or exports it: the chief's
+        agent writes it before it says that all is over, another one where that agent is lost. At the deadline that is
+        given up, and said.
+        """
+        actions: list[Action] = []
+        finishes = self.outcome is not None and self.outcome.phase is Phase.FINISHED
+        is_over = self.phase is Phase.STOPPING and all(m.over or m.lost for m in self.members.values())
+        if finishes and is_over and not self.drains.is_safe(self.reached):
+            holders = [name for name in self.members if self._held(name) == self.reached]
+            if holders and not self.given_up and any(member.lost for member in self.members.values()):
+                return self._save_last(holders)
+            where = f"is of step {self.drains.stored}" if self.drains.stored >= 0 else "does not exist"
+            actions.append(
+                Note(f"the run's last commit, of step {self.reached}, is no checkpoint: the newest one {where}")
+            )
+        return actions + super()._conclude_if_over()
+
+    def _save_last(self, holders: list[str]) -> list[Action]:
+        if self.saviour in holders:  # it is at work
+            return []
+        self.saviour = holders[0]
+        return [PersistCommit(self.saviour)]
+
+    # -------------------------------------------------------------------------------- from one generation to the next
+
+    def _reform(self, now: float, dump: bool = False) -> list[Action]:
+        """End the workers of this generation; what follows is decided when all are gone and all causes are known."""
+        self.phase, self.deadline = Phase.REFORMING, now + END_S
+        working = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
+        actions: list[Action] = []
+        if working:
+            actions.append(StopWorkers(self.generation, working, 0.0, 0.0, keep=True, dump=dump))
+        return actions + self._next_if_over(now)
+
+    def _over(self, agent_id: str, now: float) -> list[Action]:
+        actions = super()._over(agent_id, now)
+        return actions + self._next_if_over(now)
+
+    def _next_if_over(self, now: float) -> list[Action]:
+        if self.phase is not Phase.REFORMING or not all(m.over or m.lost for m in self.members.values()):
+            return []
+        actions: list[Action] = []
+        if self.failures:
+            verdict = self._verdict(now, actions)
+            if verdict is not None:
+                return actions + self._end(verdict, now)
+        self.spares |= {agent_id: True for agent_id, member in self.members.items() if not member.lost}
+        self.members = {}
+        actions += self._let_go(now)
+        self.generation += 1
+        self.phase, self.deadline = Phase.WAITING, now + self.spec.min_workers_timeout_s
+        actions.append(Note(f"generation {self.generation - 1} {self._where_it_ended()}: {self.why}"))
+        return actions + self._start_if_enough(now)
+
+    def _where_it_ended(self) -> str:
+        """How far the generation is known to have come, which heartbeats tell late, and what the next one begins with."""
+        newest = self._newest()
+        step = max(newest, self.drains.handed_over) if newest >= 0 else self.drains.stored
+        furthest = max(self.reached, *self.pace.steps.values(), -1)
+        if 0 <= step == max(step, furthest):
+            return f"ended at step {step}"
+        if step >= 0:
+            kind = "commit" if newest >= 0 else "checkpoint"
+            goes_on = f"goes on from the {kind} of step {step}"
+        elif self.committed:
+            goes_on = "no agent holds a commit, so the newest checkpoint counts"
+        else:
+            goes_on = "nothing was committed, so the training begins where this run began"
+        return f"ended{f' after step {furthest} or later' if furthest > 0 else ''}; {goes_on}"
+
+    def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
+        """How the run ends by the failures of this generation; None where it goes on."""
+        first, blamed = first_of(self.failures), self._blamed()
+        self.why = f"rank {first.rank}: {first.cause}"
+        if first.storage:
+            return self._wait_for_store(first, now, actions)
+        if self._costs_only_its_place(first):
+            self._set_aside(first, now, actions)
+            return None
+        if (first.raised and not first.echo) or blamed.agent_id != first.agent_id:
+            return blamed
+        self.resets += 1
+        # Commits of agents that are gone do not count: what was lost with them has to be done again.
+        advanced = self._newest() > self.base
+        self.fruitless = 0 if advanced else self.fruitless + 1
+        if self.spec.reset_limit is not None and self.resets > self.spec.reset_limit:
+            return _with_reason(blamed, f"the reset limit of {self.spec.reset_limit} is reached")
+        if self.fruitless >= self.spec.fruitless_limit and (newcomers := self._newcomers()):
+            self.fruitless = self.spec.fruitless_limit - 1  # whoever died: it was the growth that did no good
+            text = "no generation with the newcomers has come to a commit, and the group goes on as it was before"
+            actions.append(Note(f"{text}; they may try again later: {first.cause}"))
+            for agent_id in newcomers:
+                self.unfit.failed(agent_id, now)
+        elif self.fruitless >= self.spec.fruitless_limit:
+            return _with_reason(blamed, f"{self.fruitless} generations in a row ended without a new commit")
+        if not first.echo:
+            self._count_against_host(first, now, actions)
+        return None
+
+    def _count_against_host(self, failure: Failure, now: float, actions: list[Action]) -> None:
+        host = self.hosts[failure.agent_id]
+        length = self.exclusions.failed(host, now)
+        if length is not None and len(set(self.hosts.values())) > 1:
+            failed = self.exclusions.failures[host]
+            actions.append(Note(f"host {host} is set aside for {length:g} s: {failed} failures"))
+
+    def _costs_only_its_place(self, first: Failure) -> bool:
+        """Whether a newcomer failed before the group with it made a commit, and the group can go on as it was before."""
+        proven = [failure for failure in self.failures if failure.agent_id in self.proven]
+        if first in proven or any(failure.raised and not failure.echo for failure in proven):
+            return False
+        return bool(self._newcomers())
+
+    def _newcomers(self) -> list[str]:
+        """Members that were not in the last group that made a commit, where that could go on without them."""
+        left = [a for a in self.proven if a in self.members and not self.members[a].lost and a not in self.leaving]
+        return [a for a in self.members if a not in self.proven] if len(left) >= self.spec.minimum else []
+
+    def _set_aside(self, newcomer: Failure, now: float, actions: list[Action]) -> None:
+        length = self.unfit.failed(newcomer.agent_id, now)
+        host = self.hosts[newcomer.agent_id]
+        text = f"a newcomer on {host} failed before the first commit with it, and the group goes on as it was before: "
+        member = self.members.get(newcomer.agent_id)
+        again = f"; it may try again in {length:g} s" if member is not None and not member.lost else ""
+        actions.append(Note(f"{text}{newcomer.cause}{again}"))
+        self._count_against_host(newcomer, now, actions)
+
+    def _wait_for_store(self, first: Failure, now: float, actions: list[Action]) -> Conclude | None:
+        """Nothing is wrong with the group: it tries again, later and later, as long as it would wait for members."""
+        self.store_away = now if self.store_away is None else self.store_away
+        limit = self.spec.min_workers_timeout_s
+        if now - self.store_away >= limit:
+            reason = f"the store did not answer for {limit:g} s (min_workers_timeout): {first.cause}"
+            return Conclude(Phase.FAILED, "storage", reason, first.agent_id, first.rank)
+        if not self.store_tries:
+            actions.append(Note(f"the store does not answer; the run waits for it, at most {limit:g} s: {first.cause}"))
+        self.store_tries += 1
+        pause = min(STORE_MOST_S, 2.0**self.store_tries, self.store_away + limit - now)
+        self.try_again_at = now + pause
+        return None
+
+    # -------------------------------------------------------------------------------- time, and the end
+
+    def _tick(self, now: float) -> list[Action]:
+        if self.phase in self.training and (actions := self._look(now)):
+            return actions
+        if self.phase is Phase.WAITING and (actions := self._start_if_enough(now)):
+            return actions
+        if self.phase in (Phase.RUNNING, Phase.PARKING) and self.pace.hangs(now):
+            return self._hung(now)
+        if self.phase in (Phase.RUNNING, Phase.PARKING) and (actions := self._miss_commits(now)):
+            return actions
+        # A host or an agent may have cooled down, a node's time be nearly up.
+        waits = bool(self.exclusions.until or self.unfit.until or self.leaving)
+        if self.phase is Phase.RUNNING and waits and (actions := self._consider_change(now)):
+            return actions
+        if self.deadline is None or now < self.deadline:
+            return []
+        if self.phase is Phase.PARKING:
+            return self._reform(now)
+        if self.phase is Phase.FORMING and self.generation:
+            late = tuple(agent_id for agent_id, m in self.members.items() if not m.started and not m.over)
+            return self._cut_off(late, f"did not start its worker within {self.spec.start_timeout_s:g} s", now)
+        if self.phase is Phase.REFORMING:
+            silent = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
+            return self._cut_off(silent, "did not report its worker's end in time", now)
+        self.given_up = self.phase is Phase.STOPPING
+        return super()._tick(now)
+
+    def _miss_commits(self, now: float) -> list[Action]:
+        """Said once: a run that was to survive losses, and whose function gives it nothing to go on from."""
+        since = self.uncommitted_since
+        if self.committed or since is None or now - since < UNCOMMITTED_S:
+            return []
+        self.uncommitted_since = math.inf
+        return [Note(f"nothing was committed in the first {UNCOMMITTED_S:g} s of training. {WITHOUT_COMMITS}")]
+
+    def _cut_off(self, agent_ids: tuple[str, ...], reason: str, now: float) -> list[Action]:
+        actions: list[Action] = [DropAgents(agent_ids, reason)]
+        for agent_id in agent_ids:
+            actions += self._lost(MemberLost(agent_id, f"the agent {reason}"), now)
+        return actions
+
+    def _hung(self, now: float) -> list[Action]:
+        members = tuple(agent_id for agent_id, member in self.members.items() if not member.finished)
+        behind = self.pace.behind(members)
+        limit = f"no step for {self.pace.limit_s():.0f} s"
+        for agent_id in behind or members:
+            how = "its process is stopped" if agent_id in self.pace.stopped else "it is behind the others"
+            self.failures.append(
+                Failure(agent_id, self.members[agent_id].rank, f"{limit}; {how if behind else 'all stand still'}")
+            )
+        return self._reform(now, dump=True)
+
+    def _start_timeout(self) -> Conclude:
+        there = len(self.spares.keys() - self.leaving.keys())
+        if self.phase is not Phase.WAITING:
+            return super()._start_timeout()
+        missing = tuple((rank, "no agent") for rank in range(there, self.spec.minimum))
+        if not self.generation:
+            limit = self.spec.start_timeout_s
+            reason = f"{there} of at least {self.spec.minimum} workers were there after {limit:g} s"
+            return Conclude(Phase.FAILED, "start", reason, missing=missing)
+        limit = self.spec.min_workers_timeout_s
+        reason = (
+            f"{there} of at least {self.spec.minimum} workers were left for {limit:g} s (min_workers_timeout); what "
+            f"ended the last generation: {self.why}"
+        )
+        return Conclude(Phase.FAILED, "minimum", reason, missing=missing)
+
+    def _take_no_more(self) -> list[Action]:
+        return [AskAgents(0, 0), *self._give_back(tuple(self.spares))]
+
+
+def _with_reason(blamed: Conclude, reason: str) -> Conclude:
+    return Conclude(blamed.phase, blamed.error, f"{blamed.reason} ({reason})", blamed.agent_id, blamed.rank)

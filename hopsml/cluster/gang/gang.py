@@ -1,0 +1,417 @@
+"""One run's group of workers as a pure state machine: events in, actions out; no socket, thread, clock or disk.
+
+The same events give the same actions. Every sequence of events ends in FINISHED, FAILED, CANCELLED, or in a phase with
+a deadline that a later ``Tick`` enforces:
+
+    WAITING ──granted──▶ FORMING ──all started──▶ RUNNING ──all finished──▶ STOPPING ──all closed──▶ FINISHED
+       │  start deadline    │  start deadline       │  failure                │  stop deadline
+       └────────────────────┴───────────┬───────────┘                         │
+                                        ▼                                     ▼
+                                    SETTLING ──(which failure was first?)─▶ STOPPING ──▶ FAILED | CANCELLED
+
+A group has a fixed size here: a member that is lost ends the run. ``elastic_gang`` goes on from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hopsml.cluster.gang.blame import Failure, first_of
+from hopsml.cluster.gang.gang_types import (
+    Action,
+    Announce,
+    AskAgents,
+    CancelAsked,
+    Closed,
+    Committed,
+    Conclude,
+    DrainAsked,
+    DropAgents,
+    Event,
+    Failed,
+    Finished,
+    Granted,
+    Heard,
+    MemberLost,
+    Note,
+    OfWorker,
+    Parked,
+    ParkWorkers,
+    PersistCommit,
+    Persisted,
+    Phase,
+    Ready,
+    Refused,
+    ReleaseAsked,
+    ResizeAsked,
+    ReturnAgents,
+    Started,
+    StartGeneration,
+    Stepped,
+    StopWorkers,
+    Tick,
+)
+from hopsml.cluster.gang.signs import Signs
+from hopsml.cluster.shared.spec import FixedGroup
+
+__all__ = [
+    "Action",
+    "Announce",
+    "AskAgents",
+    "CancelAsked",
+    "Closed",
+    "Committed",
+    "Conclude",
+    "DrainAsked",
+    "DropAgents",
+    "Event",
+    "Failed",
+    "Finished",
+    "Gang",
+    "Granted",
+    "Heard",
+    "Member",
+    "MemberLost",
+    "Note",
+    "ParkWorkers",
+    "Parked",
+    "PersistCommit",
+    "Persisted",
+    "Phase",
+    "Ready",
+    "Refused",
+    "ReleaseAsked",
+    "ResizeAsked",
+    "ReturnAgents",
+    "StartGeneration",
+    "Started",
+    "Stepped",
+    "StopWorkers",
+    "Tick",
+]
+
+
+@dataclass
+class Member:
+    """One worker of the present generation."""
+
+    rank: int
+    started: bool = False
+    finished: bool = False
+    exited: bool = False  # finished by sys.exit(0)
+    failed: bool = False
+    over: bool = False  # closed, or lost with its agent
+    lost: bool = False
+
+    @property
+    def told(self) -> bool:
+        """Whether nothing more is to be heard of how it ended."""
+        return self.finished or self.failed or self.over or self.lost
+
+
+@dataclass
+class Gang:
+    """The state of one run's group; ``handle`` is the only way to change it."""
+
+    spec: FixedGroup
+    phase: Phase = Phase.WAITING
+    generation: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    deadline: float | None = None
+    outcome: Conclude | None = None
+    failures: list[Failure] = field(default_factory=list)  # of the present generation
+    signs: Signs = field(default_factory=Signs)
+    left_at: float | None = None  # when the first member of the generation finished
+    explained_by: float | None = None  # all agents are lost: until when it may be said that the cluster itself is gone
+
+    @property
+    def training(self) -> tuple[Phase, ...]:
+        """Phases in which workers are at work."""
+        return (Phase.FORMING, Phase.RUNNING)
+
+    def begin(self, now: float) -> list[Action]:
+        """The first actions; ``now`` is monotonic seconds, as everywhere."""
+        self.deadline = now + self.spec.start_timeout_s
+        return [AskAgents(self.spec.size, self.spec.size)]
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """What follows from an event. Events for a run that is over, or of another generation, change nothing."""
+        if self.phase.is_final:  # agents that come too late are not this run's
+            return [ReturnAgents(event.agent_ids)] if isinstance(event, Granted) else []
+        if isinstance(event, OfWorker) and not self.is_current(event.agent_id, event.generation):
+            return []
+        match event:
+            case Granted():
+                return self._granted(event, now)
+            case Started():
+                return self._started(event, now)
+            case Finished():
+                return self._finished(event, now)
+            case Failed():
+                return self._failed(event, now)
+            case Closed():
+                return self._over(event.agent_id, now)
+            case Stepped():
+                return self._stepped(event, now)
+            case MemberLost():
+                return self._lost(event, now)
+            case Refused():
+                return self._refused(Conclude(Phase.FAILED, event.error, event.reason), now)
+            case CancelAsked():
+                return self.cancel(event, now)
+            case Tick():
+                return self._tick(now)
+            case _:
+                return self._other(event, now)
+
+    def is_current(self, agent_id: str, generation: int) -> bool:
+        """Whether what the agent says of this generation counts."""
+        return generation == self.generation
+
+    def cancel(self, event: CancelAsked, now: float) -> list[Action]:
+        """Somebody wants the run to end."""
+        return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
+
+    def rank(self, agent_id: str) -> int:
+        """Rank of a member, -1 for a stranger."""
+        member = self.members.get(agent_id)
+        return member.rank if member else -1
+
+    def agent_of(self, rank: int) -> str | None:
+        """The agent whose worker has this rank now."""
+        return next((agent_id for agent_id, member in self.members.items() if member.rank == rank), None)
+
+    def assign_ranks(self, agent_ids: tuple[str, ...]) -> None:
+        """The layout's order of the members that were just chosen."""
+        for rank, agent_id in enumerate(agent_ids):
+            self.members[agent_id].rank = rank
+
+    def attendance(self, idle: int) -> tuple[int, str]:
+        """Of a group that waits, where ``idle`` agents are free: how many are there, and how many it takes."""
+        return min(idle, self.spec.size), str(self.spec.size)
+
+    # -------------------------------------------------------------------------------- before the training
+
+    def _other(self, event: Event, now: float) -> list[Action]:
+        """What concerns groups that may change."""
+        if isinstance(event, DrainAsked) and (rank := self.rank(event.agent_id)) >= 0:
+            return [
+                Note(
+                    f"rank {rank} is about to be lost ({event.reason}), and a group of fixed size ends with it; with "
+                    "min_workers= instead of num_workers= it would go on"
+                )
+            ]
+        return []
+
+    def _granted(self, event: Granted, now: float) -> list[Action]:
+        if self.phase is not Phase.WAITING:
+            return [ReturnAgents(event.agent_ids)]
+        self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(event.agent_ids)}
+        self.phase = Phase.FORMING
+        return [StartGeneration(self.generation, event.agent_ids)]
+
+    def _started(self, event: Started, now: float) -> list[Action]:
+        member = self.members.get(event.agent_id)
+        if member is None:
+            return []
+        member.started = True
+        if self.phase is Phase.FORMING and all(m.started for m in self.members.values()):
+            self.phase, self.deadline = Phase.RUNNING, None
+        return []
+
+    # -------------------------------------------------------------------------------- ends of single workers
+
+    def _finished(self, event: Finished, now: float) -> list[Action]:
+        member = self.members.get(event.agent_id)
+        if member is None or self.phase not in (*self.training, Phase.SETTLING):
+            return []
+        member.started = member.finished = True
+        member.exited = event.exited
+        self.left_at = now if self.left_at is None else self.left_at
+        if self.phase is Phase.SETTLING:
+            return self._settle(now)
+        if not all(m.finished for m in self.members.values()):
+            return []
+        self.phase = Phase.STOPPING
+        self.outcome = Conclude(Phase.FINISHED)
+        self.deadline = now + self.spec.grace_s + self.spec.flush_s + 10
+        return self._take_no_more() + self._conclude_if_over()
+
+    def _failed(self, event: Failed, now: float) -> list[Action]:
+        member = self.members.get(event.agent_id)
+        if member is None or member.failed or self.phase not in (*self.training, Phase.SETTLING):
+            return []
+        member.failed = True
+        self.failures.append(failure_of(event, member))
+        return self._settle(now)
+
+    def _settle(self, now: float) -> list[Action]:
+        """A failure that may follow from another one waits for it, as long as there is somebody to tell of one."""
+        surest = min(failure.certainty for failure in self.failures)
+        if not surest or all(member.told for member in self.members.values()):
+            return self._settled(now)
+        waits = self.spec.settle_s if surest == 2 else self.spec.raised_settle_s
+        first_told = self.phase is not Phase.SETTLING
+        self.deadline = now + waits if first_told or self.deadline is None else min(self.deadline, now + waits)
+        self.phase = Phase.SETTLING
+        return []
+
+    def _settled(self, now: float) -> list[Action]:
+        """All that is going to be known of the failures is known."""
+        return self._end(self._blamed(), now)
+
+    def _blamed(self) -> Conclude:
+        """Who failed first; where members only saw their connections break, who left them by sys.exit(0)."""
+        first = first_of(self.failures)
+        exited = next(((name, m) for name, m in self.members.items() if m.exited), None)
+        if first.echo and exited is not None:
+            reason = f"called sys.exit(0) while rank {first.rank} still worked with it, which then met: {first.cause}"
+            return Conclude(Phase.FAILED, "worker", reason, exited[0], exited[1].rank)
+        returned = sorted(m.rank for m in self.members.values() if m.finished)
+        before = f"when the function of {ranks(returned)} had returned: " if first.echo and returned else ""
+        return Conclude(Phase.FAILED, "worker", before + first.cause, first.agent_id, first.rank)
+
+    def _lost(self, event: MemberLost, now: float) -> list[Action]:
+        member = self.members.get(event.agent_id)
+        if member is None or member.lost:
+            return []
+        member.lost = True
+        if all(one.lost for one in self.members.values()) and not any(one.raised for one in self.failures):
+            self.explained_by = now + self.spec.settle_s
+        actions: list[Action] = []
+        if self.phase in (*self.training, Phase.SETTLING) and not member.over:
+            self.failures.append(Failure(event.agent_id, member.rank, event.reason, outside=True))
+            actions = self._settled(now)
+        return actions + self._over(event.agent_id, now)
+
+    def _over(self, agent_id: str, now: float) -> list[Action]:
+        member = self.members.get(agent_id)
+        if member is None:
+            return []
+        member.over = True
+        if self.phase is Phase.SETTLING:
+            return self._settle(now)
+        return self._conclude_if_over()
+
+    # -------------------------------------------------------------------------------- those that do nothing
+
+    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+        """How a worker is. One that the system holds is named when it has been held for a moment."""
+        member = self.members.get(event.agent_id)
+        if member is None:
+            return []
+        was_stopped = event.agent_id in self.signs.stopped
+        self.signs.heard(event.agent_id, event.stopped, event.idle_s, now)
+        if self.phase not in self.training or was_stopped or not event.stopped:
+            return []
+        limit = f"if nobody lets it go on within {self.spec.stopped_s:g} s it counts as lost"
+        return [Note(f"the process of rank {member.rank} is stopped (SIGSTOP), and the others wait for it; {limit}")]
+
+    def _look(self, now: float) -> list[Action]:
+        """With each tick, while workers are at work: some may be held, or wait for one that will not come."""
+        working = {agent_id: member for agent_id, member in self.members.items() if not member.told}
+        held = self.signs.stopped_for(working, self.spec.stopped_s, now)
+        for agent_id in held:
+            cause = f"its process has been stopped (SIGSTOP) for {self.spec.stopped_s:g} s"
+            self.failures.append(Failure(agent_id, self.members[agent_id].rank, cause, outside=True))
+            self.members[agent_id].failed = True
+        return self._settled(now) if held else self._left_alone(working, now)
+
+    def _left_alone(self, working: dict[str, Member], now: float) -> list[Action]:
+        """A member has left, and those that are still there do nothing: they wait for it in a collective, for ever."""
+        if self.left_at is None or not working:
+            return []
+        gone = sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.exited)
+        how, limit_s = ("called sys.exit(0)", self.spec.exited_s) if gone else ("returned", self.spec.returned_s)
+        since = max(self.left_at, *(self.signs.idle_since(agent_id, now) for agent_id in working))
+        if (
+            limit_s is None or now - since < limit_s
+        ):  # an evaluator waits for checkpoints, a parameter server for workers
+            return []
+        gone = gone or sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.finished)
+        waiting = ranks(sorted(member.rank for member in working.values()))
+        reason = (
+            f"{how}, and {waiting} {'has' if len(working) == 1 else 'have'} done nothing for {limit_s:g} s since, most "
+            "likely waiting for it in a collective: every rank must take part in every collective, up to the last one"
+        )
+        return self._end(Conclude(Phase.FAILED, "worker", reason, gone[0][1], gone[0][0]), now)
+
+    # -------------------------------------------------------------------------------- the end of the run
+
+    def _end(self, outcome: Conclude, now: float) -> list[Action]:
+        """Stop whoever still works, then conclude; the first failure's word stands."""
+        if self.phase is Phase.STOPPING and self.outcome and self.outcome.phase is not Phase.FINISHED:
+            return []
+        self.phase, self.outcome = Phase.STOPPING, outcome
+        self.deadline = now + self.spec.grace_s + self.spec.failed_flush_s + 2
+        working = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
+        actions = self._take_no_more()
+        if working:
+            actions.append(StopWorkers(self.generation, working, self.spec.grace_s, self.spec.failed_flush_s))
+        return actions + self._conclude_if_over()
+
+    def _refused(self, outcome: Conclude, now: float) -> list[Action]:
+        """There is no cluster any more, or none to be had; that is why all agents were lost, if they have just been."""
+        if self.phase is not Phase.STOPPING:
+            return self._end(outcome, now)
+        if not self._awaits_reason():  # its end stands already
+            return []
+        self.outcome, self.explained_by = outcome, None
+        return self._conclude_if_over()
+
+    def _awaits_reason(self) -> bool:
+        """Whether all agents went at once, which seldom is their own fault, and nobody has said yet what became of Spark."""
+        return self.explained_by is not None and self.outcome is not None and self.outcome.error == "worker"
+
+    def _take_no_more(self) -> list[Action]:
+        """First of all: a group that may grow would be granted again what it gives back."""
+        return []
+
+    def _conclude_if_over(self) -> list[Action]:
+        if self.outcome is None or self.phase.is_final:
+            return []
+        if not all(m.over or m.lost for m in self.members.values()) or self._awaits_reason():
+            return []
+        self.phase, self.deadline = self.outcome.phase, None
+        returned = tuple(agent_id for agent_id, m in self.members.items() if not m.lost)
+        return [ReturnAgents(returned), self.outcome]
+
+    def _tick(self, now: float) -> list[Action]:
+        if self.phase in self.training and (actions := self._look(now)):
+            return actions
+        if self.explained_by is not None and now >= self.explained_by:
+            self.explained_by = None
+            return self._conclude_if_over()
+        if self.deadline is None or now < self.deadline:
+            return []
+        if self.phase is Phase.SETTLING:
+            return self._settled(now)
+        if self.phase is Phase.STOPPING:
+            silent = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
+            for agent_id in silent:
+                self.members[agent_id].lost = True
+            dropped = [DropAgents(silent, "did not report its worker's end in time")] if silent else []
+            return [*dropped, *self._conclude_if_over()]
+        return self._end(self._start_timeout(), now)
+
+    def _start_timeout(self) -> Conclude:
+        if self.phase is Phase.WAITING:
+            missing = tuple((rank, "no agent") for rank in range(self.spec.size))
+        else:
+            missing = tuple((m.rank, "not started") for m in self.members.values() if not m.started)
+        reason = f"not all of {self.spec.size} workers were there after {self.spec.start_timeout_s:g} s"
+        return Conclude(Phase.FAILED, "start", reason, missing=missing)
+
+
+def ranks(numbers: list[int]) -> str:
+    """In words: "rank 1", "ranks 0 and 2"; of one or more."""
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def failure_of(event: Failed, member: Member) -> Failure:
+    """What the agent has told of the end of this member's worker."""
+    return Failure(
+        event.agent_id, member.rank, event.cause, event.secondary, event.raised, event.outside, event.storage
+    )

@@ -1,0 +1,298 @@
+"""A group whose members have nothing to do with each other: lanes, each of which carries out one trial after another.
+
+    WAITING ──an agent──▶ FORMING ──a lane began──▶ RUNNING ──told so──▶ STOPPING ──▶ FINISHED | CANCELLED
+       ▲                                              │ the last one is lost
+       └──────────────────────────────────────────────┘     deadline: FAILED
+
+An agent that is granted gets its worker at once, and another when that one dies; whoever is lost takes nobody along.
+Every start of a worker is a lane of its own: its number, which only grows, is its rank and its generation. A host on
+which workers die again and again without a word in between is set aside for a while. Pure, as ``gang.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hopsml.cluster.gang.exclusions import Exclusions
+from hopsml.cluster.gang.gang import Gang, Member
+from hopsml.cluster.gang.gang_types import (
+    Action,
+    Announce,
+    AskAgents,
+    CancelAsked,
+    Conclude,
+    DrainAsked,
+    DropAgents,
+    Event,
+    Failed,
+    Finished,
+    Granted,
+    Heard,
+    MemberLost,
+    Note,
+    ParkWorkers,
+    Phase,
+    ReleaseAsked,
+    ResizeAsked,
+    ReturnAgents,
+    Started,
+    StartGeneration,
+    Stepped,
+    StopWorkers,
+)
+from hopsml.cluster.shared.spec import IndependentGroup
+
+FRUITLESS_LIMIT = 5  # workers in a row that died on a host without a word
+
+
+@dataclass
+class Lane(Member):
+    """One worker; its rank is the lane's number."""
+
+    born: float = 0.0
+    cause: str = ""  # what it died of
+    leave: str | None = None  # "": released by the search; a text: its agent will go, for that reason
+
+
+@dataclass
+class IndependentGang(Gang):
+    """The state of a group of lanes, of which ``target`` are wanted."""
+
+    spec: IndependentGroup  # type: ignore[assignment] # what needs more is not inherited
+    members: dict[str, Lane] = field(default_factory=dict)  # type: ignore[assignment] # lanes are members
+    target: int = 0
+    lanes: int = 0  # numbers that have been given
+    hosts: dict[str, str] = field(default_factory=dict)
+    resting: list[str] = field(default_factory=list)  # agents on hosts that are set aside
+    last_cause: str = ""
+    exclusions: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))
+
+    def begin(self, now: float) -> list[Action]:
+        """The first actions."""
+        self.target = self.spec.size
+        self.exclusions = Exclusions(FRUITLESS_LIMIT, self.spec.host_cooldown_s)
+        self.deadline = now + self.spec.start_timeout_s
+        return [AskAgents(min(1, self.target), self.target)]
+
+    def attendance(self, idle: int) -> tuple[int, str]:
+        """One lane is a search."""
+        return idle, "1 or more"
+
+    def is_current(self, agent_id: str, generation: int) -> bool:
+        """Whether the agent's worker has this number."""
+        lane = self.members.get(agent_id)
+        return lane is not None and lane.rank == generation
+
+    def _other(self, event: Event, now: float) -> list[Action]:
+        match event:
+            case Heard():
+                self.exclusions.failures.pop(self.hosts[event.agent_id], None)
+            case ReleaseAsked():
+                agent_id = self.agent_of(event.rank)
+                return self._let_go(agent_id, "") if agent_id is not None else []
+            case DrainAsked():
+                return self._drain(event)
+            case ResizeAsked():
+                return self._resize(max(0, event.size), now)
+        return []
+
+    def _resize(self, target: int, now: float) -> list[Action]:
+        """Which lanes go, where there are too many, is the search's to say; agents that rest go first."""
+        if self.phase is Phase.STOPPING:
+            return []
+        self.target = target
+        surplus = max(0, self._count() - target)
+        going, self.resting = tuple(self.resting[:surplus]), self.resting[surplus:]
+        self._watch_for_agents(now)
+        return [AskAgents(0, target), *([ReturnAgents(going)] if going else [])]
+
+    # -------------------------------------------------------------------------------- agents come, lanes begin
+
+    def _granted(self, event: Granted, now: float) -> list[Action]:
+        self.hosts |= dict(zip(event.agent_ids, event.hosts or event.agent_ids, strict=True))
+        actions: list[Action] = []
+        for agent_id in event.agent_ids:
+            if self.phase is Phase.STOPPING or self._count() >= self.target:
+                actions.append(ReturnAgents((agent_id,)))
+            else:
+                actions += self._start_or_rest(agent_id, now)
+        return actions
+
+    def _count(self) -> int:
+        """Lanes, and agents that rest; not those that go away: a successor is granted while they finish what they do."""
+        return sum(not lane.leave for lane in self.members.values()) + len(self.resting)
+
+    def _start_or_rest(self, agent_id: str, now: float) -> list[Action]:
+        if self.exclusions.excluded(self.hosts[agent_id], now):
+            self.resting.append(agent_id)
+            self._watch_for_agents(now)
+            return []
+        number, self.lanes = self.lanes, self.lanes + 1
+        self.members[agent_id] = Lane(number, born=now)
+        if self.phase is Phase.WAITING:
+            self.phase, self.deadline = Phase.FORMING, None
+        return [StartGeneration(number, (agent_id,))]
+
+    def _started(self, event: Started, now: float) -> list[Action]:
+        lane = self.members[event.agent_id]
+        if lane.started:
+            return []
+        lane.started = True
+        if self.phase is Phase.FORMING:
+            self.phase = Phase.RUNNING
+        return [Announce("joined", lane.rank, self.hosts[event.agent_id])]
+
+    # -------------------------------------------------------------------------------- lanes end
+
+    def _let_go(self, agent_id: str, leave: str) -> list[Action]:
+        """Nothing more is told to the lane: it ends what it does, and its worker returns."""
+        lane = self.members[agent_id]
+        if self.phase is Phase.STOPPING or lane.leave is not None:
+            return []
+        lane.leave = leave
+        return [ParkWorkers(lane.rank, (agent_id,), leave)]
+
+    def _drain(self, event: DrainAsked) -> list[Action]:
+        if event.agent_id in self.resting:
+            self.resting.remove(event.agent_id)
+            return [ReturnAgents((event.agent_id,), event.reason)]
+        return self._let_go(event.agent_id, event.reason) if event.agent_id in self.members else []
+
+    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+        """Nobody waits for a lane; its agent ends one that the system holds."""
+        return []
+
+    def _finished(self, event: Finished, now: float) -> list[Action]:
+        """What follows comes with ``Closed``."""
+        return []
+
+    def _failed(self, event: Failed, now: float) -> list[Action]:
+        lane = self.members[event.agent_id]
+        lane.cause = event.cause
+        return self._left(lane, event.cause)
+
+    def _left(self, lane: Lane, reason: str) -> list[Action]:
+        """Said once a lane, at the first sign of its end; of one that never began nobody has heard."""
+        if not lane.started or lane.over:
+            return []
+        lane.over = True
+        return [Announce("left", lane.rank, reason)]
+
+    def _lost(self, event: MemberLost, now: float) -> list[Action]:
+        if event.agent_id in self.resting:
+            self.resting.remove(event.agent_id)
+        lane = self.members.pop(event.agent_id, None)
+        if lane is None:
+            return []
+        self.last_cause = event.reason
+        actions = self._left(lane, event.reason)
+        self._watch_for_agents(now)
+        return actions + self._conclude_if_over()
+
+    def _over(self, agent_id: str, now: float) -> list[Action]:
+        """Nothing of the worker is left: its agent goes, or gets another one."""
+        lane = self.members.pop(agent_id)
+        actions = self._left(lane, lane.leave or ("released" if lane.leave == "" else "its worker returned"))
+        if self.phase is Phase.STOPPING:
+            return [*actions, ReturnAgents((agent_id,)), *self._conclude_if_over()]
+        if lane.leave is not None:
+            actions.append(ReturnAgents((agent_id,), lane.leave))
+        else:
+            actions += self._after_a_death(agent_id, lane, now)
+        self._watch_for_agents(now)
+        return actions
+
+    def _after_a_death(self, agent_id: str, lane: Lane, now: float) -> list[Action]:
+        actions: list[Action] = []
+        host = self.hosts[agent_id]
+        self.last_cause = f"lane {lane.rank} on {host}: {lane.cause or 'its worker returned'}"
+        length = self.exclusions.failed(host, now)
+        if length is not None:
+            failed = self.exclusions.failures[host]
+            text = f"host {host} is set aside for {length:g} s: {failed} workers in a row died there, the last of "
+            actions.append(Note(text + (lane.cause or "a return")))
+        if self._count() >= self.target:
+            return [*actions, ReturnAgents((agent_id,))]
+        return actions + self._start_or_rest(agent_id, now)
+
+    # -------------------------------------------------------------------------------- time, and the end
+
+    def _watch_for_agents(self, now: float) -> None:
+        """While nobody works although somebody should, the time for the next agent runs."""
+        if self.phase is Phase.STOPPING:
+            return
+        if self.members or not self.target:
+            if self.phase is Phase.WAITING:
+                self.deadline = None
+            return
+        if self.phase is not Phase.WAITING or self.deadline is None:
+            self.phase, self.deadline = Phase.WAITING, now + self.spec.start_timeout_s
+
+    def _tick(self, now: float) -> list[Action]:
+        if self.phase is Phase.STOPPING:
+            return self._stop_late(now)
+        actions: list[Action] = []
+        resting, self.resting = self.resting, []
+        for agent_id in resting:
+            actions += self._start_or_rest(agent_id, now)
+        late = tuple(a for a, m in self.members.items() if not m.started and now - m.born > self.spec.start_timeout_s)
+        if late:
+            actions.append(DropAgents(late, f"did not start its worker within {self.spec.start_timeout_s:g} s"))
+        if self.phase is Phase.WAITING and self.deadline is not None and now >= self.deadline:
+            return actions + self._end(self._start_timeout(), now)
+        return actions
+
+    def _start_timeout(self) -> Conclude:
+        reason = f"no agent was there for {self.spec.start_timeout_s:g} s"
+        if self.resting:
+            reason = f"all {len(self.resting)} agents are on hosts that are set aside"
+        if self.last_cause:
+            reason += f"; what ended the last lane: {self.last_cause}"
+        return Conclude(Phase.FAILED, "start", reason, missing=((self.lanes, "no agent"),))
+
+    def cancel(self, event: CancelAsked, now: float) -> list[Action]:
+        """``complete``: nothing is to be done any more; lanes leave by themselves, and their files are waited for."""
+        if self.phase is Phase.STOPPING:
+            return []
+        if not event.complete:
+            return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
+        self.phase, self.outcome = Phase.STOPPING, Conclude(Phase.FINISHED, reason=event.reason)
+        self.deadline = now + self.spec.grace_s
+        actions = self._take_no_more()
+        actions += [ParkWorkers(lane.rank, (agent_id,), "") for agent_id, lane in self.members.items()]
+        return actions + self._conclude_if_over()
+
+    def _end(self, outcome: Conclude, now: float) -> list[Action]:
+        self.phase, self.outcome = Phase.STOPPING, outcome
+        return self._take_no_more() + self._stop_all(self.spec.failed_flush_s, now) + self._conclude_if_over()
+
+    def _stop_late(self, now: float) -> list[Action]:
+        if self.deadline is None or now < self.deadline:
+            return []
+        if self.outcome is not None and self.outcome.phase is Phase.FINISHED and not self._all_told():
+            return self._stop_all(self.spec.flush_s, now)
+        silent = tuple(self.members)
+        self.members = {}
+        return [DropAgents(silent, "did not report its worker's end in time"), *self._conclude_if_over()]
+
+    def _all_told(self) -> bool:
+        return all(lane.lost for lane in self.members.values())
+
+    def _stop_all(self, flush_s: float, now: float) -> list[Action]:
+        self.deadline = now + self.spec.grace_s + flush_s + 2
+        actions: list[Action] = []
+        for agent_id, lane in self.members.items():
+            lane.lost = True  # to this run: it has been told to end
+            actions.append(StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, flush_s))
+        return actions
+
+    def _take_no_more(self) -> list[Action]:
+        """First of all: agents that are returned would be granted to this run again."""
+        resting, self.resting = tuple(self.resting), []
+        return [AskAgents(0, 0), *([ReturnAgents(resting)] if resting else [])]
+
+    def _conclude_if_over(self) -> list[Action]:
+        if self.outcome is None or self.members:
+            return []
+        self.phase, self.deadline = self.outcome.phase, None
+        return [self.outcome]

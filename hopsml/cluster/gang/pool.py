@@ -1,0 +1,251 @@
+"""Who holds which agent: a pure state machine over the agents of one application.
+
+Runs demand agents and get all of them or none (two half-granted runs would wait for each other for ever); demands are
+served in the order they came. A run may take more than it needs: what is left over goes to such runs, one agent at a
+time, while nobody waits for what it needs. Agents that no run has used for ``keep_warm_s`` are dismissed, at once when
+other Spark jobs of the application wait for a slot.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from hopsml.cluster.gang.roster import Agent, Roster
+
+RETRY_MOST_S = 60.0
+ASIDE = ""  # in place of a run: agents whose slots are not good enough
+
+
+@dataclass(frozen=True)
+class Grant:
+    """These agents belong to the run now."""
+
+    run_id: str
+    agent_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Ask the cluster for this many more agents; the number of the ask comes back with each of them."""
+
+    ask: int
+    count: int
+
+
+@dataclass(frozen=True)
+class DismissAgents:
+    """Nobody needs these agents."""
+
+    agent_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class CancelAsk:
+    """No agent of this ask has come and nobody wants one any more."""
+
+    ask: int
+
+
+Action = Grant | Submit | DismissAgents | CancelAsk
+
+
+@dataclass
+class Pool:
+    """The agents of one application and the runs that want some; each method is one event."""
+
+    keep_warm_s: float = 10.0
+    agents: Roster = field(default_factory=Roster)
+    demands: dict[str, int] = field(default_factory=dict)  # run -> wanted; insertion order is the queue
+    most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
+    refused: Counter[str] = field(default_factory=Counter)  # run -> agents that were set aside for it
+    expected: set[tuple[int, int]] = field(default_factory=set)  # asked for and not connected
+    asks: int = 0
+    singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
+    failures: int = 0  # asks in a row that ended without an agent
+    retry_at: float | None = None
+
+    # -------------------------------------------------------------------------------- events
+
+    def demand(self, run_id: str, count: int, most: int | None = None) -> list[Action]:
+        """A run wants ``count`` agents at once (0: none), and takes up to ``most``, whenever they come."""
+        if count:
+            self.demands[run_id] = count
+        if most is not None:
+            self.most[run_id] = most
+        return self.serve() + self._cancel_surplus()
+
+    def withdraw(self, run_id: str, now: float) -> list[Action]:
+        """The run is over, in whatever way: it wants no more, and whatever it still holds is idle from now on."""
+        self.demands.pop(run_id, None)
+        self.most.pop(run_id, None)
+        self.refused.pop(run_id, None)
+        held = tuple(agent_id for agent_id, agent in self.agents.items() if agent.run_id == run_id)
+        return self.returned(held, now) + self._cancel_surplus()
+
+    def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
+        """An agent is there. ``slot`` is (ask, index): a Spark retry of a lost agent comes with the old one's."""
+        self.expected.discard(slot)
+        self.failures, self.retry_at = 0, None
+        self.agents.put(agent_id, Agent(slot, executor_id, idle_since=now))
+        return self.serve()
+
+    def lost(self, agent_id: str, returns: bool) -> None:
+        """An agent is gone; ``returns``: the cluster starts it again by itself.
+
+        ``serve`` says what follows, once its run knows: one that ends by it must not give it back, nor one that has not
+        heard of it be granted another.
+        """
+        agent = self.agents.pop(agent_id)
+        if agent is not None and returns:
+            self.expected.add(agent.slot)
+
+    def retired(self, slot: tuple[int, int], failed_at: float | None = None) -> list[Action]:
+        """Nobody else comes for this slot: its agents were lost so often that the cluster would give the whole ask up, or
+        nothing starts them again. ``failed_at``: when, where it failed as of ``ask_ended``.
+        """
+        self.expected.discard(slot)
+        if failed_at is not None:
+            self._failed(failed_at)
+        return self.serve()
+
+    def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
+        """No more agents come from this ask; after one that ``failed``, growth is asked for later and later again."""
+        self.expected = {slot for slot in self.expected if slot[0] != ask}
+        if failed:
+            self._failed(now)
+        return self.serve()
+
+    def _failed(self, now: float) -> None:
+        self.failures += 1
+        self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
+
+    def returned(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """A run is done with these; those that are going away are dismissed."""
+        gone: list[Action] = []
+        for agent_id in agent_ids:
+            agent = self.agents.get(agent_id)
+            if agent is not None:
+                self.agents.put(agent_id, replace(agent, run_id=None, idle_since=now))
+                gone += self.dismiss((agent_id,), agent.leaving) if agent.leaving else []
+        return gone + self.serve()
+
+    def leaves(self, agent_id: str, reason: str) -> None:
+        """An agent that a run holds is going away; ``serve`` finds a successor for it, once the run knows."""
+        if agent := self.agents.get(agent_id):
+            self.agents.put(agent_id, replace(agent, leaving=reason))
+
+    def dismiss(self, agent_ids: tuple[str, ...], reason: str) -> list[Action]:
+        """These agents shall end, for instance because their node goes away."""
+        known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id) is not None)
+        return [DismissAgents(known, reason)] if known else []
+
+    def set_aside(self, run_id: str, agent_ids: tuple[str, ...]) -> list[Action]:
+        """A run refuses these; nobody shall have them, but they stay: the cluster cannot give the same slots again."""
+        for agent_id in agent_ids:
+            if agent := self.agents.get(agent_id):
+                self.agents.put(agent_id, replace(agent, run_id=ASIDE))
+        self.refused[run_id] += len(agent_ids)
+        return self.serve()
+
+    def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """A run that was granted agents needs others as well: it waits again, before all others, and gives these back."""
+        self.demands = {run_id: count, **self.demands}
+        return self.returned(agent_ids, now)
+
+    def tick(self, now: float, others_wait: bool = False) -> list[Action]:
+        """Time passes; ``others_wait``: another job of the application finds no free slot."""
+        if self.retry_at is not None and now >= self.retry_at:
+            self.retry_at = None
+            if actions := self.serve():
+                return actions
+        if self.demands:
+            return []
+        patience = 0.0 if others_wait else self.keep_warm_s
+        tired = tuple(one for one in self.idle() if now - self.agents[one].idle_since >= patience)
+        if not tired:
+            return []
+        for agent_id in tired:
+            self.agents.pop(agent_id)
+        reason = "another job waits for the slot" if others_wait else f"idle for {self.keep_warm_s:g} s"
+        return [DismissAgents(tired, reason)]
+
+    # -------------------------------------------------------------------------------- rules
+
+    def idle(self) -> list[str]:
+        """Agents that no run holds."""
+        return self.agents.idle()
+
+    def serve(self) -> list[Action]:
+        """Grant what is there, in order; ask for what is lacking."""
+        actions: list[Action] = []
+        for run_id, wanted in list(self.demands.items()):
+            if self.agents.idle_count < wanted:
+                break  # strict order: a small run that overtook for ever would starve a large one
+            del self.demands[run_id]
+            actions.append(self._grant(run_id, max(wanted, self._room(run_id))))
+        if not self.demands:
+            actions += self._serve_growth()
+        missing = -self.agents.idle_count - len(self.expected)
+        needed = sum(self.demands.values()) + missing
+        wanted = self._wanted() + missing if self.retry_at is None else needed
+        if not self.singly:  # all in one ask: Spark then spreads them over its executors
+            return [*actions, self._submit(wanted)] if wanted > 0 else actions
+        if needed > 0:
+            actions.append(self._submit(needed))
+        # Those that may never come are asked for one by one, so that Spark can be told to forget them.
+        return actions + [self._submit(1) for _ in range(wanted - max(0, needed))]
+
+    def _serve_growth(self) -> list[Action]:
+        grants: list[Action] = []
+        for run_id in self.most:
+            if self.agents.idle_count and (room := self._room(run_id)):
+                grants.append(self._grant(run_id, room))
+        return grants
+
+    def _grant(self, run_id: str, most: int) -> Grant:
+        agent_ids = self._spread(self.idle())[:most]
+        for agent_id in agent_ids:
+            self.agents.put(agent_id, replace(self.agents[agent_id], run_id=run_id))
+        return Grant(run_id, tuple(agent_ids))
+
+    def _room(self, run_id: str) -> int:
+        """How many more agents a run would take."""
+        most, held = self.most.get(run_id, 0), self.agents.staying(run_id)
+        # After as many refusals as it has workers others will hardly be better: not asked for without end.
+        return max(0, most - held - max(0, self.refused[run_id] - most))
+
+    def _wanted(self) -> int:
+        """Agents that runs wait for or would take."""
+        return sum(self.demands.values()) + sum(
+            max(0, self._room(run_id) - self.demands.get(run_id, 0)) for run_id in self.most
+        )
+
+    def _submit(self, count: int) -> Submit:
+        self.asks += 1
+        self.expected |= {(self.asks, index) for index in range(count)}
+        return Submit(self.asks, count)
+
+    def _cancel_surplus(self) -> list[Action]:
+        """Asks that nobody wants and of which no agent has come; one that has come is dismissed when idle."""
+        surplus = len(self.expected) - max(0, self._wanted() - self.agents.idle_count)
+        alive = {agent.slot[0] for agent in self.agents.values()}
+        cancelled: list[Action] = []
+        for ask in sorted({ask for ask, _ in self.expected} - alive, reverse=True):
+            size = sum(slot[0] == ask for slot in self.expected)
+            if size <= surplus:
+                surplus -= size
+                self.expected = {slot for slot in self.expected if slot[0] != ask}
+                cancelled.append(CancelAsk(ask))
+        return cancelled
+
+    def _spread(self, agent_ids: list[str]) -> list[str]:
+        """The same agents, one of each executor before a second of any: a worker wants an executor of its own."""
+        seen: Counter[str] = Counter()
+        place: dict[str, int] = {}  # among those of its executor
+        for agent_id in agent_ids:
+            executor = self.agents[agent_id].executor_id
+            place[agent_id] = seen[executor]
+            seen[executor] += 1
+        return sorted(agent_ids, key=place.__getitem__)

@@ -1,0 +1,388 @@
+"""Members in, layout out: ranks in ring order, TF_CONFIG, and the variables of PyTorch and JAX.
+
+Pure: no socket, thread, clock or disk. The same members in any order give the same layout.
+
+Ring order keeps neighbours near: racks, then hosts, then the GPUs of a host by their links. TensorFlow
+connects its ring over the workers in the lexicographic order of their task names, so that worker 10 comes
+before worker 2; the task index that each worker gets here is the one that makes this order equal to the
+ring order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from hopsml.cluster.shared.gpus import HostGpu, environment_for, visible_gpus
+from hopsml.cluster.shared.natural_order import bus_key, host_key, natural_key
+from hopsml.cluster.shared.spec import Roles
+from hopsml.cluster.shared.topology import Topology, best_ring, parse_topology
+from hopsml.errors import ArgumentError, EnvironmentConflict
+
+EVALUATOR_MIN_WORKERS = 3  # with fewer, one evaluator would leave a single trainer
+
+CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
+TRAINING_ROLES = (CHIEF, WORKER)
+_TORCH_NAMES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+# Set for every worker that trains; a user's own value of one is refused, or kept, never replaced in silence.
+GROUP_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", *_TORCH_NAMES)
+OURS = "HOPSML_GROUP_VARIABLES"  # those of them that hopsml has set: a worker may start a run of its own
+
+
+@dataclass(frozen=True)
+class Member:
+    """An agent that takes part: where the others reach it, and which devices it holds."""
+
+    agent_id: str
+    host: str  # address that the others reach: IPv4, IPv6 or a name
+    port: int
+    hostname: str
+    rack: str = ""
+    executor_id: str = ""
+    gpu_indices: tuple[int, ...] = ()  # as nvidia-smi counts on that host
+    gpu_bus_ids: tuple[str, ...] = ()  # of the same GPUs, in the same order
+    topology: str = ""  # what `nvidia-smi topo -m` printed there
+    slot: int = 0  # orders the members of a host that have no GPUs
+
+    @property
+    def address(self) -> str:
+        """host:port, with brackets around an IPv6 address."""
+        host = self.host.strip("[]")
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What one member is in this layout.
+
+    Ranks are unique over all members: the ``world_size`` members that train come first, in ring order, then
+    parameter servers and the evaluator. ``local_rank`` counts in rank order within the host.
+    """
+
+    agent_id: str
+    rank: int
+    local_rank: int
+    world_size: int  # chief and workers
+    role: str  # chief | worker | ps | evaluator
+    task_index: int
+    gpu_indices: tuple[int, ...]  # of the host, in ring order: the order of CUDA_VISIBLE_DEVICES
+    ring_order: str  # collective_ring_order: devices as the worker numbers them; "" with one device or none
+    env: dict[str, str] = field(hash=False)  # what differs from member to member
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Who is who in one generation of a group."""
+
+    placements: tuple[Placement, ...]  # in rank order
+    cluster: dict[str, list[str]]  # role -> addresses by task index
+    leader: str  # address of rank 0
+    notes: tuple[str, ...] = ()  # for the log: what could not be taken into account, and why
+
+    @cached_property
+    def cluster_json(self) -> str:
+        """The cluster as JSON, encoded once: it is long, and the same for every member."""
+        return json.dumps(self.cluster, separators=(",", ":"))
+
+    @cached_property
+    def shared_env(self) -> dict[str, str]:
+        """The variables that are the same for every member that trains."""
+        return group_variables(self.leader, self.placements[0].world_size)
+
+    def tf_config(self, placement: Placement) -> str:
+        """The value of TF_CONFIG for one member."""
+        task = f'{{"type":"{placement.role}","index":{placement.task_index}}}'
+        return f'{{"cluster":{self.cluster_json},"task":{task}}}'
+
+    def torch_variables(self, placement: Placement) -> dict[str, str]:
+        """The variables that torch.distributed's ``env://`` reads; {} for a member that does not train."""
+        if placement.role not in TRAINING_ROLES:
+            return {}
+        return {**self.shared_env, **{name: placement.env[name] for name in _TORCH_NAMES}}
+
+    def jax_arguments(self, placement: Placement) -> dict[str, str | int]:
+        """The arguments of ``jax.distributed.initialize``; {} for a member that does not train."""
+        if placement.role not in TRAINING_ROLES:
+            return {}
+        return {
+            "coordinator_address": self.leader,
+            "num_processes": placement.world_size,
+            "process_id": placement.rank,
+        }
+
+
+def group_variables(leader: str, world_size: int) -> dict[str, str]:
+    """What torch.distributed and its kin read, the same on every rank; ``leader``: address of rank 0."""
+    host, _, port = leader.rpartition(":")
+    return {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port, "WORLD_SIZE": str(world_size)}
+
+
+_ALL_TRAIN = Roles()
+_Assignment = tuple[Member, str, int]  # role, task index
+
+
+def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN) -> Layout:
+    """Gives every member its rank, role, devices and variables.
+
+    Parameter servers and the evaluator are taken from the members with the fewest GPUs, among equals from
+    the end of the ring; the first of the others is the chief. Raises ArgumentError for no members, two with
+    one address or agent id, roles that the members cannot fill, and workers that hold different numbers of
+    GPUs.
+    """
+    _check_members(members)
+    _check_roles(len(members), roles)
+    notes: list[str] = []
+    ring = [member for host in _hosts_in_ring_order(members) for member in _host_in_ring_order(host, notes)]
+    trainers, servers = _spare(ring, roles.parameter_servers)
+    trainers, evaluators = _spare(trainers, int(roles.evaluator))
+    _check_devices(trainers)
+    assignments: list[_Assignment] = [
+        (trainers[0], CHIEF, 0),
+        *((m, WORKER, i) for m, i in zip(trainers[1:], ring_task_indices(len(trainers) - 1), strict=True)),
+        *((m, PS, i) for i, m in enumerate(servers)),
+        *((m, EVALUATOR, i) for i, m in enumerate(evaluators)),
+    ]
+    return Layout(
+        placements=_placements(assignments, len(trainers)),
+        cluster=_cluster(assignments),
+        leader=trainers[0].address,
+        notes=tuple(notes),
+    )
+
+
+def ring_task_indices(count: int) -> tuple[int, ...]:
+    """The task indices of ``count`` workers in ring order; read as text they ascend (0, 1, 10, 11, 2)."""
+    return tuple(sorted(range(count), key=str))
+
+
+# -- what is refused
+
+
+def _check_members(members: Sequence[Member]) -> None:
+    if not members:
+        raise ArgumentError("a layout needs at least one member; none was given")
+    for member in members:
+        if not member.host or not 1 <= member.port <= 65535:
+            raise ArgumentError(
+                f"agent {member.agent_id} has the address {member.address!r}: a host and a port from 1 to "
+                "65535 are needed"
+            )
+        if member.gpu_bus_ids and len(member.gpu_bus_ids) != len(member.gpu_indices):
+            raise ArgumentError(
+                f"agent {member.agent_id} names {len(member.gpu_indices)} GPU indices and "
+                f"{len(member.gpu_bus_ids)} bus ids: one bus id for each index, or none at all"
+            )
+        if len(set(member.gpu_indices)) != len(member.gpu_indices):
+            raise ArgumentError(f"agent {member.agent_id} names a GPU twice: {list(member.gpu_indices)}")
+    _check_distinct("agent id", [(member.agent_id, member.agent_id) for member in members], members)
+    _check_distinct("address", [((host_key(m.host), m.port), m.address) for m in members], members)
+
+
+def _check_distinct(what: str, keys: Sequence[tuple[object, str]], members: Sequence[Member]) -> None:
+    first: dict[object, Member] = {}
+    for (key, text), member in zip(keys, members, strict=True):
+        other = first.setdefault(key, member)
+        if other is not member:
+            raise ArgumentError(
+                f"the {what} {text} is given by two members, {other.agent_id} on {other.hostname} and "
+                f"{member.agent_id} on {member.hostname}; each member needs its own"
+            )
+
+
+def _check_roles(count: int, roles: Roles) -> None:
+    servers = roles.parameter_servers
+    if servers < 0 or servers >= count:
+        raise ArgumentError(
+            f"parameter_servers={servers} with {count} member(s): at least one must be left that trains, so "
+            f"0 to {count - 1} parameter servers are possible"
+        )
+    if roles.evaluator and count - servers < EVALUATOR_MIN_WORKERS:
+        raise ArgumentError(
+            f"evaluator=True with {count - servers} worker(s): the last of at least {EVALUATOR_MIN_WORKERS} "
+            "becomes the evaluator; ask for more workers or leave the evaluator out"
+        )
+
+
+def _check_devices(trainers: Sequence[Member]) -> None:
+    counts = Counter(len(member.gpu_indices) for member in trainers)
+    if len(counts) > 1:
+        held = [f"{m.agent_id} on {m.hostname}: {len(m.gpu_indices)}" for m in trainers]
+        shown = ", ".join([*held[:20], *(["..."] if len(held) > 20 else [])])
+        raise ArgumentError(
+            f"the workers hold different numbers of GPUs ({shown}); one ring order serves all, "
+            "so each must hold as many: set spark.executor.resource.gpu.amount alike"
+        )
+
+
+# -- ring order
+
+
+def _hosts_in_ring_order(members: Sequence[Member]) -> list[list[Member]]:
+    """The members of each host; hosts of one rack together."""
+    hosts: dict[tuple[Any, ...], list[Member]] = {}
+    for member in members:
+        hosts.setdefault(host_key(member.host), []).append(member)
+
+    def place(host: tuple[Any, ...]) -> tuple[Any, ...]:
+        rack = min(natural_key(member.rack) for member in hosts[host])  # one rack, should they disagree
+        return (rack, host)
+
+    return [hosts[host] for host in sorted(hosts, key=place)]
+
+
+def _host_in_ring_order(host: Sequence[Member], notes: list[str]) -> list[Member]:
+    """The members of one host in ring order, the GPUs of each in ring order too.
+
+    By the links between GPUs where their topology is known; else by bus, index, slot and port.
+    """
+    topology = _topology(host, notes)
+    if topology is None:
+        return sorted((_by_bus(member) for member in host), key=_plain_key)
+    with_gpus = [replace(m, gpu_indices=topology.ring(m.gpu_indices)) for m in host if m.gpu_indices]
+    with_gpus.sort(key=_plain_key)
+    nearness = [[_nearness(topology, a, b) if a is not b else 0 for b in with_gpus] for a in with_gpus]
+    without = sorted((m for m in host if not m.gpu_indices), key=_plain_key)
+    return [*(with_gpus[i] for i in best_ring(nearness)), *without]
+
+
+def _nearness(topology: Topology, first: Member, second: Member) -> int:
+    """The best link from any GPU of one member to any of the other."""
+    return max(topology.strength(a, b) for a in first.gpu_indices for b in second.gpu_indices)
+
+
+def _topology(host: Sequence[Member], notes: list[str]) -> Topology | None:
+    """The links of this host, if some member's text has all GPUs that the members hold.
+
+    Indices that repeat are those of containers that each see a GPU 0 of their own: then the indices say
+    nothing.
+    """
+    held = [index for member in host for index in member.gpu_indices]
+    if len(held) < 2 or len(set(held)) < len(held):
+        return None
+    for text in sorted({member.topology for member in host if member.topology}):
+        try:
+            topology = parse_topology(text)
+        except ArgumentError as error:
+            notes.append(f"the GPU topology of {host[0].hostname} is not used: {error}")
+            continue
+        if topology is not None and set(held) <= set(topology.gpus):
+            return topology
+    return None
+
+
+def _by_bus(member: Member) -> Member:
+    if not member.gpu_bus_ids:
+        return replace(member, gpu_indices=tuple(sorted(member.gpu_indices)))
+    pairs = sorted(zip(map(bus_key, member.gpu_bus_ids), member.gpu_indices, member.gpu_bus_ids, strict=True))
+    return replace(member, gpu_indices=tuple(p[1] for p in pairs), gpu_bus_ids=tuple(p[2] for p in pairs))
+
+
+def _plain_key(member: Member) -> tuple[Any, ...]:
+    return (
+        not member.gpu_indices,
+        min(map(bus_key, member.gpu_bus_ids), default=((), "")),
+        min(member.gpu_indices, default=0),
+        member.slot,
+        member.port,
+    )
+
+
+# -- roles and variables
+
+
+def _spare(ring: Sequence[Member], count: int) -> tuple[list[Member], list[Member]]:
+    """Splits off the ``count`` members with the fewest GPUs, among equals the last in the ring."""
+    order = sorted(range(len(ring)), key=lambda i: (len(ring[i].gpu_indices), -i))
+    spared = set(order[:count])
+    kept = [member for i, member in enumerate(ring) if i not in spared]
+    return kept, [member for i, member in enumerate(ring) if i in spared]
+
+
+def _cluster(assignments: Sequence[_Assignment]) -> dict[str, list[str]]:
+    cluster: dict[str, list[str]] = {}
+    for role, tasks in groupby(assignments, key=lambda assignment: assignment[1]):
+        cluster[role] = [member.address for member, _, _ in sorted(tasks, key=lambda assignment: assignment[2])]
+    return cluster
+
+
+def _placements(assignments: Sequence[_Assignment], world_size: int) -> tuple[Placement, ...]:
+    hosts = [host_key(member.host) for member, _, _ in assignments]
+    trainers_on = Counter(hosts[:world_size])
+    node_ranks = {host: node for node, host in enumerate(dict.fromkeys(hosts))}
+    seen: Counter[tuple[Any, ...]] = Counter()
+    placements = []
+    for rank, ((member, role, task_index), host) in enumerate(zip(assignments, hosts, strict=True)):
+        gpu_indices = () if role == PS else member.gpu_indices  # it would only occupy their memory
+        env = environment_for(gpu_indices)
+        if role in TRAINING_ROLES:
+            env |= {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(seen[host]),
+                "LOCAL_WORLD_SIZE": str(trainers_on[host]),
+                "NODE_RANK": str(node_ranks[host]),
+            }
+        # CUDA_VISIBLE_DEVICES is in ring order already, so the worker's own numbers ascend along the ring.
+        # That is what lets one string serve workers whose hosts are wired differently.
+        ring_order = ",".join(map(str, range(len(gpu_indices)))) if len(gpu_indices) > 1 else ""
+        placements.append(
+            Placement(member.agent_id, rank, seen[host], world_size, role, task_index, gpu_indices, ring_order, env)
+        )
+        seen[host] += 1
+    return tuple(placements)
+
+
+# -- the user's own environment
+
+
+@dataclass(frozen=True)
+class UserEnvironment:
+    """What the user had set and wants honoured."""
+
+    tf_config: str = ""  # "" = not set
+    cuda_visible_devices: str | None = None  # None = not set
+
+    def restrict(self, host: Sequence[HostGpu]) -> tuple[HostGpu, ...]:
+        """The GPUs of ``host`` that CUDA_VISIBLE_DEVICES leaves; all of them where it is not set."""
+        if self.cuda_visible_devices is None:
+            return tuple(host)
+        return visible_gpus(host, self.cuda_visible_devices)
+
+
+def check_environment(environ: Mapping[str, str], honour: bool = False) -> UserEnvironment:
+    """Refuses to overwrite TF_CONFIG, CUDA_VISIBLE_DEVICES, and torch.distributed's RANK, MASTER_ADDR and so on.
+
+    With ``honour`` they are given back instead: then the user's values win over the layout's, and
+    CUDA_VISIBLE_DEVICES restricts the GPUs that are claimed. Raises EnvironmentConflict for a variable that
+    is set, or for a TF_CONFIG to be honoured that is no JSON object.
+    """
+    tf_config = environ.get("TF_CONFIG", "").strip()
+    devices = environ.get("CUDA_VISIBLE_DEVICES")
+    if not honour:
+        found = {"TF_CONFIG": tf_config or None, "CUDA_VISIBLE_DEVICES": devices}
+        ours = environ.get(OURS, "").split(",")
+        found |= {name: environ.get(name) for name in GROUP_NAMES if name not in ours}
+        for name, value in found.items():
+            if value is not None:
+                raise EnvironmentConflict(
+                    f"{name} is already set ({_shortened(value)!r}), and hopsml sets it for every worker; "
+                    "unset it, or pass honour_environment=True to keep it"
+                )
+    if tf_config and not _is_json_object(tf_config):
+        raise EnvironmentConflict(f"TF_CONFIG is no JSON object: {_shortened(tf_config)!r}; correct it or unset it")
+    return UserEnvironment(tf_config, devices)
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= 60 else value[:57] + "..."

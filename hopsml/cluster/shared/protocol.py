@@ -1,0 +1,455 @@
+"""What coordinator and agents say to each other: typed msgpack messages, one WebSocket frame each.
+
+The coordinator's messages carry a run and a generation wherever they are about a worker; so do the agents', and what
+belongs to an older generation is dropped. Nothing here is pickled: ``payload`` and ``result`` are opaque bytes that are
+unpickled by the worker and by the driver, after both sides have authenticated.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hopsml.cluster.shared.spec import RunSpec
+
+VERSION = 5  # both sides must speak the same
+MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
+MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of all messages; the class name is the tag."""
+
+
+# ------------------------------------------------------------------------------------------ coordinator -> agent
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    """The agent is in. It ends itself when nothing arrives for ``lease_s`` seconds."""
+
+    agent_id: str
+    lease_s: float
+
+
+class Renew(Message, frozen=True, tag="renew"):
+    """The lease goes on."""
+
+
+class Preload(Message, frozen=True, tag="preload"):
+    """Have a fork server ready that has imported at least these modules."""
+
+    modules: tuple[str, ...]
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Where a run begins that has nothing of its own: run directories of others, and which of their checkpoints."""
+
+    url: str = ""  # "" where it begins with nothing
+    step: int = -1  # of the checkpoint there; -1: its newest
+    fits: tuple[tuple[str, int, int], ...] = ()  # run directory, number and step of further calls of fit
+
+
+class CommitSource(msgspec.Struct, frozen=True):
+    """Where the members of a generation get the training state from."""
+
+    step: int = -1  # of a commit that agents hold; -1: of none
+    holder: str = ""  # host:port of an agent that has it
+    certificate: str = ""  # the one that agent shows
+    stored: int = -1  # else: of the run's own checkpoint to begin from; -1: its newest
+
+
+class Formation(Message, frozen=True, tag="formation"):
+    """What all members of one generation share; encoded once for all of them."""
+
+    run_id: str
+    generation: int
+    spec: RunSpec
+    payload: bytes  # cloudpickle of (function, keyword arguments)
+    run_url: str
+    cluster_json: str  # TF_CONFIG's "cluster"; empty where no TF_CONFIG is wanted
+    leader: str  # host:port of rank 0
+    world_size: int
+    resume: Resume = Resume()
+    commit: CommitSource = CommitSource()
+
+    @property
+    def follows(self) -> bool:
+        """Whether an earlier generation of this very run may have left checkpoints."""
+        return self.generation > 0 and self.spec.group.regroups
+
+
+class Launch(Message, frozen=True, tag="launch"):
+    """Start a worker for the formation that was sent before."""
+
+    run_id: str
+    generation: int
+    rank: int
+    local_rank: int
+    role: str
+    task_index: int
+    gpu_indices: tuple[int, ...]
+    ring_order: str
+    environment: dict[str, str]
+    has_commit: bool = False  # this agent holds the formation's commit itself
+
+
+class Park(Message, frozen=True, tag="park"):
+    """Have the worker commit and stand still when it next may: the group is going to change.
+
+    Where the members are independent: nothing more will be told to it; it finishes what it does, and leaves.
+    """
+
+    run_id: str
+    generation: int
+
+
+class Tell(Message, frozen=True, tag="tell"):
+    """Something for the worker; ``data`` is between it and the driver."""
+
+    run_id: str
+    generation: int
+    data: bytes
+
+
+class Stop(Message, frozen=True, tag="stop"):
+    """End the worker: SIGTERM, the grace time, then SIGKILL of its whole process group."""
+
+    run_id: str
+    generation: int
+    grace_s: float
+    flush_s: float
+    keep: bool = False  # a further generation of the run follows: files and commits stay
+    dump: bool = False  # first let the Python threads write their stacks into the log
+
+
+class ProbePeer(Message, frozen=True, tag="probe-peer"):
+    """Exchange some bytes with another agent, and say how that went; see ``preflight/probe.py``."""
+
+    agent_id: str
+    address: str  # host:port of its probe door
+
+
+class LogTaken(Message, frozen=True, tag="log-taken"):
+    """So many bytes of the worker's output have arrived: more may be sent."""
+
+    run_id: str
+    generation: int
+    size: int
+
+
+class Persist(Message, frozen=True, tag="persist"):
+    """Put the newest commit of the run on its shared storage: this agent goes away, and none that stays has it."""
+
+    run_id: str
+
+
+class Release(Message, frozen=True, tag="release"):
+    """The run has no further generation on this agent: bring its last files away, forget its commits."""
+
+    run_id: str
+
+
+class Dismiss(Message, frozen=True, tag="dismiss"):
+    """The agent is not needed any more; its Spark task ends and Spark has the slot back."""
+
+    reason: str
+
+
+# ------------------------------------------------------------------------------------------ agent -> coordinator
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """The first message. ``ask`` and ``index`` say which of the asked-for slots this is, also after Spark's retry."""
+
+    version: int
+    ask: int
+    index: int
+    host: str
+    port: int
+    hostname: str
+    executor_id: str
+    pid: int
+    python: str
+    rack: str = ""
+    gpu_indices: tuple[int, ...] = ()
+    gpu_bus_ids: tuple[str, ...] = ()
+    topology: str = ""
+    slot: int = 0
+    task: int = -1  # Spark's number for this attempt of the task
+    final: bool = False  # Spark would end the whole ask if this attempt were lost too: it is not to be used
+
+
+class PortHeld(Message, frozen=True, tag="port-held"):
+    """The port that the next generation may use; the agent holds it until the worker has bound it."""
+
+    port: int
+
+
+class ServerReady(Message, frozen=True, tag="server-ready"):
+    """The fork server has imported its modules. ``mode`` is "fork", or "spawn" where a fork would not be safe."""
+
+    modules: tuple[str, ...]
+    mode: str
+    import_s: float
+    problem: str = ""
+
+
+class GpuFacts(msgspec.Struct, frozen=True):
+    """The state of one GPU of the slot, by NVML."""
+
+    index: int
+    ecc_errors: int  # uncorrected, since the driver was loaded; 0 where it counts none
+    temperature_c: int
+    processes: int  # that compute on it before the slot's own do
+
+
+class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
+    """What an agent has measured of itself, once; limits are -1 where there is none. 1 MB is 2**20 bytes."""
+
+    clock: float  # seconds since the epoch when it was sent
+    host: str
+    door: int  # port at which neighbours exchange bytes with it
+    folder: str  # its scratch folder
+    open_files: int
+    stack_mb: float
+    shared_memory_mb: float
+    disk_mb: float
+    write_mb_s: float
+    disk_problem: str
+    versions: dict[str, str]
+    gpus: tuple[GpuFacts, ...] = ()
+    took_s: float = 0.0
+    core_mb_s: float = 0.0  # SHA-256 on one core; 0: not measured
+    others: tuple[str, ...] = ()  # people besides this user who have processes on the host, as far as it can see them
+
+
+class PeerProbed(Message, frozen=True, tag="peer-probed"):
+    """What came of an exchange of bytes with another agent; ``problem`` is empty where all came back as it was sent."""
+
+    agent_id: str
+    mb_s: float
+    problem: str = ""
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    """The agent lives."""
+
+
+class WorkerStarted(Message, frozen=True, tag="worker-started"):
+    """The worker is about to call the user's function."""
+
+    run_id: str
+    generation: int
+    pid: int
+
+
+class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
+    """How a worker is, with each heartbeat, as far as there is anything to say.
+
+    ``step``: how far it is, -1 where it does not tell. ``stopped``: the system holds its process (SIGSTOP). ``age_s``: how
+    long ago it finished that step. ``idle_s``: for how long it has done nothing.
+    """
+
+    run_id: str
+    generation: int
+    step: int
+    stopped: bool = False
+    age_s: float = 0.0
+    idle_s: float = 0.0
+
+
+class CommitDoorOpened(Message, frozen=True, tag="commit-door"):
+    """Other agents can fetch commits from this one."""
+
+    port: int
+    certificate: str
+
+
+class Committed(Message, frozen=True, tag="committed"):
+    """The agent holds the training state as it was after ``step``."""
+
+    run_id: str
+    generation: int
+    step: int
+    length: int  # bytes
+    parked: bool = False  # the worker stands still behind it
+
+
+class Draining(Message, frozen=True, tag="draining"):
+    """The agent's executor or node is going away, in ``time_s`` seconds."""
+
+    reason: str
+    time_s: float
+
+
+class Persisted(Message, frozen=True, tag="persisted"):
+    """What became of a checkpoint of an elastic run: it lies on shared storage, or there was a ``problem``.
+
+    ``seconds``: how long it took to write. ``missed``: checkpoints that were due since the first of the problems that
+    end with this one.
+    """
+
+    run_id: str
+    step: int
+    problem: str = ""
+    seconds: float = 0.0
+    missed: int = 0
+
+
+class WorkerReport(Message, frozen=True, tag="worker-report"):
+    """Progress: a step and metrics, or any values that the user's function reports."""
+
+    run_id: str
+    generation: int
+    step: int | None
+    metrics: dict[str, float | int | str | bool | None]
+    time: float  # seconds since the epoch, on the worker's clock
+
+
+class WorkerProgress(Message, frozen=True, tag="worker-progress"):
+    """How far the training is: ``done`` of ``total`` units, "step" or "epoch"."""
+
+    run_id: str
+    generation: int
+    done: int
+    total: int
+    unit: str
+    time: float  # seconds since the epoch, on the worker's clock
+
+
+class Said(Message, frozen=True, tag="said"):
+    """Something from the worker for the driver; ``data`` is between them."""
+
+    run_id: str
+    generation: int
+    data: bytes
+
+
+class WorkerUsage(Message, frozen=True, tag="worker-usage"):
+    """What the worker uses of its machine; ``sample`` counts from 0. See ``usage.py``."""
+
+    run_id: str
+    generation: int
+    sample: int
+    metrics: dict[str, float]
+    time: float  # seconds since the epoch, on the agent's clock
+
+
+class WorkerFinished(Message, frozen=True, tag="worker-finished"):
+    """The user's function returned; ``result`` is the pickled value of the chief, empty for the other ranks.
+
+    ``exited``: it has not returned, but called sys.exit(0).
+    """
+
+    run_id: str
+    generation: int
+    result: bytes
+    seen: dict[str, int | str] = {}  # what it did together with others; in_force.py
+    exited: bool = False
+
+
+class WorkerFailed(Message, frozen=True, tag="worker-failed"):
+    """The worker is lost. ``secondary`` marks an error that only echoes another member's (a broken collective)."""
+
+    run_id: str
+    generation: int
+    cause: str
+    traceback: str
+    secondary: bool
+    log: str
+    log_tail: str
+    raised: bool = False  # by the user's own code
+    outside: bool = False  # by a signal that no crash sends: nothing in the group can be the cause
+    storage: bool = False  # the store did not answer when it was to be prepared: it was not begun
+
+
+class WorkerClosed(Message, frozen=True, tag="worker-closed"):
+    """Nothing of the worker is left: processes gone, files on shared storage; ``behind`` names what is not there."""
+
+    run_id: str
+    generation: int
+    behind: tuple[str, ...] = ()
+
+
+class LogLines(Message, frozen=True, tag="log-lines"):
+    """New output of the worker; ``size`` bytes of it, which the coordinator acknowledges by ``LogTaken``."""
+
+    run_id: str
+    generation: int
+    text: str
+    size: int = 0
+
+
+class MirrorState(Message, frozen=True, tag="mirror-state"):
+    """Mirroring fell behind (with the reason) or caught up (empty)."""
+
+    run_id: str
+    generation: int
+    problem: str
+
+
+class WorkNote(Message, frozen=True, tag="work-note"):
+    """What people should know of the work on this agent: a full disk, a checkpoint that had to be passed over."""
+
+    run_id: str
+    generation: int
+    text: str
+
+
+ToAgent = (
+    Welcome
+    | Renew
+    | Preload
+    | ProbePeer
+    | Formation
+    | Launch
+    | Tell
+    | Park
+    | Persist
+    | Stop
+    | LogTaken
+    | Release
+    | Dismiss
+)
+ToCoordinator = (
+    Hello
+    | PortHeld
+    | ServerReady
+    | PreflightFacts
+    | PeerProbed
+    | Heartbeat
+    | WorkerStarted
+    | WorkerStepped
+    | CommitDoorOpened
+    | Committed
+    | Draining
+    | Persisted
+    | WorkerReport
+    | Said
+    | WorkerProgress
+    | WorkerUsage
+    | WorkerFinished
+    | WorkerFailed
+    | WorkerClosed
+    | LogLines
+    | MirrorState
+    | WorkNote
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+_to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of one frame."""
+    return _encoder.encode(message)
+
+
+def decode_for_agent(frame: bytes) -> ToAgent:
+    """A message of the coordinator. Raises ``msgspec.MsgspecError`` for anything else."""
+    return _to_agent.decode(frame)
+
+
+def decode_for_coordinator(frame: bytes) -> ToCoordinator:
+    """A message of an agent. Raises ``msgspec.MsgspecError`` for anything else."""
+    return _to_coordinator.decode(frame)

@@ -1,0 +1,218 @@
+"""What a run is, in one object: made and checked once on the driver, recorded in ``run.json``, read by every worker.
+
+A new option is a field here, with its check, and a field of the verb's class in ``experiment/options.py``, with its
+documentation; it has the same name there, without the unit. Nothing else hands it on: ``specified`` finds it in the
+verb's arguments, ``run.json`` and ``experiment.rerun`` hold the whole object, agents get it with the formation, and the
+training function's process has it as ``context.spec``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from hopsml.cluster.shared import checks
+
+AS_MANY_AS_THERE_ARE = -1  # workers: one for each GPU, else for each slot of the executors
+PreflightMode = Literal["off", "warn", "enforce"]  # what becomes of slots that are not good enough
+Framework = Literal["tensorflow", "torch", "jax", "none"]
+Seconds = Annotated[float, checks.seconds]
+Switch = Annotated[bool, checks.switch]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What belongs together in a specification. A field's annotation holds the check of the argument it is made of."""
+
+
+class Group(Section, frozen=True, tag_field="kind"):
+    """How many workers, and what holds them together; times in seconds.
+
+    What a kind of group is like is asked of it, not of its class: the class variables say it.
+    """
+
+    collective: ClassVar[bool] = True  # its members wait for each other, and rank 0 speaks for all of them
+    changes: ClassVar[bool] = False  # agents come to the run and leave it while it goes on
+    regroups: ClassVar[bool] = False  # it goes on as another generation, from a commit that agents hold
+
+    size: int = AS_MANY_AS_THERE_ARE  # the most
+    start_timeout_s: Seconds = 120.0  # from the call until every worker has begun the user's function
+    grace_s: float = 2.0  # between SIGTERM and SIGKILL
+    flush_s: float = 120.0  # for bringing the last files of a finished run to shared storage
+    failed_flush_s: float = 4.0  # the same after a failure: its report must not wait long
+
+    @property
+    def minimum(self) -> int:
+        """The fewest workers that train."""
+        return self.size
+
+    @property
+    def silence_s(self) -> float | None:
+        """How long a member may be silent before it counts as lost; None: for as long as any agent may."""
+        return None
+
+    @property
+    def written_every_s(self) -> float:
+        """How often a commit that agents hold becomes a checkpoint on shared storage, unless that is asked for."""
+        return math.inf
+
+    def within(self, limit: int) -> int:
+        """How many are asked for on a cluster of at most ``limit`` slots; more than that cannot begin."""
+        return self.size
+
+
+class FixedGroup(Group, frozen=True, tag="fixed"):
+    """A group that ends with its first loss."""
+
+    settle_s: float = 3.0  # how long an echo of a failure waits for the failure itself
+    raised_settle_s: float = 1.0  # and an error of the user's code, for the death of a member that it may have met
+    stopped_s: float = 60.0  # how long the system may hold a worker (SIGSTOP) before it counts as lost
+    exited_s: float | None = 30.0  # how long others may wait for a member that has left by sys.exit(0), doing nothing
+    returned_s: float | None = 120.0  # and for one whose function has returned; None: as long as they like
+
+
+class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
+    """A group that starts with ``min_size`` members, grows to ``size``, and survives the loss of members."""
+
+    changes: ClassVar[bool] = True
+    regroups: ClassVar[bool] = True
+
+    min_size: int = 1
+    stopped_s: float = 5.0  # such a worker can be replaced
+    heartbeat_timeout_s: Seconds = 5.0
+    join_s: float = 1.0  # with min_size there, how long a beginning group waits for more
+    drain_s: float = 30.0  # that a node has after its warning, where the cluster does not say
+    min_workers_timeout_s: Seconds = 600.0  # how long a group that has shrunk below min_size waits
+    agree_s: float = 0.3  # how long a parked member waits for the others' commits, which saves sending them
+    reset_limit: Annotated[int | None, checks.or_none(partial(checks.whole_number, at_least=0))] = None
+    fruitless_limit: int = 3  # failures in a row without a new commit
+    progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = None  # None: by the usual step
+    host_failure_limit: Annotated[int, checks.whole_number] = 3  # failures that exclude a host
+    host_cooldown_s: Seconds = 60.0  # of the first exclusion; it doubles
+    checkpoint_every_s: Seconds = 60.0  # how often the chief's agent puts its newest commit on shared storage
+
+    @property
+    def minimum(self) -> int:
+        """The fewest workers that train."""
+        return min(self.min_size, self.size)
+
+    @property
+    def silence_s(self) -> float | None:
+        """The group goes on without whoever is silent for longer."""
+        return self.heartbeat_timeout_s
+
+    @property
+    def written_every_s(self) -> float:
+        """As the call says."""
+        return self.checkpoint_every_s
+
+    def within(self, limit: int) -> int:
+        """What such a cluster can never give is not asked for: the tasks would wait in front of other jobs for ever."""
+        return max(min(self.size, limit), self.min_size)
+
+
+class IndependentGroup(Group, frozen=True, tag="independent"):
+    """Workers that have nothing to do with each other and are replaced one by one: the lanes of a search."""
+
+    collective: ClassVar[bool] = False
+    changes: ClassVar[bool] = True
+
+    host_cooldown_s: Seconds = 60.0
+
+    @property
+    def silence_s(self) -> float | None:
+        """Its trial begins again elsewhere."""
+        return 10.0
+
+    def within(self, limit: int) -> int:
+        """Fewer lanes take longer."""
+        return max(1, min(self.size, limit)) if self.size else 0
+
+
+AnyGroup = FixedGroup | ElasticGroup | IndependentGroup
+
+
+class Roles(Section, frozen=True, kw_only=False):
+    """How many members do something else than train in the collective."""
+
+    parameter_servers: int = 0
+    evaluator: Switch = False
+
+
+class Communication(Section, frozen=True):
+    """How the members' gradients come together."""
+
+    merge_scope: Annotated[int | str, checks.merge_scope] = 32  # gradients in one collective; 1 = no merging, "all"
+    scoped_allocator: Switch = True  # whether merging is TensorFlow's scoped allocator's
+
+
+class RunSpec(Section, frozen=True):
+    """Everything that was asked of a run but its function and arguments; ``options.RunOptions`` says what each means.
+
+    What the driver settles when it starts the run is marked; until then it is as the user left it.
+    """
+
+    verb: str = "collective_all_reduce"
+    name: Annotated[str, checks.text] = "no-name"
+    description: Annotated[str, checks.described] = ""
+    group: AnyGroup = FixedGroup()  # settled: its size
+    roles: Roles = Roles()
+    framework: Framework = "tensorflow"  # whose variables the workers get beside those that all of them read
+    communication: Communication = Communication()
+    resume: str | None = None  # id or URL of the run whose last checkpoint it begins with
+    seed: int | None = None  # settled
+    preload: Annotated[tuple[str, ...] | None, checks.or_none(checks.modules)] = None  # settled
+    environment: dict[str, str] = {}  # settled: the user's, and what every worker of this run gets
+    honour_environment: Switch = False
+    local_logdir: Switch = False
+    metric_key: str | None = None
+    register_as: Annotated[str | None, checks.or_none(checks.model_name)] = None
+    preflight: Annotated[PreflightMode, checks.preflight] = "warn"
+    keep_warm_s: Annotated[float, partial(checks.seconds, above=-1.0)] = 10.0
+    storage_timeout_s: float = 30.0  # settled, of the driver's settings: deadline of a call of shared storage
+    hooks: tuple[str, ...] = ()  # settled: "module:function", called with the context before the user's function
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What is imported before the workers are forked."""
+        return self.preload or ()
+
+
+_Section = TypeVar("_Section", bound=Section)
+
+
+def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
+    """A section made of an object's attributes of the same names, units left out, each checked.
+
+    Args:
+        kind: the section's class.
+        options: what a verb was called with.
+        settled: fields that are given as they are.
+
+    Raises ArgumentError, ArgumentTypeError: for a value that breaks a field's rule.
+    """
+    values = dict(settled)
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        option = name.removesuffix("_s")
+        if name in values or get_origin(hint) is ClassVar:
+            continue
+        if isinstance(hint, type) and issubclass(hint, Section):
+            values[name] = specified(hint, options)
+        elif hasattr(options, option):
+            checked = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+            value = getattr(options, option)
+            values[name] = checked[0](option, value) if checked else value
+    return kind(**values)
+
+
+def names(kind: type[Section]) -> list[str]:
+    """What the arguments are called that become fields of a section."""
+    return [name.removesuffix("_s") for name in kind.__struct_fields__]
+
+
+def recorded(spec: RunSpec) -> dict[str, Any]:
+    """What ``run.json`` says of it: the values of JSON; ``msgspec.convert(..., RunSpec)`` is the opposite."""
+    found: dict[str, Any] = msgspec.to_builtins(spec)
+    return found

@@ -1,0 +1,1 @@
+"""Runs around the user's function, in its process."""

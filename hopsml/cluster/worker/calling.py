@@ -1,0 +1,94 @@
+"""The call of the user's function: it comes back in the worker alone, and what it raises is put into words, whatever that
+error does meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NoReturn
+
+from hopsml import redact
+from hopsml.cluster.worker.returned import utf8
+
+MOST_CAUSE = 4_000  # characters
+MOST_TEXT = 1_000_000  # characters of a traceback; an error may hold a whole file
+_MARGIN = 10_000  # as many more are cleaned: a secret that is cut would lose what it is known by
+
+
+def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """The function's value, or what it raises.
+
+    A child that the function forks and that comes back out of it ends here: its value would be taken for the worker's.
+    """
+    worker = os.getpid()
+    try:
+        value = function(**arguments)
+    except BaseException as error:
+        if os.getpid() != worker:
+            _end_child(error)
+        raise
+    if os.getpid() != worker:
+        _end_child(None)
+    return value
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    """As the interpreter would, but for what its parent will do as well."""
+    try:
+        code = error.code if isinstance(error, SystemExit) else 0 if error is None else 1
+        if error is not None and not isinstance(error, SystemExit):
+            tell(text_of_traceback(error, error.__traceback__))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+    finally:
+        os._exit(1)
+
+
+def tell(text: str) -> None:
+    """Into the worker's log, where that can be written: its disk may be full, and the function may have closed it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says of itself, in short, without secrets: its type and its text, or how the process was left."""
+    if isinstance(error, SystemExit):
+        said = f"called sys.exit({_text(repr, error.code)})"
+    else:
+        said = f"{type(error).__name__}: {text_of(error)}".strip().removesuffix(":")
+    return redact.text(utf8(said[: MOST_CAUSE + _MARGIN]))[:MOST_CAUSE]
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``, also of an error that cannot say it."""
+    return _text(str, error)
+
+
+def text_of_traceback(error: BaseException, shown: TracebackType | None) -> str:
+    """The traceback as text without secrets, the last part of a very long one; ``shown``: its frames."""
+    text = "".join(traceback.format_exception(type(error), error, shown))
+    return redact.text(utf8(text[-MOST_TEXT - _MARGIN :]))[-MOST_TEXT:]
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that it came of, each once: they may go round in a circle."""
+    met: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in met:
+        met.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _text(make: Callable[[Any], str], value: Any) -> str:
+    try:
+        return make(value)
+    except BaseException as problem:  # noqa: BLE001 the user's __str__ and __repr__ may do anything
+        return f"(it cannot say more: its text raises {type(problem).__name__})"

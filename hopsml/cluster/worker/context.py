@@ -1,0 +1,92 @@
+"""Who this worker process is: set once by hopsml before the user's function runs, read by everything in the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hopsml.cluster.shared.spec import RunSpec
+
+if TYPE_CHECKING:
+    from hopsml.cluster.shared.commit_slots import CommitSlots
+    from hopsml.cluster.worker.inbox import Inbox
+
+
+def untold(*said: object) -> None:
+    """Where nobody listens."""
+
+
+@dataclass(frozen=True)
+class CommitPort:
+    """An elastic worker's way to its agent: where commits are written, and how they are announced."""
+
+    slots: CommitSlots
+    newest: int  # slot of the commit to go on from, -1 for none
+    announce: Callable[[str, int, int, int], None]  # committed | parked, step, slot, length in bytes
+    at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the user's function has returned
+
+
+class TrialPort(Protocol):
+    """What a trial of a search offers to the code in it."""
+
+    @property
+    def trial_id(self) -> str:
+        """The name of its folder below ``trials/``."""
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """The facts of one worker in one generation of a run.
+
+    Paths are local. Where the run directory lies on remote storage, what is written below ``events_dir``,
+    ``checkpoint_dir`` and ``export_dir`` is mirrored there in the background; where it is local they are the run
+    directory's own folders.
+    """
+
+    run_id: str
+    generation: int
+    rank: int
+    world_size: int
+    local_rank: int
+    role: str  # chief | worker | ps | evaluator
+    run_url: str  # URL of the run directory, for instance hdfs://nn:8020/Projects/p/Experiments/app_1
+    work_dir: Path  # scratch of this worker alone, removed at its end
+    events_dir: Path  # shared by all ranks: TensorBoard event files
+    checkpoint_dir: Path  # complete checkpoints: step-000000120/
+    export_dir: Path
+    trials: str = "trials"  # folder of the trials of a search, below the run directory
+    logdir: str = ""  # events_dir as text; where it is mirrored it holds the remote URL, which a Path would mangle
+    leader: str = ""  # host:port of rank 0
+    gpu_indices: tuple[int, ...] = ()  # devices of this worker in ring order
+    ring_order: str = ""  # collective_ring_order in the numbering of CUDA_VISIBLE_DEVICES, "" with one device
+    spec: RunSpec = RunSpec()  # what was asked of the run
+    resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
+    resume_fits: Path | None = None  # with those of the function's further calls of fit: fit-2/step-000000120/
+    commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
+    trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
+    send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
+    progress: Callable[[int, int, str], None] = field(default=untold, repr=False, compare=False)  # done, total, unit
+    say: Callable[[bytes], None] = field(default=lambda data: None, repr=False, compare=False)  # to the driver
+    event_pipe: int = -1  # the descriptor behind ``send`` and ``say``: a process that is forked from this one closes it
+    inbox: Inbox | None = field(default=None, repr=False, compare=False)  # what the driver tells
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes what only one may write (checkpoints, exports)."""
+        return self.rank == 0
+
+
+_current: WorkerContext | None = None
+
+
+def current() -> WorkerContext | None:
+    """The context of this process; None on the driver and in any process that is no worker."""
+    return _current
+
+
+def set_current(context: WorkerContext | None) -> None:
+    """Called by the worker before the user's function; and by tests."""
+    global _current
+    _current = context

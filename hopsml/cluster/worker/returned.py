@@ -1,0 +1,233 @@
+"""What the training function may return, made ready to travel: numbers, dicts, arrays, and files by their path."""
+
+from __future__ import annotations
+
+import filecmp
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any
+
+from hopsml.cluster.worker.context import WorkerContext
+from hopsml.storage.run_dir import RESERVED_NAMES
+
+MAX_RESULT = 48 << 20  # bytes; larger values belong into the run directory
+MAX_TEXT = 10_000  # characters of a reported value
+_DEVICE_PACKAGES = ("tensorflow", "keras", "torch", "jaxlib", "jax")
+
+
+def utf8(text: str) -> str:
+    """The same text with a "?" for what UTF-8 cannot hold, such as the bytes of a strange file name."""
+    return text.encode(errors="replace").decode()
+
+
+def plain(value: Any) -> float | int | str | bool | None:
+    """A number as Python's own type; numpy scalars and one-element tensors of any framework included.
+
+    Text is cut at ``MAX_TEXT`` characters, and a whole number beyond 64 bits becomes a float: messages hold no more.
+    """
+    if isinstance(value, (bool, float, type(None))):
+        return value
+    if isinstance(value, int):
+        return value if -(1 << 63) <= value < 1 << 63 else _as_float(value)
+    if isinstance(value, str):
+        return utf8(value[:MAX_TEXT])
+    for method in ("item", "numpy"):
+        if hasattr(value, method):
+            try:
+                converted = getattr(value, method)()
+            except (TypeError, ValueError, RuntimeError):
+                break
+            if isinstance(converted, (bool, int, float, str)) or (
+                converted is not value and hasattr(converted, "item")
+            ):
+                return plain(converted)
+    return utf8(str(value)[:MAX_TEXT])
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def to_host(value: Any) -> Any:
+    """The same structure with device tensors as numpy arrays: the driver need not have the framework."""
+    if isinstance(value, dict):
+        return {key: to_host(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(to_host(item) for item in value)
+    if type(value).__module__.partition(".")[0] in _DEVICE_PACKAGES:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        if hasattr(value, "numpy"):
+            value = value.numpy()
+    return value
+
+
+def keep_files(value: Any, context: WorkerContext) -> Any:
+    """Files that are returned: each is copied into the run directory, the value says where it is there.
+
+    A ``Path`` is one, which becomes its URL, and so is text that names a local file, which becomes what it was for the
+    predecessor, its path below the project; any other text is text. Paths are relative to the worker's working directory.
+    The user's own file stays where it is. Raises FileNotFoundError for a ``Path`` that is no file.
+    """
+    if isinstance(value, dict):
+        return {key: keep_files(item, context) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(keep_files(item, context) if isinstance(item, PurePath) else item for item in value)
+    if isinstance(value, PurePath):
+        path = Path(value)
+        if not path.is_file():
+            kind = (
+                "a folder: save it below hopsml.tensorboard.logdir()" if path.is_dir() else "not there: write it before"
+            )
+            raise FileNotFoundError(
+                f"'{value}' is {kind}, or return str(path) for the text alone; the worker's folder is {Path.cwd()}"
+            )
+        return f"{_home(context)}/{_brought(path, context.export_dir.parent)}"
+    if not isinstance(value, str) or not _names_a_file(value):
+        return value
+    folder = f"{context.run_id}/trials/{context.trial.trial_id}" if context.trial is not None else context.run_id
+    return f"Experiments/{folder}/{_brought(Path(value), context.export_dir.parent)}"
+
+
+def _names_a_file(text: str) -> bool:
+    try:
+        return bool(text) and Path(text).is_file()
+    except (OSError, ValueError):  # too long for a path, or holds NUL
+        return False
+
+
+def _home(context: WorkerContext) -> str:
+    """URL of the directory of the run, or of the trial."""
+    run = context.run_url.rstrip("/")
+    return run if context.trial is None else f"{run}/{context.trials}/{context.trial.trial_id}"
+
+
+def _brought(path: Path, folder: Path) -> str:
+    """Copy a file into the run directory; its name there, which is another one where that is taken."""
+    for number in itertools.count(1):
+        target = folder / _numbered(path, number)
+        if target.exists() and path.samefile(target):
+            return target.name
+        if target.name in RESERVED_NAMES or (target.exists() and not filecmp.cmp(path, target, shallow=False)):
+            continue
+        try:
+            shutil.copyfile(path, target)
+        except OSError:  # the disk is full: a part of it would keep it so
+            target.unlink(missing_ok=True)
+            raise
+        return target.name
+    raise AssertionError  # the numbers do not end
+
+
+def _numbered(path: Path, number: int) -> str:
+    return path.name if number == 1 else f"{path.stem}-{number}{path.suffix}"
+
+
+def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None]) -> bytes:
+    """The bytes for the driver. What cannot travel stays behind, and ``tell`` is told what and why: the training is done.
+
+    Of a dict the entries that can travel do; of a value that is too large the whole is kept in the run directory.
+    """
+    try:
+        ready, data = _packed(value, context)
+    except Exception as error:  # noqa: BLE001 the user's objects may raise anything
+        ready = _Entries(context, tell).of(value, "", error)
+        data = _dumped(ready)
+    if len(data) <= MAX_RESULT:
+        return data
+    tell(
+        f"what the training function returned has {len(data) >> 20} MiB, of which at most {MAX_RESULT >> 20} MiB travel to "
+        f"the driver: {_kept_whole(data, context)}"
+    )
+    return _dumped(_small_ones(ready, tell) if isinstance(ready, dict) else None)
+
+
+def _packed(value: Any, context: WorkerContext) -> tuple[Any, bytes]:
+    """What travels of a value, and its bytes; raises whatever stands against it."""
+    ready = keep_files(to_host(value), context)
+    return ready, _dumped(ready)
+
+
+def _dumped(value: Any) -> bytes:
+    import cloudpickle
+
+    return bytes(cloudpickle.dumps(value))
+
+
+class _Entries:
+    """What travels of a value that as a whole does not."""
+
+    def __init__(self, context: WorkerContext, tell: Callable[[str], None]) -> None:
+        self._context, self._tell = context, tell
+        self._inside: set[int] = set()  # of dicts: one may hold itself
+
+    def of(self, value: Any, path: str, error: Exception) -> Any:
+        """The value without what cannot travel; ``error`` says why it does not as it is, ``path`` where it was found."""
+        if isinstance(value, dict) and id(value) not in self._inside:
+            self._inside.add(id(value))
+            found = {key: self._entry(key, item, f"{path}[{key!r:.80}]") for key, item in value.items()}
+            return {key: item for key, item in found.items() if item is not _LEFT_OUT}
+        what = (
+            f"the entry {path} of what the training function returned"
+            if path
+            else "what the training function returned"
+        )
+        if isinstance(value, str):  # its file cannot be copied
+            self._tell(f"{what} is text alone, its file is not copied: {error}")
+            return value
+        self._tell(f"{what}, a {type(value).__name__}, is left out: {_why(error)}")
+        return _LEFT_OUT if path else None
+
+    def _entry(self, key: Any, item: Any, path: str) -> Any:
+        try:
+            _dumped(key)
+            return _packed(item, self._context)[0]
+        except Exception as error:  # noqa: BLE001 as above
+            return self.of(item, path, error)
+
+
+_LEFT_OUT = object()
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it holds itself, or is nested too deep; return plain values"
+    if isinstance(error, OSError):
+        return str(error)
+    return (
+        f"it cannot be pickled ({type(error).__name__}: {str(error)[:500]}); return numbers, strings, numpy arrays or dicts "
+        "of them"
+    )
+
+
+def _small_ones(entries: dict[Any, Any], tell: Callable[[str], None]) -> dict[Any, Any]:
+    """As many entries as may travel together, the smallest first."""
+    sizes = {key: len(_dumped((key, item))) for key, item in entries.items()}
+    room, travelling = MAX_RESULT, set()
+    for key in sorted(sizes, key=sizes.__getitem__):
+        room -= sizes[key]
+        if room < 0:
+            break
+        travelling.add(key)
+    names = ", ".join(f"{key!r:.80} ({sizes[key] >> 20} MiB)" for key in entries if key not in travelling)
+    tell(f"left out of what the driver gets: {names}")
+    return {key: item for key, item in entries.items() if key in travelling}
+
+
+def _kept_whole(data: bytes, context: WorkerContext) -> str:
+    """Write what is too large beside the function's other artifacts; words that say where it is."""
+    folder = context.export_dir.parent / "artifacts"
+    names = (_numbered(Path("result.pickle"), number) for number in itertools.count(1))
+    name = next(name for name in names if not (folder / name).exists() and not (context.work_dir / name).exists())
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    except OSError as error:
+        (folder / name).unlink(missing_ok=True)
+        return f"it is lost, as it could not be kept in {_home(context)}/artifacts either: {error.strerror or error}"
+    return f"it is kept in {_home(context)}/artifacts/{name}, for pickle.load"

@@ -1,0 +1,285 @@
+"""The process that runs the user's function: forked by the fork server, or ``python -m hopsml.cluster.worker.worker``.
+
+It reads its assignment from a file, becomes rank k, calls the function and tells the agent what came of it through a
+pipe. Whatever it does not get to say (``os._exit``, a crash in native code, a kill) the fork server sees.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml import redact, tracebacks
+from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.shared.framing import framed
+from hopsml.cluster.shared.processes import UNREPORTED
+from hopsml.cluster.shared.protocol import Formation, Launch
+from hopsml.cluster.worker import calling, in_force, log_streams, worker_folder
+from hopsml.cluster.worker.context import CommitPort, WorkerContext, current, set_current
+from hopsml.cluster.worker.inbox import Inbox
+from hopsml.cluster.worker.returned import pickle_result, plain, utf8
+from hopsml.storage import privacy
+
+DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
+_SETTLE_S = 1.0  # for a note
+_ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "DistBackendError")
+_ECHO_PHRASES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Socket closed",
+    "Collective ops is aborted",
+)
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """What the agent writes for the worker: what it was told itself, and where on this machine things are.
+
+    Paths are as in WorkerContext, and text.
+    """
+
+    formation: Formation  # without its payload
+    launch: Launch
+    work_dir: str
+    events_dir: str  # may hold a URL
+    checkpoint_dir: str
+    export_dir: str
+    payload: str  # path of the pickled (function, keyword arguments)
+    resume_checkpoint: str
+    environment: dict[str, str]
+    sys_path: tuple[str, ...]
+    commit_slot: int = -1  # that holds the commit to go on from; -1: none
+    resume_fits: str = ""  # folder of the checkpoints for further calls of fit; empty where there are none
+    commit_folder: str = ""  # for commits that do not fit in memory; empty where the run is not elastic
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Worker -> agent, one frame in the pipe each (4 bytes of length, then msgpack)."""
+
+    kind: str  # started | report | progress | said | note | committed | parked | finished | failed
+    time: float
+    step: int | None = None
+    metrics: dict[str, float | int | str | bool | None] = {}
+    result: bytes = b""
+    cause: str = ""  # of a note its text
+    traceback: str = ""
+    secondary: bool = False
+    exited: bool = False  # finished by sys.exit(0)
+    slot: int = -1
+    length: int = 0
+    data: bytes = b""  # of what is said
+    seen: dict[str, int | str] = {}  # in force while it ran; in_force.py
+    total: int = 0  # steps, of a progress
+    unit: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class EventPipe:
+    """The write end; one frame is written whole, whatever thread it comes from."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, event: Event) -> None:
+        """Blocks while the agent is behind; raises BrokenPipeError once it is gone."""
+        frame = memoryview(framed(_encode(event)))
+        with self._lock:
+            while frame:
+                frame = frame[os.write(self.descriptor, frame) :]
+
+
+def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox: int = -1) -> int:
+    """The worker's life; returns the exit status."""
+    faulthandler.enable(all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the driver, which ends the run
+    pipe = EventPipe(descriptor)
+    losses = log_streams.install(lambda text: _note(pipe, text))
+    event = _play(assignment_path, pipe, slots, inbox)
+    losses.settle(_SETTLE_S)
+    try:
+        pipe.send(event)
+    except OSError:  # its descriptor was closed, or is another file by now
+        calling.tell(redact.text(traceback.format_exc()))
+        return leave(UNREPORTED)
+    if event.kind == "finished":
+        _await_threads()
+    return leave(0 if event.kind == "finished" else 1)
+
+
+def _await_threads() -> None:
+    """The interpreter waits at its end for threads that are no daemons, such as one that still saves; so does a worker.
+
+    The agent ends it where that takes too long (``work.EXIT_GRACE_S``).
+    """
+    here = threading.current_thread()
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not here]
+    if names:
+        calling.tell(f"hopsml: the function has returned; waiting a while for its threads: {', '.join(names)}")
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException:  # noqa: BLE001 as in ``leave``
+        calling.tell(redact.text(traceback.format_exc()))
+
+
+def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> Event:
+    """Call the user's function; returns how it ended. Whatever its code raises is reported, not swallowed."""
+    try:
+        assignment = msgspec.msgpack.decode(Path(assignment_path).read_bytes(), type=Assignment)
+        context = _prepare(assignment, pipe, slots, inbox)
+        function, arguments = _restore(Path(assignment.payload))
+        pipe.send(Event("started", time.time()))
+        value = calling.call(function, arguments)
+        _complete_commits()
+        result = pickle_result(value, context, lambda text: _note(pipe, text)) if context.is_chief else b""
+        return Event("finished", time.time(), result=result, seen=in_force.seen())
+    except BaseException as error:  # noqa: BLE001 see above
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            _complete_commits()
+            return Event("finished", time.time(), seen=in_force.seen(), exited=True)
+        return _failure(error, Path(assignment_path).parent / "cwd")
+
+
+def leave(status: int) -> int:
+    """What the interpreter would do at its end, for a process that ends by os._exit."""
+    try:
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: BLE001 an exit function of the user's must not change the run's outcome
+        calling.tell(redact.text(traceback.format_exc()))
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    return status
+
+
+# ---------------------------------------------------------------------------------------------- before the function
+
+
+def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbox: int) -> WorkerContext:
+    os.environ.update(assignment.environment)
+    for entry in assignment.sys_path:
+        if entry not in sys.path:
+            sys.path.append(entry)
+    folder = os.stat(os.path.dirname(assignment.events_dir))
+    os.umask(os.umask(0o077) | privacy.umask_below(folder.st_mode))  # its files are as open as the run's folder
+    formation, launch = assignment.formation, assignment.launch
+    context = WorkerContext(
+        run_id=formation.run_id,
+        generation=formation.generation,
+        rank=launch.rank,
+        world_size=formation.world_size,
+        local_rank=launch.local_rank,
+        role=launch.role,
+        run_url=formation.run_url,
+        work_dir=Path(assignment.work_dir),
+        events_dir=Path(assignment.events_dir),
+        checkpoint_dir=Path(assignment.checkpoint_dir),
+        export_dir=Path(assignment.export_dir),
+        logdir=assignment.events_dir,
+        leader=formation.leader,
+        gpu_indices=launch.gpu_indices,
+        ring_order=launch.ring_order,
+        spec=formation.spec,
+        resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
+        resume_fits=Path(assignment.resume_fits) if assignment.resume_fits else None,
+        send=lambda message: pipe.send(_report(message)),
+        commits=_commits(assignment, pipe, slots),
+        progress=lambda done, total, unit: pipe.send(Event("progress", time.time(), step=done, total=total, unit=unit)),
+        say=lambda data: pipe.send(Event("said", time.time(), data=data)),
+        event_pipe=pipe.descriptor,
+        inbox=Inbox(inbox) if inbox >= 0 else None,
+    )
+    set_current(context)
+    in_force.forget()
+    for hook in formation.spec.hooks:
+        module, _, name = hook.partition(":")
+        prepare: Callable[[WorkerContext], None] = getattr(importlib.import_module(module), name)
+        prepare(context)
+    return context
+
+
+def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> CommitPort | None:
+    if not slots:
+        return None
+    return CommitPort(
+        CommitSlots(slots, Path(assignment.commit_folder)),
+        assignment.commit_slot,
+        lambda kind, step, slot, length: pipe.send(Event(kind, time.time(), step=step, slot=slot, length=length)),
+    )
+
+
+def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
+    import cloudpickle
+
+    function, arguments = cloudpickle.loads(path.read_bytes())
+    return function, arguments
+
+
+def _report(message: dict[str, Any]) -> Event:
+    step = message.get("step")
+    metrics = redact.arguments({utf8(str(key)): plain(value) for key, value in message.get("metrics", {}).items()})
+    return Event("report", time.time(), step=None if step is None else int(step), metrics=metrics)
+
+
+def _note(pipe: EventPipe, text: str) -> None:
+    """Something that people should know."""
+    pipe.send(Event("note", time.time(), cause=redact.text(utf8(text))[: calling.MOST_CAUSE]))
+
+
+# ---------------------------------------------------------------------------------------------- after the function
+
+
+def _complete_commits() -> None:
+    """The function may have left its loop early, while its last commit was still being written."""
+    context = current()
+    for complete in context.commits.at_end if context is not None and context.commits is not None else ():
+        complete()
+
+
+def _failure(error: BaseException, folder: Path) -> Event:
+    cause = calling.words_of(error) + worker_folder.hint(error, folder)
+    text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
+    calling.tell(text)
+    return Event("failed", time.time(), cause=cause, traceback=text[-60_000:], secondary=_echoes_another(error))
+
+
+def _echoes_another(error: BaseException) -> bool:
+    """Whether the error is what a member sees when another member of a collective breaks."""
+    for seen in calling.chain(error):
+        module = type(seen).__module__.partition(".")[0]
+        if module in ("tensorflow", "torch") and type(seen).__name__ in _ECHOES:
+            return True
+        said = calling.text_of(seen)
+        if any(phrase in said for phrase in _ECHO_PHRASES):
+            return True
+    return False
+
+
+def main() -> None:
+    """Entry point where a fork is not safe: a fresh interpreter."""
+    from hopsml.cluster.shared import processes
+
+    assignment, descriptor, parent, cwd, inbox, *slots = sys.argv[1:]
+    processes.die_with_parent(int(parent))
+    os.chdir(cwd)
+    os._exit(run(assignment, int(descriptor), tuple(map(int, slots)), int(inbox)))
+
+
+if __name__ == "__main__":
+    main()

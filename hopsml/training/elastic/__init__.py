@@ -1,0 +1,1 @@
+"""Runs in a worker whose group may change: state, commits, samples."""

@@ -1,0 +1,278 @@
+"""``hopsml.elastic.State``: what a training has to go on with, and the loop that survives a changing group."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hopsml.cluster.agent.held_commits import STATE_FILE
+from hopsml.cluster.worker.context import WorkerContext, current
+from hopsml.errors import ArgumentError
+from hopsml.training.elastic import commit_format
+from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic.commit_pace import Pace
+from hopsml.training.elastic.commit_writer import CommitWriter, writer_of
+from hopsml.training.progress import Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hopsml.training.elastic.sampler import Sampler
+
+_OWN = (
+    *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
+    *("_pace", "_hold_s", "_committed_at", "_left_at"),
+)
+AUTOMATIC_SHARE = 0.01  # of the training's time that commits may hold it up
+
+
+class State:
+    """Named values that make up a training: models, optimizers, variables, plain Python values.
+
+        state = hopsml.elastic.State(model=model, optimizer=optimizer, losses=[])
+        for batch in state.resume(data):
+            ...
+            state.losses = [*state.losses, loss]
+            state.commit(every=10)        # or commit(): as often as costs at most 1 % of the time
+
+    A commit goes to the memory of the worker's agent and outlives the worker; ``resume`` starts from the newest one that
+    any surviving agent holds, else from the newest checkpoint of the run (or of the run that it resumes), else from the
+    values as they were given. Outside of a run, or with one that nothing befalls, it is a plain loop.
+
+    A loop that comes to its end commits once more, and the last commit of a run that finishes becomes a checkpoint before
+    the run is called FINISHED: for as long as the run's files have to be brought to its store. A note says where it could
+    not. A loop that is left early (``break``) commits itself what shall be kept.
+
+    A value is a TensorFlow or Keras object (build a model before; an optimizer gets its variables here), a dict, list or
+    tuple of such objects, an object with ``state_dict`` and ``load_state_dict``, or anything that can be pickled; names must
+    not be those of the methods. A compiled model brings its optimizer, and leaves its metrics out.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        """Raises ArgumentError for a name that a method has, or for an object without variables yet."""
+        for name in values:
+            if name.startswith("_") or hasattr(type(self), name):
+                raise ArgumentError(f"State(): a value cannot be named '{name}'; choose another name")
+        self.__dict__.update(_values=values, **dict.fromkeys(_OWN))
+        self._context = current()
+        self._port = self._context.commits if self._context is not None else None
+        self._writer = writer_of(self._port) if self._port is not None else None
+        self._sampler: Sampler | None = None
+        self._batches: int = 0
+        self._restored: bool = False
+        self._pace = Pace()
+        self._hold_s: float = 0.0
+        self._committed_at = time.monotonic()
+        self._left_at: float | None = None  # when the last call of commit ended
+        self._progress: Progress | None = Progress()  # None: somebody else tells
+        self._variables()  # says now what cannot be committed later
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"this State has no value '{name}'; it has: {', '.join(self._values)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._values:
+            self._values[name] = value
+        elif name in self.__dict__:
+            self.__dict__[name] = value
+        else:
+            raise AttributeError(f"this State has no value '{name}'; name it when the State is made: State({name}=...)")
+
+    @property
+    def batches(self) -> int:
+        """Batches done since the beginning of the run, over all generations."""
+        return self._batches
+
+    # ------------------------------------------------------------------------------------------ the loop
+
+    def resume(self, data: Sampler) -> Iterator[NDArray[np.int64]]:
+        """This worker's batches, from where the training stands; ``data`` is a ``Sampler`` over all samples.
+
+        On every rank alike. Raises ArgumentError where the state to go on from is of another training.
+        """
+        self._begin(data)
+        while not data.is_exhausted:
+            batch = data.next_batch()
+            self._batches += 1
+            yield batch
+            self._tell_progress()
+        self._finish()
+
+    def _begin(self, data: Sampler) -> None:
+        """``data`` takes this worker's share, and everything goes to where the training stands."""
+        self._sampler = data
+        data.join(*((self._context.rank, self._context.world_size) if self._context is not None else (0, 1)))
+        self._restore()
+
+    def _count(self, batches: int) -> None:
+        """For a loop of somebody else's: so many batches more are done."""
+        self._batches += batches
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        if self._port is not None:
+            self._port.slots.progress = self._batches
+        if self._sampler is not None and self._progress is not None:
+            self._progress.tell(self._batches, self._batches + self._sampler.batches_left)
+
+    def _finish(self) -> None:
+        """Nothing has to be done again, should another worker fail in what comes after the loop."""
+        if self._writer is None:
+            return
+        self._writer.wait()  # written is not announced yet
+        if self._batches > self._writer.written:
+            self._writer.write(self._snapshot())
+            self._writer.wait()
+
+    # ------------------------------------------------------------------------------------------ commits
+
+    def commit(self, every: int | None = None) -> bool:
+        """Keep the state as it is now; call it once a batch, after the step. Returns whether a commit was made.
+
+        ``every``: batches from one commit to the next. None: as often as holds the training up for at most 1 % of its
+        time. Where the group is about to change, the worker commits in any case and goes no further.
+
+        Raises ArgumentError naming a value that cannot be pickled, OSError where there is no room for the commit.
+        """
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+            raise ArgumentError(f"commit(every={every!r}): it must be a number of batches of 1 or more")
+        if self._writer is None:
+            return False
+        self._see_batch(self._writer)
+        parks = self._port is not None and self._port.slots.park
+        if not parks and not self._is_due(every):
+            return False
+        self._write(self._writer)
+        if parks:
+            self._stand_still()
+        return True
+
+    def _see_batch(self, writer: CommitWriter) -> None:
+        """What a batch takes shows what the commit that is written beside it costs."""
+        now = time.monotonic()
+        if self._left_at is not None:
+            self._pace.batch(now - self._left_at, None if writer.is_busy else writer.writing_s)
+        self._left_at = now
+
+    def _write(self, writer: CommitWriter) -> None:
+        began, at_once = time.monotonic(), self._pace.at_once
+        writer.write(self._snapshot(), at_once=at_once)
+        self._committed_at = self._left_at = time.monotonic()
+        self._hold_s = self._committed_at - began
+        self._pace.committed(at_once, self._hold_s)
+
+    def _is_due(self, every: int | None) -> bool:
+        if every is not None:
+            return self._batches % every == 0
+        if self._writer is None or self._writer.is_busy:
+            return False
+        held_s = max(self._hold_s, self._pace.cost_s)
+        return time.monotonic() - self._committed_at >= held_s / AUTOMATIC_SHARE
+
+    def _stand_still(self) -> None:
+        """The group is going to change: this process has done its part, and its agent ends it."""
+        assert self._writer is not None and self._port is not None
+        self._writer.wait()
+        self._port.slots.progress = self._batches
+        self._port.announce("parked", self._batches, -1, 0)
+        threading.Event().wait()
+
+    def _snapshot(self) -> Snapshot:
+        arrays, trackables = {}, self._trackables()
+        if trackables:
+            from hopsml.training.tensorflow import state_variables
+
+            arrays = state_variables.read(state_variables.collect(trackables))
+        plain = {}
+        for name, value in self._values.items():
+            if name not in trackables:
+                plain[name] = _pickled(name, value.state_dict() if _has_state_dict(value) else value)
+        position = self._sampler.position() if self._sampler is not None else {}
+        return Snapshot(self._batches, arrays, plain, position)
+
+    # ------------------------------------------------------------------------------------------ going on
+
+    def _restore(self) -> None:
+        """Once a process: what is there when it begins."""
+        if self._restored:
+            return
+        self._restored = True
+        content = self._found()
+        if content is None:
+            return
+        snapshot = commit_format.decode(content)
+        self._check(snapshot)
+        if snapshot.arrays:
+            from hopsml.training.tensorflow import state_variables
+
+            state_variables.assign(self._variables(), snapshot.arrays)
+        for name, pickled in snapshot.values.items():
+            value = commit_format.unpickle(pickled)
+            if _has_state_dict(self._values[name]):
+                self._values[name].load_state_dict(value)
+            else:
+                self._values[name] = value
+        if self._sampler is not None and snapshot.position:
+            self._sampler.go_to(snapshot.position)
+        self._batches = snapshot.step
+        self._tell_progress()
+
+    def _found(self) -> memoryview | None:
+        return found(self._context)
+
+    def _check(self, snapshot: Snapshot) -> None:
+        plain = set(self._values) - set(self._trackables())
+        if plain != set(snapshot.values):
+            raise ArgumentError(
+                f"the state to go on from holds the values {sorted(snapshot.values)}, this State has {sorted(plain)}: "
+                "they must be the same"
+            )
+
+    # ------------------------------------------------------------------------------------------ what is in it
+
+    def _trackables(self) -> dict[str, Any]:
+        if "tensorflow" not in sys.modules:
+            return {}
+        from hopsml.training.tensorflow import state_variables
+
+        return {name: value for name, value in self._values.items() if state_variables.is_trackable(name, value)}
+
+    def _variables(self) -> dict[str, Any]:
+        trackables = self._trackables()
+        if not trackables:
+            return {}
+        from hopsml.training.tensorflow import state_variables
+
+        return state_variables.collect(trackables)
+
+
+def found(context: WorkerContext | None) -> memoryview | None:
+    """The commit that this process goes on from: of an agent, else of a checkpoint; None without any."""
+    port = context.commits if context is not None else None
+    if port is not None and port.newest >= 0:
+        return memoryview(port.slots.read(port.newest))
+    folder = context.resume_checkpoint if context is not None else None
+    file = folder / STATE_FILE if folder is not None else None
+    return memoryview(file.read_bytes()) if file is not None and file.is_file() else None
+
+
+def _has_state_dict(value: Any) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _pickled(name: str, value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as error:
+        raise ArgumentError(
+            f"State: the value '{name}' ({type(value).__name__}) cannot be committed: {type(error).__name__}: {error}; "
+            "keep what it is made from instead, or leave it out of the State"
+        ) from error

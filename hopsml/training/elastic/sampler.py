@@ -1,0 +1,202 @@
+"""Which samples a worker trains on: every sample once an epoch, whatever becomes of the group; pure.
+
+Global batches are consecutive pieces of the epoch's permutation, which depends on the seed and the epoch alone. A worker
+takes its share of each. So the position is one number for all, and a group of another size goes on behind the very
+sample where the last one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training.elastic.ramp import RAMP_EPOCHS, Ramp, first_ramp
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Scaling = Literal["constant", "linear"]
+
+
+class Sampler:
+    """Indices of the samples, batch by batch.
+
+        data = hopsml.elastic.Sampler(len(x), global_batch_size=128, seed=1, epochs=10)
+        for batch in state.resume(data):        # this worker's indices, shape (n,), n may differ by one among workers
+            images = x[batch]
+            loss = sum_of_losses / data.batch_size  # of the whole global batch: exact also where shares are uneven
+
+    With ``scaling="constant"`` a global batch has ``global_batch_size`` samples whatever the number of workers; with
+    "linear" each worker has ``global_batch_size`` divided by ``reference_workers``, and the global batch grows with the
+    group; the learning rate, which is meant for ``reference_workers``, has to follow (arXiv 1706.02677, section 2.1):
+
+        for batch in state.resume(data):
+            optimizer.learning_rate = 0.1 * data.learning_rate_scale
+
+    It falls with the group at once, and rises over ``ramp_epochs`` (section 2.2); ``ramp.py``.
+    """
+
+    def __init__(
+        self,
+        n_samples: int,
+        global_batch_size: int,
+        seed: int = 0,
+        *,
+        epochs: int = 1,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        scaling: Scaling = "constant",
+        reference_workers: int = 1,
+        ramp_epochs: float = RAMP_EPOCHS,
+    ) -> None:
+        """Raises ArgumentTypeError or ArgumentError for a number without meaning.
+
+        ``drop_last``: leave out the last batch of an epoch where it is smaller than the others.
+        """
+        for name, value in (
+            ("n_samples", n_samples),
+            ("global_batch_size", global_batch_size),
+            ("epochs", epochs),
+            ("reference_workers", reference_workers),
+        ):
+            _check_count(name, value)
+        if scaling not in ("constant", "linear"):
+            raise ArgumentError(f"scaling={scaling!r}: it must be 'constant' or 'linear'")
+        if drop_last and n_samples < global_batch_size:
+            raise ArgumentError(
+                f"drop_last=True with n_samples={n_samples} and global_batch_size={global_batch_size} leaves no batch "
+                "at all; keep the last one, or make batches smaller"
+            )
+        self.n_samples, self.global_batch_size, self.seed = n_samples, global_batch_size, seed
+        self.epochs, self.shuffle, self.drop_last = epochs, shuffle, drop_last
+        if isinstance(ramp_epochs, bool) or not isinstance(ramp_epochs, (int, float)) or not 0 <= ramp_epochs < 1e6:
+            raise ArgumentError(f"ramp_epochs={ramp_epochs!r}: it must be a number of epochs, or 0 for none")
+        self.scaling, self.reference_workers, self.ramp_epochs = scaling, reference_workers, ramp_epochs
+        self.epoch, self.offset = 0, 0  # of the next batch
+        self.rank, self.world_size = 0, 1
+        self.batch_size = 0  # samples in the present global batch
+        self._permutation: tuple[int, NDArray[np.int64]] | None = None
+        self._ramp: Ramp | None = None
+
+    # ------------------------------------------------------------------------------------------ the group
+
+    def join(self, rank: int, world_size: int) -> None:
+        """Take this share from now on."""
+        self.rank, self.world_size = rank, world_size
+        if self._samples == 0:  # whatever was asked before there was a group
+            self._ramp = None
+
+    @property
+    def size(self) -> int:
+        """Samples in a full global batch with the present group."""
+        if self.scaling == "constant":
+            return self.global_batch_size
+        return max(1, round(self.global_batch_size * self.world_size / self.reference_workers))
+
+    @property
+    def learning_rate_scale(self) -> float:
+        """Factor for the learning rate of the present batch: 1.0 with a constant global batch."""
+        return self._present_ramp().factor(self._samples) if self.scaling == "linear" else 1.0
+
+    @property
+    def _samples(self) -> int:
+        """Seen since the beginning of the training."""
+        return self.epoch * self.n_samples + self.offset
+
+    def _present_ramp(self) -> Ramp:
+        """Towards the factor of the present group."""
+        target, length = self.size / self.global_batch_size, self.ramp_epochs * self.n_samples
+        before = first_ramp(target, length) if self._ramp is None else self._ramp
+        self._ramp = before.towards(target, self._samples, length)
+        return self._ramp
+
+    # ------------------------------------------------------------------------------------------ the position
+
+    def position(self) -> dict[str, int | float]:
+        """Where it is; the same on all ranks."""
+        position: dict[str, int | float] = {"n_samples": self.n_samples, "seed": self.seed}
+        position |= {"epoch": self.epoch, "offset": self.offset}
+        if self.scaling == "linear":
+            ramp = self._present_ramp()
+            position |= {"ramp_start": ramp.start, "ramp_target": ramp.target, "ramp_began": ramp.began}
+        return position
+
+    def go_to(self, position: Mapping[str, int | float]) -> None:
+        """Go on behind a position. Raises ArgumentError where it belongs to other data or another order."""
+        for name in ("n_samples", "seed"):
+            if position[name] != getattr(self, name):
+                raise ArgumentError(
+                    f"the state to go on from was made with {name}={position[name]}, this sampler has "
+                    f"{name}={getattr(self, name)}: it must be the same, or the same samples cannot be told apart"
+                )
+        self.epoch, self.offset = int(position["epoch"]), int(position["offset"])
+        if "ramp_start" in position:
+            length = self.ramp_epochs * self.n_samples
+            self._ramp = Ramp(
+                float(position["ramp_start"]), float(position["ramp_target"]), int(position["ramp_began"]), length
+            )
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all epochs are over."""
+        return self.epoch >= self.epochs
+
+    @property
+    def batches_left(self) -> int:
+        """Global batches until the end of the last epoch, with the group as it is now."""
+        if self.is_exhausted:
+            return 0
+        return self._batches_in(self.n_samples - self.offset) + (self.epochs - self.epoch - 1) * self._batches_in(
+            self.n_samples
+        )
+
+    def _batches_in(self, samples: int) -> int:
+        return samples // self.size if self.drop_last else -(-samples // self.size)
+
+    def next_batch(self) -> NDArray[np.int64]:
+        """This worker's indices of the next global batch, which counts as consumed. Raises StopIteration at the end."""
+        mine: NDArray[np.int64] = share(self.next_global_batch(), self.rank, self.world_size)
+        return mine
+
+    def next_global_batch(self) -> NDArray[np.int64]:
+        """The indices of all workers together, which count as consumed. Raises StopIteration at the end."""
+        if self.is_exhausted:
+            raise StopIteration
+        batch = self._order(self.epoch)[self.offset : self.offset + self.size]
+        self.advance()
+        return batch
+
+    def advance(self) -> None:
+        """The next global batch counts as consumed."""
+        self.batch_size = min(self.size, self.n_samples - self.offset)
+        self.offset += self.batch_size
+        left = self.n_samples - self.offset
+        if left == 0 or (self.drop_last and left < self.size):
+            self.epoch, self.offset = self.epoch + 1, 0
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        import numpy as np
+
+        if self._permutation is None or self._permutation[0] != epoch:
+            if self.shuffle:
+                order = np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(self.n_samples)
+            else:
+                order = np.arange(self.n_samples)
+            self._permutation = (epoch, order)
+        return self._permutation[1]
+
+
+def share(batch: Any, rank: int, world_size: int) -> Any:
+    """A worker's part of a global batch: consecutive, and of a length that differs by at most one among workers."""
+    base, more = divmod(len(batch), world_size)
+    start = rank * base + min(rank, more)
+    return batch[start : start + base + (rank < more)]
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of 1 or more")
+    if value < 1:
+        raise ArgumentError(f"{name}={value} is too small; it must be 1 or more")

@@ -1,0 +1,1 @@
+"""Runs in the workers of a search: lanes, runners, trials."""

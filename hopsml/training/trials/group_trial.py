@@ -1,0 +1,104 @@
+"""A trial that is a distributed training: what each of its workers calls around the user's function.
+
+The chief's reports are the trial's. When the search ends the trial, the chief's next report raises ``TrialStopped``; the
+other workers are ended with the group as soon as it has left the function.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hopsml.cluster.worker.context import WorkerContext, current, set_current
+from hopsml.errors import ArgumentError, TrialStopped
+from hopsml.training.trials import trial_arguments
+from hopsml.training.trials.trial import Trial
+from hopsml.training.trials.trial_result import METRIC
+
+
+@dataclass(frozen=True)
+class TellEnd:
+    """Driver -> chief: stop | pause."""
+
+    how: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """Chief -> driver: the function has ended as it was told."""
+
+    how: str
+
+
+def carry_out(
+    payload: bytes, config: dict[str, Any], number: int, trial_id: str, attempt: int, metric: str, done_step: int
+) -> Any:
+    """Call the user's function with its configuration; its value is the worker's."""
+    context = current()
+    if context is None:
+        raise ArgumentError("a trial of a search is a worker's work; experiment.search() starts it")
+    function, fixed = pickle.loads(payload)
+    reporter = GroupReporter(context, metric, done_step)
+    trial = Trial(
+        number=number,
+        trial_id=trial_id,
+        config=dict(config),
+        checkpoint_dir=context.checkpoint_dir,
+        resume_checkpoint=context.resume_checkpoint,
+        done_step=done_step,
+        attempt=attempt,
+        folder=context.export_dir.parent,
+    )
+    set_current(replace(context, trial=trial, send=reporter.pass_on))
+    told = ""
+    try:
+        value = function(**trial_arguments.bind(function, fixed, config, reporter))
+    except TrialStopped as stop:
+        told, value = stop.how, None
+    finally:
+        set_current(context)
+    if told or reporter.told:  # also where the function has caught it, to save
+        context.say(pickle.dumps(Left(told or reporter.told)))
+    return value
+
+
+class GroupReporter:
+    """The ``reporter`` of a training function, under Maggy's names; for any thread of any worker."""
+
+    def __init__(self, context: WorkerContext, metric: str, done_step: int) -> None:
+        self._context, self._metric = context, metric or METRIC
+        self._next = done_step + 1 if context.resume_checkpoint is not None else 0
+        self._lock = threading.Lock()
+        self.told = ""
+
+    def broadcast(self, metric: Any, step: int | None = None) -> None:
+        """Let the driver have the metric's value; steps count up by themselves where none is given."""
+        self.pass_on({"kind": "report", "step": step, "metrics": {self._metric: metric}})
+
+    def log(self, message: Any, jupyter: bool = False) -> None:
+        """A line of the worker's log; ``jupyter`` is taken for the sake of existing code."""
+        print(message, flush=True)
+
+    def pass_on(self, message: Mapping[str, Any]) -> None:
+        """To the driver. A report of the chief's raises TrialStopped once the search has ended the trial."""
+        if message.get("kind") != "report" or not self._context.is_chief:
+            self._context.send(dict(message))
+            return
+        with self._lock:
+            step = message.get("step")
+            step = self._next if step is None else int(step)
+            self._next = max(self._next, step + 1)
+            self._context.send({**message, "step": step})
+            if not self.told:
+                self._listen()
+        if self.told:
+            raise TrialStopped(self.told, step)
+
+    def _listen(self) -> None:
+        for data in self._context.inbox.take() if self._context.inbox is not None else ():
+            value = pickle.loads(data)
+            if isinstance(value, TellEnd):
+                self.told = value.how

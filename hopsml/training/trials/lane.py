@@ -1,0 +1,266 @@
+"""The process that holds a lane: ``serve`` is what its worker calls. It never runs code of the user's.
+
+Trials come from the driver through the worker's inbox; a *runner*, a fork of this process, carries them out one after
+another and says what comes of it through a socket, which this process relays. What to do next is ``lane_queue.py``'s
+to decide. This process is the reaper of all that runners leave behind, so that a trial's processes end with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import select
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml.cluster.shared import processes
+from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.cluster.worker.context import WorkerContext, current
+from hopsml.errors import ArgumentError
+from hopsml.search import messages
+from hopsml.search.messages import TrialEnded, TrialReported
+from hopsml.training.trials import between_trials, lane_queue, runner, trial_files
+from hopsml.training.trials.lane_queue import FromRunner, LaneQueue
+from hopsml.training.trials.thinning import Thinner
+
+_READ_BYTES = 1 << 18
+_SEND_S = 10.0  # a runner that takes nothing for that long is killed
+_LOOK_S = 1.0  # how often a runner is looked at
+_STOPPED_S = 3.0  # one that the system has held for that long (SIGSTOP) is killed; its trial is tried again
+_decode: msgspec.msgpack.Decoder[FromRunner] = msgspec.msgpack.Decoder(FromRunner)
+
+
+def serve(**options: Any) -> None:
+    """Carry out the driver's trials until it has no more; ``options`` as in ``runner.Options``."""
+    context = current()
+    if context is None or context.inbox is None:
+        raise ArgumentError("a lane is a worker of a search; experiment.search() starts it")
+    asked = runner.Options(**options)
+    Lane(dataclasses.replace(context, trials=asked.trials), asked).serve()
+
+
+class Lane:
+    """The hands of a lane's queue; one thread, so that it can fork."""
+
+    def __init__(self, context: WorkerContext, options: runner.Options) -> None:
+        assert context.inbox is not None
+        self.context, self.options, self.inbox = context, options, context.inbox
+        self.queue = LaneQueue()
+        self.thinner = Thinner()
+        self.done = False
+        self._poll = select.poll()
+        self._connection: socket.socket | None = None
+        self._frames = Frames()
+        self._pid, self._pidfd = 0, -1
+        self._stopped_at: float | None = None  # since when the system has held the runner
+        self._killed_for = ""
+        self._next: tuple[int, socket.socket] | None = None  # a runner that has been given nothing yet
+
+    def serve(self) -> None:
+        """Until the queue is at its end."""
+        import cloudpickle  # noqa: F401 what every runner needs is imported once, before they are forked
+
+        between_trials.prepare()
+        processes.become_subreaper()
+        gc.freeze()  # a runner's collector need not look at what is here already
+        self._poll.register(self.inbox.fileno(), select.POLLIN)
+        while not self.done:
+            self._turn()
+        self._forget_next()
+
+    def _turn(self) -> None:
+        ready = dict(self._poll.poll(self._patience_ms()))
+        if self._connection is not None and self._connection.fileno() in ready:
+            self._hear()
+        if self._pidfd in ready:
+            self._bury()
+        if self.inbox.fileno() in ready:
+            for data in self.inbox.take():
+                self._do(self.queue.told(messages.decode_for_lane.decode(data), time.monotonic()))
+            if self.inbox.ended:
+                self._poll.unregister(self.inbox.fileno())
+                self._do(self.queue.closed(time.monotonic()))
+        for report in self.thinner.due(time.monotonic()):
+            self._say(report)
+        self._do(self.queue.tick(time.monotonic()))
+        self._look_after_runner(time.monotonic())
+
+    def _patience_ms(self) -> float | None:
+        next_look = time.monotonic() + _LOOK_S if self._pid else None
+        times = [at for at in (self.queue.kill_at, self.thinner.next_at(), next_look) if at is not None]
+        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+
+    def _look_after_runner(self, now: float) -> None:
+        if not self._pid or not processes.is_stopped(self._pid):
+            self._stopped_at = None
+            return
+        self._stopped_at = now if self._stopped_at is None else self._stopped_at
+        if now - self._stopped_at >= _STOPPED_S:
+            self._killed_for = f"its process was stopped (SIGSTOP) for {_STOPPED_S:g} s"
+            self._kill()
+
+    # ------------------------------------------------------------------------------------------ what follows
+
+    def _do(self, actions: list[lane_queue.Action]) -> None:
+        for action in actions:
+            match action:
+                case lane_queue.StartRunner():
+                    self._start()
+                case lane_queue.PrepareRunner():
+                    self._prepare()
+                case lane_queue.Give():
+                    self._give(action.message)
+                case lane_queue.LetRunnerGo():
+                    self._shut()
+                case lane_queue.KillRunner():
+                    self._kill()
+                case lane_queue.Say(TrialReported() as report):
+                    for passed in self.thinner.offer(report, time.monotonic()):
+                        self._say(passed)
+                case lane_queue.Say():
+                    if isinstance(action.message, TrialEnded):
+                        for report in self.thinner.rest():
+                            self._say(report)
+                    self._say(action.message)
+                case lane_queue.Leave():
+                    self.done = True
+
+    def _say(self, message: messages.ToDriver) -> None:
+        self.context.say(messages.encode(message))
+
+    def _give(self, message: messages.ToLane) -> None:
+        if self._connection is None:
+            return  # it is gone, which is about to be seen
+        try:
+            self._connection.sendall(framed(messages.encode(message)))
+        except TimeoutError:
+            self._kill()
+        except OSError:
+            pass  # its end is about to be seen
+
+    # ------------------------------------------------------------------------------------------ the runner
+
+    def _start(self) -> None:
+        if self._next is not None and not _lives(self._next[0]):
+            self._forget_next()
+        self._pid, ours = self._next or self._new()
+        self._next = None
+        self._connection, self._frames = ours, Frames()
+        self._pidfd = os.pidfd_open(self._pid)
+        self._poll.register(ours.fileno(), select.POLLIN)
+        self._poll.register(self._pidfd, select.POLLIN)
+
+    def _prepare(self) -> None:
+        if self._next is None and _has_one_thread():  # a fresh interpreter would take the trial's time and memory
+            self._next = self._new()
+
+    def _forget_next(self) -> None:
+        if self._next is not None:
+            pid, connection = self._next
+            processes.kill_quietly(pid)
+            os.waitpid(pid, 0)
+            connection.close()
+            self._next = None
+
+    def _new(self) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(_SEND_S)
+        with theirs:
+            if _has_one_thread():
+                return self._fork(ours, theirs), ours
+            # the framework's import, or a hook, has started threads
+            return runner.spawn(self.context, self.options, theirs), ours
+
+    def _fork(self, ours: socket.socket, theirs: socket.socket) -> int:
+        host = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            os.close(self.inbox.fileno())
+            if self._connection is not None:  # of the one that is at work
+                self._connection.close()
+                os.close(self._pidfd)
+            if self.context.event_pipe >= 0:
+                os.close(self.context.event_pipe)
+            runner.become(self.context, self.options, theirs, host)
+        return pid
+
+    def _hear(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        try:
+            piece = connection.recv(_READ_BYTES)
+        except OSError:
+            piece = b""
+        if not piece:
+            self._poll.unregister(connection.fileno())
+            connection.close()
+            self._connection = None
+        for data in self._frames.feed(piece):
+            self._do(self.queue.heard(_decode.decode(data), time.monotonic()))
+
+    def _shut(self) -> None:
+        if self._connection is not None:
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def _kill(self) -> None:
+        if self._pid and not processes.kill_group_quietly(self._pid):
+            processes.kill_quietly(self._pid)  # so young that it leads no group yet
+
+    def _bury(self) -> None:
+        """The runner is dead: hear its last words, end what it left, tell the queue."""
+        while self._connection is not None:
+            self._connection.setblocking(False)
+            self._hear()
+        processes.kill_group_quietly(self._pid)  # before its pid is freed
+        _, status, usage = os.wait4(self._pid, 0)
+        self._poll.unregister(self._pidfd)
+        os.close(self._pidfd)
+        self._pid, self._pidfd = 0, -1
+        end_what_is_left(self._next[0] if self._next is not None else 0)
+        how, self._killed_for = self._killed_for or processes.describe_exit(status), ""
+        if os.WIFSIGNALED(status):
+            how += f" (its memory had peaked at {usage.ru_maxrss // 1024} MB)"
+        self._do(self.queue.gone(how, self._record_death(how), time.monotonic()))
+
+    def _record_death(self, how: str) -> int:
+        """The files that a trial leaves which could not write them itself; the step of its newest checkpoint."""
+        trial = self.queue.current
+        if trial is None:
+            return -1
+        folder = trial_files.folder_of(self.context, trial.trial_id)
+        trial_files.write_death(folder, trial, how)
+        return trial_files.newest_checkpoint(folder / trial_files.CHECKPOINTS)
+
+
+def end_what_is_left(spare: int) -> None:
+    """Whatever descends from this process but ``spare``; costs nothing where there is nothing."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return
+    if spare and _children() == [spare]:
+        return
+    processes.end_descendants(spare)
+
+
+def _children() -> list[int]:
+    """By one look, where the kernel gives it."""
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()]
+    except OSError:
+        return processes.children_of(os.getpid())
+
+
+def _lives(pid: int) -> bool:
+    """Whether this child has not ended."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _has_one_thread() -> bool:
+    return len(os.listdir("/proc/self/task")) == 1

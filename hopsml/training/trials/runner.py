@@ -1,0 +1,333 @@
+"""The process that carries out a lane's trials: a fork of the lane, or ``python -m hopsml.training.trials.runner``.
+
+It calls the user's function for each trial that the lane gives, one after another, and leaves behind one that failed, that
+wanted a process of its own, or that left threads or processes at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from hopsml import redact
+from hopsml.cluster.shared import processes
+from hopsml.cluster.worker import calling, worker_folder
+from hopsml.cluster.worker.context import WorkerContext, set_current, untold
+from hopsml.cluster.worker.returned import pickle_result
+from hopsml.cluster.worker.worker import leave
+from hopsml.errors import TrialStopped
+from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
+from hopsml.storage import urls
+from hopsml.tracking import inputs
+from hopsml.training import hparams
+from hopsml.training.trials import between_trials, trial_arguments, trial_checkpoint, trial_files, trial_result
+from hopsml.training.trials.lane_queue import Worn
+from hopsml.training.trials.runner_channel import Channel
+from hopsml.training.trials.trial import Trial
+from hopsml.training.trials.trial_reports import Reporter
+
+CLOCK_S = 0.005  # by which the times of files may lag behind the clock
+
+MOST_TRACEBACK = 60_000  # characters
+
+
+@dataclass(frozen=True)
+class Options:
+    """What all trials of a search share. ``payload``: pickled (function, keyword arguments)."""
+
+    payload: bytes
+    seed: int = 0
+    log_to_lane: bool = False  # what a trial prints goes to the lane's log as well
+    trials: str = "trials"  # where the trials' folders are, below the run directory
+    storage_timeout_s: float = 30.0
+
+
+def become(context: WorkerContext, options: Options, connection: socket.socket, host: int) -> None:
+    """The forked child's whole life; never returns."""
+    code = 1
+    try:
+        os.setsid()
+        processes.die_with_parent(host)
+        code = live(context, options, connection)
+    except BaseException:  # noqa: BLE001 the child must not fall back into the lane's loop
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def spawn(context: WorkerContext, options: Options, connection: socket.socket) -> int:
+    """The same in a fresh interpreter, for a lane with threads; returns its pid."""
+    plain = replace(context, commits=None, inbox=None, event_pipe=-1, send=untold, say=untold, progress=untold)
+    setup = context.work_dir / "runner.pickle"
+    setup.write_bytes(pickle.dumps((plain, asdict(options), tuple(sys.path))))
+    os.set_inheritable(connection.fileno(), True)
+    command = [
+        sys.executable,
+        "-m",
+        "hopsml.training.trials.runner",
+        str(connection.fileno()),
+        str(os.getpid()),
+        str(setup),
+    ]
+    return os.posix_spawn(sys.executable, command, dict(os.environ), setsid=True)
+
+
+def main() -> None:
+    """Entry point of a spawned runner."""
+    descriptor, host, setup = sys.argv[1:]
+    processes.die_with_parent(int(host))
+    context, options, path = pickle.loads(Path(setup).read_bytes())
+    sys.path += [entry for entry in path if entry not in sys.path]
+    os._exit(live(context, Options(**options), socket.socket(fileno=int(descriptor))))
+
+
+def live(context: WorkerContext, options: Options, connection: socket.socket) -> int:
+    """Trial after trial; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what a killed trial has printed is there
+    runner = Runner(context, options, Channel(connection))
+    while (message := runner.channel.get()) is not None:
+        if isinstance(message, RunTrial):
+            if runner.channel.ended(message.number, message.attempt) is not None:
+                runner.channel.send(TrialEnded(message.number, message.attempt, "withdrawn"))
+            elif not runner.carry_out(message):
+                break
+    return leave(0)
+
+
+@dataclass
+class _Trial:
+    """What is known of the trial under way."""
+
+    message: RunTrial
+    folder: Path
+    reporter: Reporter
+    began: float
+    config: dict[str, Any]
+
+
+class Runner:
+    """Carries trials out; the function is unpickled for the first one."""
+
+    def __init__(self, context: WorkerContext, options: Options, channel: Channel) -> None:
+        self.context, self.options, self.channel = context, options, channel
+        self._loaded: tuple[Callable[..., Any], dict[str, Any]] | None = None
+        self._environment = dict(os.environ)
+
+    def carry_out(self, message: RunTrial) -> bool:
+        """One trial; whether this process may carry out another."""
+        began = time.time()
+        folder = trial_files.folder_of(self.context, message.trial_id)
+        log = _Output(folder / trial_files.log_of(self.context, message), self.options.log_to_lane)
+        end: TrialEnded
+        with log:
+            end = self._try(message, folder, began)
+            set_current(self.context)
+            self._restore()
+            self._keep_what_it_saved(folder, began)
+            between_trials.clear()
+            left = between_trials.left_running()
+        end = msgspec.structs.replace(
+            end,
+            seconds=round(time.time() - began, 6),
+            checkpoint_step=trial_files.newest_checkpoint(folder / trial_files.CHECKPOINTS),
+        )
+        reusable = end.how != "failed" and not message.isolated and not left
+        if left:
+            self.channel.send(Worn(f"trial {message.trial_id} left {left} running"))
+        self.channel.send(end)
+        return reusable
+
+    def _try(self, message: RunTrial, folder: Path, began: float) -> TrialEnded:
+        config: dict[str, Any] = {}
+        try:
+            trial_files.make(folder)
+            config = pickle.loads(message.config)
+            trial_files.write_json(folder / ".hparams.json", config)
+            resume = trial_checkpoint.obtain(self.context, message, self.options.storage_timeout_s)
+            trial = _Trial(message, folder, Reporter(message, self.channel, resume is not None), began, config)
+            context = self._context(trial, resume)
+            set_current(context)
+            inputs.attach(context)
+            between_trials.sow(between_trials.seed_of(self.options.seed, message.number))
+        except Exception as error:  # noqa: BLE001 what cannot be prepared is a trial that failed
+            return _failed(message, error)
+        return self._call(trial, context)
+
+    def _call(self, trial: _Trial, context: WorkerContext) -> TrialEnded:
+        message, how, error = trial.message, "finished", ""
+        metric: float | None = None
+        result = b""
+        try:
+            self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
+            function, fixed = self._function()
+            value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
+            metric = trial_result.score_of(value, message.metric)
+            result = pickle_result(value, context, _note)
+            self._write_outputs(trial, context, value, metric)
+        except TrialStopped as stop:
+            how = "paused" if stop.how == "pause" else "stopped"
+        except BaseException as problem:  # noqa: BLE001 whatever the function raises is recorded with its trial
+            end = _failed(message, problem)
+            error = end.error
+            if not trial.reporter.told:
+                self._write_end(trial, "failed", None, error)
+                return end
+        if trial.reporter.told:  # also where the function has caught it, to save
+            how = "paused" if trial.reporter.told == "pause" else "stopped"
+        if metric is None and trial.reporter.history:
+            metric = trial.reporter.history[-1][1]
+        self._write_end(trial, how, metric, error)
+        return TrialEnded(message.number, message.attempt, how, outputs=result)
+
+    def _restore(self) -> None:
+        """What the next trial would inherit of this one: variables and the working directory."""
+        usual, found = self._environment, dict(os.environ)
+        for name in found.keys() - usual.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in usual.items() if found.get(name) != value})
+        os.chdir(self.context.work_dir)
+
+    def _keep_what_it_saved(self, folder: Path, began: float) -> None:
+        try:
+            note = worker_folder.keep(self.context.work_dir, folder / trial_files.ARTIFACTS, since=began - CLOCK_S)
+        except OSError as error:
+            note = f"what was saved in the worker's folder is not kept: {error}"
+        if note:
+            _note(note)
+
+    def _function(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        if self._loaded is None:
+            self._loaded = cast("tuple[Callable[..., Any], dict[str, Any]]", pickle.loads(self.options.payload))
+        return self._loaded
+
+    def _context(self, trial: _Trial, resume: Path | None) -> WorkerContext:
+        """A trial is a group of its own: rank 0 of 1, with its own folders."""
+        message, folder = trial.message, trial.folder
+        root = self.context.logdir.removesuffix("/events")
+        port = Trial(
+            number=message.number,
+            trial_id=message.trial_id,
+            config=dict(trial.config),
+            checkpoint_dir=folder / trial_files.CHECKPOINTS,
+            resume_checkpoint=resume,
+            done_step=message.done_step,
+            attempt=message.attempt,
+            folder=folder,
+        )
+        return replace(
+            self.context,
+            rank=0,
+            world_size=1,
+            role="chief",
+            events_dir=folder / trial_files.EVENTS,
+            checkpoint_dir=folder / trial_files.CHECKPOINTS,
+            export_dir=folder / trial_files.EXPORT,
+            logdir=urls.join(root, self.context.trials, message.trial_id, trial_files.EVENTS),
+            resume_checkpoint=resume,
+            commits=None,
+            inbox=None,
+            trial=port,
+            send=lambda said: trial.reporter.report(said.get("step"), said.get("metrics", {})),
+            say=untold,
+            progress=untold,
+        )
+
+    def _write_outputs(self, trial: _Trial, context: WorkerContext, value: Any, metric: float) -> None:
+        name = trial_files.log_of(context, trial.message)
+        log = urls.join(context.run_url.rstrip("/"), context.trials, trial.message.trial_id, name)
+        trial_files.write_json(trial.folder / ".outputs.json", trial_result.recorded(value, log))
+        trial_files.write(trial.folder / ".metric", str(metric))
+
+    def _write_end(self, trial: _Trial, how: str, metric: float | None, error: str) -> None:
+        trial_files.write_end(
+            trial.folder,
+            trial.message,
+            trial.config,
+            how=how,
+            error=error,
+            metric=metric,
+            history=trial.reporter.history,
+            began=trial.began,
+        )
+        if hparams.wanted():
+            step = trial.reporter.history[-1][0] if trial.reporter.history else 0
+            events = trial.folder / trial_files.EVENTS
+            try:
+                config = redact.arguments(trial.config)
+                hparams.write(events, trial.message.trial_id, config, trial.message.metric, metric, step)
+            except (ImportError, OSError, ValueError, TypeError) as problem:
+                print(f"hopsml: TensorBoard's HParams are not written: {problem}", file=sys.stderr)
+
+
+def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
+    text = calling.text_of_traceback(error, error.__traceback__)
+    calling.tell(text)
+    return TrialEnded(
+        message.number,
+        message.attempt,
+        "failed",
+        error=calling.words_of(error) + worker_folder.hint(error, Path.cwd()),
+        traceback=text[-MOST_TRACEBACK:],
+    )
+
+
+class _Output:
+    """What is printed meanwhile, by native code as well, goes to a file."""
+
+    def __init__(self, path: Path, to_lane: bool) -> None:
+        self._path, self._to_lane = path, to_lane
+
+    def __enter__(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._usual = os.dup(1), os.dup(2)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._began = os.fstat(descriptor).st_size
+        _flush()
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+
+    def __exit__(self, *_: object) -> None:
+        _flush()
+        for descriptor, stream in zip(self._usual, (1, 2), strict=True):
+            os.dup2(descriptor, stream)
+            os.close(descriptor)
+        if self._to_lane:
+            with open(self._path, "rb") as log:
+                log.seek(self._began)
+                with contextlib.suppress(OSError):  # the lane's log may be full, the trial has its own
+                    while piece := log.read(1 << 16):
+                        os.write(1, piece)
+
+
+def _note(text: str) -> None:
+    """Something that people should know of the trial, in its log."""
+    print(f"hopsml: {text}", file=sys.stderr)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # closed by the function
+            pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The runner's end of the socket to its lane."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+
+import msgspec
+
+from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.search import messages
+from hopsml.search.messages import EndTrial, ToLane, TrialReported
+from hopsml.training.trials.lane_queue import FromRunner
+
+_READ_BYTES = 1 << 16
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Channel:
+    """Messages both ways; for any thread, but one alone may ``get``."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._frames = connection, Frames()
+        self._came: deque[ToLane] = deque()
+        self._lock = threading.Lock()
+        self._unsent = bytearray()
+        self._held: dict[int, bytes] = {}  # reports that a lane which is behind has not taken: the newest of each step
+
+    def get(self) -> ToLane | None:
+        """The next message, waited for; None when there is no further one."""
+        while not self._came:
+            if not self._read(0):
+                return None
+        return self._came.popleft()
+
+    def ended(self, number: int, attempt: int) -> EndTrial | None:
+        """What the lane has said to this trial since it was last asked; does not wait."""
+        with self._lock:
+            self._read(socket.MSG_DONTWAIT)
+            for message in self._came:
+                if isinstance(message, EndTrial) and (message.number, message.attempt) == (number, attempt):
+                    self._came.remove(message)
+                    return message
+        return None
+
+    def report(self, message: TrialReported) -> None:
+        """Send without waiting; a lane that is behind gets the newest value of each step later."""
+        with self._lock:
+            self._held[message.step] = framed(_encode(message))
+            self._push(socket.MSG_DONTWAIT)
+
+    def send(self, message: FromRunner) -> None:
+        """Send, behind everything that was held back; waits. OSError when the lane is gone."""
+        with self._lock:
+            self._push(0)
+            self._connection.sendall(framed(_encode(message)))
+
+    def _push(self, flags: int) -> None:
+        while self._unsent or self._held:
+            if not self._unsent:
+                self._unsent += b"".join(self._held.values())
+                self._held.clear()
+            try:
+                sent = self._connection.send(self._unsent, flags)
+            except BlockingIOError:
+                return
+            del self._unsent[:sent]
+
+    def _read(self, flags: int) -> bool:
+        """False when nothing will come any more."""
+        try:
+            piece = self._connection.recv(_READ_BYTES, flags)
+        except BlockingIOError:
+            return True
+        self._came.extend(messages.decode_for_lane.decode(frame) for frame in self._frames.feed(piece))
+        return bool(piece)

@@ -1,0 +1,79 @@
+"""``hopsml.trial()``: the trial that the calling code belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from hopsml.cluster.worker.context import current
+from hopsml.errors import ArgumentError
+from hopsml.storage import urls
+from hopsml.storage.run_dir import step_name
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of a search, from within.
+
+    ``checkpoint_dir`` is brought to shared storage; what ``checkpoint()`` has written there is complete or absent. A trial
+    that goes on where another one, or an earlier part of itself, has ended finds a copy of that one's newest complete
+    checkpoint in ``resume_checkpoint``; ``done_step`` is the last step that was reported then, -1 for none.
+    """
+
+    number: int
+    trial_id: str
+    config: dict[str, Any]
+    checkpoint_dir: Path
+    resume_checkpoint: Path | None = None
+    done_step: int = -1
+    attempt: int = 0
+    folder: Path = field(default=Path(), repr=False)
+
+    @property
+    def id(self) -> str:
+        """The name of its folder below ``trials/``."""
+        return self.trial_id
+
+    @property
+    def resume_step(self) -> int | None:
+        """The step of ``resume_checkpoint``; None without one."""
+        return None if self.resume_checkpoint is None else int(self.resume_checkpoint.name.removeprefix("step-"))
+
+    @contextlib.contextmanager
+    def checkpoint(self, step: int, keep: int = 2) -> Iterator[Path]:
+        """A folder to write into; at the end of the block it becomes the checkpoint of ``step``, in one move.
+
+            with hopsml.trial().checkpoint(epoch) as folder:
+                np.save(folder / "weights.npy", weights)
+
+        The newest ``keep`` stay. After an error in the block there is none. TensorFlow's are written by
+        ``hopsml.tensorflow.Checkpointer``.
+        """
+        from hopsml.storage.checkpoints import write_keep
+        from hopsml.storage.run_dir import step_of
+
+        if isinstance(keep, bool) or keep < 1:
+            raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")
+        target = self.checkpoint_dir / step_name(step)
+        fresh = Path(urls.temporary_sibling(str(target)))
+        fresh.mkdir(parents=True)
+        try:
+            yield fresh
+            write_keep(self.checkpoint_dir, keep)
+            shutil.rmtree(target, ignore_errors=True)
+            fresh.rename(target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        steps = sorted(path for path in self.checkpoint_dir.iterdir() if step_of(path.name) is not None)
+        for old in steps[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def trial() -> Trial | None:
+    """The trial that this process carries out; None outside of a search."""
+    context = current()
+    return None if context is None else cast("Trial | None", context.trial)

@@ -1,0 +1,116 @@
+"""What a trial leaves in its folder, such as ``trials/<id>/``, under the predecessor's names.
+
+.hparams.json   the configuration, written at the beginning
+output.log      what the function printed; see ``log_of``
+.outputs.json   what it returned, with the log's place
+.metric         the metric that was searched for, as text
+trial.json      configuration, end, metric and its history
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hopsml import redact
+from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.worker.context import WorkerContext
+from hopsml.search.messages import RunTrial
+from hopsml.storage import urls
+from hopsml.storage.run_dir import step_of
+
+EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.log"
+ARTIFACTS = "artifacts"  # there where something was saved
+
+
+def folder_of(context: WorkerContext, trial_id: str) -> Path:
+    """The trial's folder on this machine; it is brought to the run directory where that lies elsewhere."""
+    return context.export_dir.parent / context.trials / trial_id
+
+
+def log_of(context: WorkerContext, trial: RunTrial) -> str:
+    """The name of the trial's log. On a store that files are brought to, a later part of a trial must not replace the log
+    that an earlier one has left there from another machine.
+    """
+    if urls.split(context.run_url)[0] in ("", "file"):
+        return LOG  # all parts append to it
+    attempt = f"-attempt-{trial.attempt}" if trial.attempt > 1 else ""
+    part = f"-after-step-{trial.done_step}" if trial.done_step >= 0 else ""
+    return f"output{attempt}{part}.log"
+
+
+def make(folder: Path) -> None:
+    """The folders that every trial has."""
+    for name in (EVENTS, CHECKPOINTS, EXPORT):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+
+
+def write(path: Path, text: str) -> None:
+    """In one step."""
+    fresh = urls.temporary_sibling(str(path))
+    with open(fresh, "wb", buffering=0) as file:  # it stands between two trials: no more layers than it needs
+        file.write(text.encode(errors="replace"))
+    os.replace(fresh, path)
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """A record without secrets, in one step; NaN stays NaN."""
+    write(path, json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n")
+
+
+def write_end(
+    folder: Path,
+    trial: RunTrial,
+    config: Mapping[str, Any],
+    *,
+    how: str,
+    error: str = "",
+    metric: float | None = None,
+    history: list[tuple[int, float]] | None = None,
+    began: float | None = None,
+) -> None:
+    """``trial.json``; ``began`` in seconds since the epoch."""
+    now = time.time()
+    write_json(
+        folder / "trial.json",
+        {
+            "trial_id": trial.trial_id,
+            "number": trial.number,
+            "attempt": trial.attempt,
+            "params": dict(config),
+            "status": "FINALIZED" if how == "finished" else how.upper(),
+            "early_stop": how == "stopped",
+            "final_metric": metric,
+            "metric_history": [value for _, value in history or ()],
+            "step_history": [step for step, _ in history or ()],
+            "start": began,
+            "duration": round(1000 * (now - began)) if began is not None else None,  # ms, as Maggy has it
+            "error": error,
+        },
+    )
+
+
+def write_death(folder: Path, trial: RunTrial, how: str) -> None:
+    """The record of a trial whose process could not write it any more; a full disk must not end the lane as well."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_end(folder, trial, pickle.loads(trial.config), how="died", error=how)
+    except OSError as error:
+        print(f"hopsml: the record of trial {trial.trial_id} cannot be written: {error}")
+
+
+def newest_checkpoint(folder: Path) -> int:
+    """Step of the newest complete checkpoint in a local folder; -1 without any.
+
+    On a local disk a checkpoint is complete as soon as it has its name: it is written under another one and renamed.
+    """
+    try:
+        steps = [step_of(name) for name in os.listdir(folder)]
+    except OSError:
+        return -1
+    return max((step for step in steps if step is not None), default=-1)

@@ -1,0 +1,89 @@
+"""What a trial says while it runs: ``reporter.broadcast``, ``reporter.log``, and ``hopsml.report`` inside a trial."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml.cluster.worker.returned import plain, utf8
+from hopsml.errors import ArgumentError, TrialStopped
+from hopsml.search.messages import RunTrial, TrialReported
+from hopsml.training.trials.runner_channel import Channel
+from hopsml.training.trials.trial_result import METRIC, as_number
+
+MOST_HISTORY = 10_000  # values of the metric that are recorded with the trial
+
+
+class Reporter:
+    """The ``reporter`` of a training function, under Maggy's names; for any thread.
+
+    Once the search has said that the trial shall end, every report raises ``hopsml.errors.TrialStopped``.
+    """
+
+    def __init__(self, trial: RunTrial, channel: Channel, resumed: bool = False) -> None:
+        """``resumed``: the function goes on from a checkpoint, so that steps without a number are counted on."""
+        self._trial, self._channel = trial, channel
+        self._lock = threading.Lock()
+        self._next = trial.done_step + 1 if resumed else 0
+        self._last = -1
+        self.told: str = ""  # stop | pause
+        self.history: list[tuple[int, float]] = []
+        # Threads that an earlier trial has left must not speak for this one.
+        self._strangers = weakref.WeakSet(t for t in threading.enumerate() if t is not threading.current_thread())
+
+    def broadcast(self, metric: Any, step: int | None = None) -> None:
+        """Let the driver have the metric's value; steps must not fall, and count up by themselves where none is given.
+
+        Raises ArgumentError (ValueError) for a step that falls, TrialStopped when the trial shall end.
+        """
+        self.report(step, {self._trial.metric or METRIC: metric})
+
+    def log(self, message: Any, jupyter: bool = False) -> None:
+        """A line of the trial's own log, ``output.log``; ``jupyter`` is taken for the sake of existing code."""
+        print(message, flush=True)
+
+    def report(self, step: int | None, values: Mapping[str, Any]) -> None:
+        """Several values at once, as ``hopsml.report``."""
+        if threading.current_thread() in self._strangers:
+            return
+        metrics = {utf8(str(key)): plain(value) for key, value in values.items()}
+        searched = self._searched(metrics)
+        with self._lock:
+            number = self._step(step, searched)
+            if searched is not None:
+                value = as_number(metrics[searched])
+                if value is not None and len(self.history) < MOST_HISTORY:
+                    self.history.append((number, value))
+            if number > self._trial.done_step:  # else an earlier part of this trial has reported it
+                message = TrialReported(self._trial.number, self._trial.attempt, number, metrics, time.time())
+                self._channel.report(message)
+            end = None if self.told else self._channel.ended(self._trial.number, self._trial.attempt)
+            if end is not None and end.how != "withdraw":  # for that it is too late
+                self.told = end.how
+        if self.told:
+            raise TrialStopped(self.told, number)
+
+    def _searched(self, metrics: Mapping[str, Any]) -> str | None:
+        """Which of the values the search is about."""
+        if self._trial.metric:
+            return self._trial.metric if self._trial.metric in metrics else None
+        return next(iter(metrics)) if len(metrics) == 1 else METRIC if METRIC in metrics else None
+
+    def _step(self, step: int | None, searched: str | None) -> int:
+        if step is None:
+            if searched is None:
+                return max(self._last, 0)
+            step = self._next
+        elif isinstance(step, bool) or int(step) != step or step < 0:
+            raise ArgumentError(f"step={step!r}: a step is a whole number from 0")
+        step = int(step)
+        if searched is not None:  # other values may be of another measure of progress
+            if step < self._last:
+                raise ArgumentError(
+                    f"step={step} after step {self._last}: the steps at which '{searched}' is reported must not fall"
+                )
+            self._last, self._next = step, max(self._next, step + 1)
+        return step

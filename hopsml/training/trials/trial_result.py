@@ -1,0 +1,48 @@
+"""What a trial returned: the number that the search is about, or why there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopsml.cluster.shared.plain import outputs
+from hopsml.cluster.worker.returned import plain
+from hopsml.errors import ArgumentError
+
+METRIC = "metric"  # what a single number is called
+
+
+def score_of(value: Any, metric: str) -> float:
+    """The number for the search, which may be NaN. ArgumentError says what the function should have returned.
+
+    ``metric`` is a key of the returned dict, or any name where a single number was returned; "" takes a single number, or a
+    dict with one entry.
+    """
+    if isinstance(value, dict):
+        fields = {str(key): item for key, item in value.items()}
+        wanted = metric or (next(iter(fields)) if len(fields) == 1 else METRIC)
+        if wanted not in fields:
+            raise ArgumentError(
+                f"the training function returned {', '.join(fields) or 'an empty dict'}, but the search is about "
+                f"'{wanted}': return it, or name one of those as the metric"
+            )
+        found, name = fields[wanted], f"'{wanted}'"
+    else:
+        found, name = value, "a value"
+    number = as_number(found)
+    if number is None:
+        text = "nothing" if found is None else f"{name} of type {type(found).__name__}: {found!r:.80}"
+        raise ArgumentError(f"the training function returned {text}; a search needs a number, or a dict with one")
+    return number
+
+
+def as_number(value: Any) -> float | None:
+    """A number, numpy scalar or one-element tensor as a float; None for anything else, text and truth values included."""
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        return None
+    return float(number)
+
+
+def recorded(value: Any, log: str) -> dict[str, Any]:
+    """``.outputs.json``."""
+    return outputs(value, log)
