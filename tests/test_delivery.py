@@ -236,8 +236,9 @@ def test_a_program_ends_although_nobody_reads_its_errors(store: Path) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "cluster.agent", "cluster.work", "cluster.coordinator", "cluster.sessions", "cluster.forming", "cluster.strangers",
-        "cluster.backends.spark", "storage.run_dir", "tracking.recording", "experiment.events_folder",
+        "cluster.agent.agent", "cluster.agent.work", "cluster.driver.coordinator", "cluster.driver.sessions",
+        "cluster.driver.forming", "cluster.driver.strangers",
+        "cluster.driver.backends.spark", "storage.run_dir", "tracking.recording", "experiment.events_folder",
         "experiment.messages", "experiment.mlflow", "experiment.searches.session", "experiment.searches.groups",
         "experiment.searches.scribe", "experiment.searches.mlflow",
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hopsml.cluster.worker.in_force import WITHOUT_COMMITS
+from hopsml.cluster.gang.elastic_gang import WITHOUT_COMMITS
 
 _PATHS = {
     "scoped_allocator": "merged by TensorFlow's scoped allocator",

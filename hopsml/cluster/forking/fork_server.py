@@ -1,4 +1,6 @@
-"""A warm process that forks one worker for each assignment: ``python -m hopsml.cluster.forking.fork_server FD PARENT MODULES``.
+"""A warm process that forks one worker for each assignment.
+
+``python -m hopsml.cluster.forking.fork_server FD PARENT MODULES``
 
 It has imported the framework and nothing else and has exactly one thread, so a worker that is forked from it starts
 without the import and without a stranger's locks. Where the import started threads it says so ("spawn"), and workers

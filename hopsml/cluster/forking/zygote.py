@@ -1,7 +1,8 @@
 """A process beside the driver that imports the framework once; the agents' fork servers on this machine are forked from it.
 
 Only where agents share the driver's machine (local slots, Spark's ``local`` and ``local-cluster``): then one import serves
-all of them, and it can begin while Spark is still starting. ``python -m hopsml.cluster.forking.zygote LISTENER CONTROL MODULES``:
+all of them, and it can begin while Spark is still starting.
+``python -m hopsml.cluster.forking.zygote LISTENER CONTROL MODULES``:
 it lives until the control socket closes, that is, as long as the driver.
 
 An agent connects to an abstract Unix socket and sends what its own fork server would have been started with, and the

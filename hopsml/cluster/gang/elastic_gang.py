@@ -52,8 +52,11 @@ from hopsml.cluster.gang.gang_types import (
 from hopsml.cluster.gang.pace import Pace
 from hopsml.cluster.gang.signs import Signs
 from hopsml.cluster.shared.spec import ElasticGroup
-from hopsml.cluster.worker.in_force import WITHOUT_COMMITS
 
+WITHOUT_COMMITS = (
+    "Without a commit nobody can join or be replaced, and whoever is lost lets all begin anew: give fit "
+    "callbacks=hopsml.tensorflow.callbacks(), or call commit() of a hopsml.elastic.State in a loop of your own"
+)
 END_S = 10.0  # for ending the workers of a generation: they are killed, not asked
 STORE_MOST_S = 30.0  # between two looks whether a store that was away answers
 UNCOMMITTED_S = 60.0  # of training, after which it is odd that nothing was committed: the first step makes a commit

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.worker.returned import utf8
 from hopsml.errors import ArgumentError
+
+
+def utf8(text: str) -> str:
+    """The same text with a "?" for what UTF-8 cannot hold, such as the bytes of a strange file name."""
+    return text.encode(errors="replace").decode()
 
 
 def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:

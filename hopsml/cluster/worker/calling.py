@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from hopsml import redact
-from hopsml.cluster.worker.returned import utf8
+from hopsml.cluster.shared.plain import utf8
 
 MOST_CAUSE = 4_000  # characters
 MOST_TEXT = 1_000_000  # characters of a traceback; an error may hold a whole file

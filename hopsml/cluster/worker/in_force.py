@@ -8,11 +8,6 @@ updates of variables that no optimizer makes are not seen.
 
 from __future__ import annotations
 
-WITHOUT_COMMITS = (
-    "Without a commit nobody can join or be replaced, and whoever is lost lets all begin anew: give fit "
-    "callbacks=hopsml.tensorflow.callbacks(), or call commit() of a hopsml.elastic.State in a loop of your own"
-)
-
 _seen: dict[str, int | str] = {}
 
 

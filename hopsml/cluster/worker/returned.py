@@ -9,17 +9,13 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
+from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.storage.run_dir import RESERVED_NAMES
 
 MAX_RESULT = 48 << 20  # bytes; larger values belong into the run directory
 MAX_TEXT = 10_000  # characters of a reported value
 _DEVICE_PACKAGES = ("tensorflow", "keras", "torch", "jaxlib", "jax")
-
-
-def utf8(text: str) -> str:
-    """The same text with a "?" for what UTF-8 cannot hold, such as the bytes of a strange file name."""
-    return text.encode(errors="replace").decode()
 
 
 def plain(value: Any) -> float | int | str | bool | None:

@@ -24,12 +24,13 @@ import msgspec
 from hopsml import redact, tracebacks
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.framing import framed
+from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.processes import UNREPORTED
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.worker import calling, in_force, log_streams, worker_folder
 from hopsml.cluster.worker.context import CommitPort, WorkerContext, current, set_current
 from hopsml.cluster.worker.inbox import Inbox
-from hopsml.cluster.worker.returned import pickle_result, plain, utf8
+from hopsml.cluster.worker.returned import pickle_result, plain
 from hopsml.storage import privacy
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log

@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from hopsml.cluster.worker.returned import plain, utf8
+from hopsml.cluster.shared.plain import utf8
+from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError, TrialStopped
 from hopsml.search.messages import RunTrial, TrialReported
 from hopsml.training.trials.runner_channel import Channel
