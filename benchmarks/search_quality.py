@@ -115,7 +115,7 @@ def by_hopsml(name: str, trials: int, **arguments: Any) -> Minimise:
     """One of our searchers, by its name."""
     from hopsml.search.contract import End, Outcome, Suggestion
     from hopsml.search.registry import searcher
-    from hopsml.search.space import Searchspace
+    from hopsml.search.space.space import Searchspace
 
     def minimise(landscape: Landscape, seed: int) -> float:
         bounds = zip(landscape.names, landscape.bounds, strict=True)

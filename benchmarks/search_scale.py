@@ -68,10 +68,10 @@ def _in_a_process(trials: int, journal: bool) -> dict[str, Any]:
 
 
 def _measure(pipe: Connection, trials: int, journal: bool) -> None:
-    from hopsml.search.median import MedianStop
-    from hopsml.search.random import RandomSearch
-    from hopsml.search.space import Searchspace
-    from hopsml.search.spec import SearchSpec
+    from hopsml.search.algorithms.median import MedianStop
+    from hopsml.search.algorithms.random import RandomSearch
+    from hopsml.search.dispatch.spec import SearchSpec
+    from hopsml.search.space.space import Searchspace
 
     space = Searchspace(
         lr=("LOGUNIFORM", [1e-4, 1e-1]), layers=("INTEGER", [1, 4]), act=("CATEGORICAL", ["relu", "gelu"])
@@ -94,7 +94,7 @@ class SimulatedLanes:
     def __init__(self, spec: Any, searcher: Any, stopper: Any, journal: bool) -> None:
         from random import Random
 
-        from hopsml.search.dispatch import Dispatch
+        from hopsml.search.dispatch.dispatch import Dispatch
 
         self.dispatch = Dispatch(spec, searcher, stopper)
         self.spent_s = 0.0
@@ -106,7 +106,7 @@ class SimulatedLanes:
 
     def run(self) -> None:
         """Until the search is over."""
-        from hopsml.search.events import Began, LaneJoined
+        from hopsml.search.dispatch.events import Began, LaneJoined
 
         for lane in range(LANES):
             self._tell(LaneJoined(lane), 0.0)
@@ -122,7 +122,7 @@ class SimulatedLanes:
                 self._step(now, lane, number, attempt, config, step)
 
     def _step(self, now: float, lane: int, number: int, attempt: int, config: dict[str, Any], step: int) -> None:
-        from hopsml.search.events import Ended, Reported
+        from hopsml.search.dispatch.events import Ended, Reported
 
         value = config["lr"] * (step + 1) * config["layers"]
         if number not in self._stopped and step < STEPS:
@@ -139,8 +139,8 @@ class SimulatedLanes:
         heapq.heappush(self._next, (now + self._chance.expovariate(1 / STEP_S), lane, number, step))
 
     def _tell(self, event: Any, now: float) -> None:
-        from hopsml.search import journal
-        from hopsml.search.events import Assign, EndTrial
+        from hopsml.search.dispatch import journal
+        from hopsml.search.dispatch.events import Assign, EndTrial
 
         began = time.thread_time()
         actions = self.dispatch.handle(event, now)
@@ -161,7 +161,7 @@ class SimulatedLanes:
                     self._stopped[action.number] = action.how
 
     def _withdraw(self, number: int, now: float) -> None:
-        from hopsml.search.events import Ended
+        from hopsml.search.dispatch.events import Ended
 
         for queue in self._lanes:
             if len(queue) == 2 and queue[1][0] == number:

@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     import hopsml.tflauncher as tflauncher
     import hopsml.tracking as tracking
     import hopsml.util as util
-    from hopsml.search.space import Searchspace
+    from hopsml.search.space.space import Searchspace
     from hopsml.training.cached import cached
     from hopsml.training.messages import receive, send
     from hopsml.training.report import report
     from hopsml.training.trials.trial import trial
 
 _FUNCTIONS = {
-    "Searchspace": "hopsml.search.space",
+    "Searchspace": "hopsml.search.space.space",
     "cached": "hopsml.training.cached",
     "receive": "hopsml.training.messages",
     "report": "hopsml.training.report",

@@ -10,7 +10,7 @@ import pytest
 
 from hopsml import tracebacks
 from hopsml.errors import ArgumentError
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 pytestmark = pytest.mark.fast
 

@@ -26,7 +26,7 @@ from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.standing import OfSearch
-from hopsml.search.events import Ended, LaneJoined
+from hopsml.search.dispatch.events import Ended, LaneJoined
 from hopsml.search.messages import RunTrial
 
 

@@ -33,7 +33,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.search import continue_search, search, submit_search
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.result import SearchResult
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 __all__ = [
     "Direction",

@@ -34,7 +34,7 @@ from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run
 from hopsml.experiment.standing import OfSearch
 from hopsml.search import messages
-from hopsml.search.events import Began, Ended, Event, LaneJoined, LaneLost, Reported
+from hopsml.search.dispatch.events import Began, Ended, Event, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
 from hopsml.training.trials.trial_result import METRIC, as_number, score_of
 

@@ -33,8 +33,8 @@ from hopsml.experiment.searches.names import NameOf
 from hopsml.experiment.searches.result import SearchResult
 from hopsml.experiment.searches.start import begin
 from hopsml.experiment.verbs import Verb
-from hopsml.search.differential_evolution import DifferentialEvolution
-from hopsml.search.space import Searchspace
+from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
+from hopsml.search.space.space import Searchspace
 from hopsml.tracking import seeds
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems take 255 bytes

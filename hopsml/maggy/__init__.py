@@ -22,7 +22,7 @@ from hopsml.maggy import (
     tensorboard,
 )
 from hopsml.maggy.trial import Trial
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 __all__ = [
     "Searchspace",

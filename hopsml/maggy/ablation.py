@@ -20,7 +20,7 @@ from typing import Any
 from hopsml.errors import ArgumentError
 from hopsml.maggy.surgery import without_layers
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 NONE = "None"  # nothing is left out, in Maggy's words
 FEATURE, LAYER = "ablated_feature", "ablated_layer"

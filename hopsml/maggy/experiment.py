@@ -31,9 +31,9 @@ from hopsml.maggy.config import (
     TorchDistributedConfig,
 )
 from hopsml.maggy.optimizer.base import searcher_of
-from hopsml.search.budgets import BUDGET
-from hopsml.search.space import Searchspace
-from hopsml.search.trial import trial_id
+from hopsml.search.algorithms.budgets import BUDGET
+from hopsml.search.space.space import Searchspace
+from hopsml.search.space.trial_id import trial_id
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import seeds

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 __all__ = ["Searchspace"]

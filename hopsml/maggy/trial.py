@@ -9,7 +9,7 @@ from typing import Any
 
 from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import ArgumentError
-from hopsml.search.trial import trial_id
+from hopsml.search.space.trial_id import trial_id
 
 _ABLATION = ("ablated_feature", "ablated_layer")  # by which a trial of an ablation study is called
 

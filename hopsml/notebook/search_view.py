@@ -10,7 +10,7 @@ from hopsml.notebook.history import History, Point, thinned
 from hopsml.notebook.style import about, duration
 from hopsml.notebook.text import bar, curve, sparkline
 from hopsml.notebook.view import CurveView, ProgressView, number
-from hopsml.search.left import Outlook
+from hopsml.search.dispatch.time_left import Outlook
 from hopsml.states import State
 from hopsml.tracking.listing import table
 

@@ -9,28 +9,28 @@ from typing import Any
 from hopsml import extras
 from hopsml.errors import ArgumentError, UnknownName
 from hopsml.search.contract import Searcher, Stopper
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 SEARCHERS = {
-    "random": "hopsml.search.random:RandomSearch",
-    "grid": "hopsml.search.grid:GridSearch",
-    "differential_evolution": "hopsml.search.differential_evolution:DifferentialEvolution",
-    "tpe": "hopsml.search.tpe:Tpe",
-    "gp": "hopsml.search.gp:Gp",
-    "cmaes": "hopsml.search.cmaes:CmaEs",
-    "bohb": "hopsml.search.bohb:Bohb",
+    "random": "hopsml.search.algorithms.random:RandomSearch",
+    "grid": "hopsml.search.algorithms.grid:GridSearch",
+    "differential_evolution": "hopsml.search.algorithms.differential_evolution:DifferentialEvolution",
+    "tpe": "hopsml.search.algorithms.tpe:Tpe",
+    "gp": "hopsml.search.algorithms.gp:Gp",
+    "cmaes": "hopsml.search.algorithms.cmaes:CmaEs",
+    "bohb": "hopsml.search.algorithms.bohb:Bohb",
     # For functions that report nothing while they run: the same configuration again, with a greater parameter 'budget'.
-    "asha": "hopsml.search.asha:AshaSearcher",
-    "hyperband": "hopsml.search.hyperband:HyperbandSearcher",
-    "none": "hopsml.search.single:SingleRun",
+    "asha": "hopsml.search.algorithms.asha:AshaSearcher",
+    "hyperband": "hopsml.search.algorithms.hyperband:HyperbandSearcher",
+    "none": "hopsml.search.algorithms.single:SingleRun",
 }
 STOPPERS = {
     "none": "",
-    "median": "hopsml.search.median:MedianStop",
-    "asha": "hopsml.search.asha:Asha",
-    "hyperband": "hopsml.search.hyperband:Hyperband",
-    "pbt": "hopsml.search.pbt:PopulationBased",
-    "pb2": "hopsml.search.pb2:PB2",
+    "median": "hopsml.search.algorithms.median:MedianStop",
+    "asha": "hopsml.search.algorithms.asha:Asha",
+    "hyperband": "hopsml.search.algorithms.hyperband:Hyperband",
+    "pbt": "hopsml.search.algorithms.pbt:PopulationBased",
+    "pb2": "hopsml.search.algorithms.pb2:PB2",
 }
 # Other spellings, without case, '_', '-' and blanks.
 SPELLINGS = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import search_scale
+from hopsml.search.algorithms.median import MedianStop
+from hopsml.search.algorithms.random import RandomSearch
 from hopsml.search.contract import End
-from hopsml.search.median import MedianStop
-from hopsml.search.random import RandomSearch
-from hopsml.search.space import Searchspace
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.space.space import Searchspace
 
 pytestmark = pytest.mark.fast
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hopsml.search import journal
 from hopsml.search.contract import Suggestion
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.events import Began, Ended, LaneJoined, Reported
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.events import Began, Ended, LaneJoined, Reported
+from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.storage import segments
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import machine

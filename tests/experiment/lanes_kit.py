@@ -17,7 +17,7 @@ from hopsml.experiment.lanes import Lanes, News, RunOver
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.plan import Plan
 from hopsml.experiment.standing import OfSearch
-from hopsml.search.events import Began, Ended, LaneJoined, LaneLost, Reported
+from hopsml.search.dispatch.events import Began, Ended, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial
 from tests.cluster.workloads import WAIT_S
 

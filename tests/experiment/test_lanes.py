@@ -17,7 +17,7 @@ import pytest
 
 import hopsml
 from hopsml.errors import TrialStopped
-from hopsml.search.events import Reported
+from hopsml.search.dispatch.events import Reported
 from hopsml.search.messages import TrialReported
 from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import store

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import hopsml
-from hopsml.search.events import Began
+from hopsml.search.dispatch.events import Began
 from tests.cluster.workloads import wait_for_files, wait_until
 from tests.experiment.conftest import store
 from tests.experiment.lanes_kit import bench

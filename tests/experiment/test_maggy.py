@@ -26,7 +26,7 @@ from hopsml.maggy.config import (
 )
 from hopsml.maggy.optimizer import GP, TPE, AbstractOptimizer, Asha, RandomSearch
 from hopsml.maggy.optimizer.base import searcher_of
-from hopsml.search.trial import trial_id
+from hopsml.search.space.trial_id import trial_id
 from tests.experiment.conftest import local_application
 
 pytestmark = pytest.mark.local

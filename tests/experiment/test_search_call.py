@@ -57,7 +57,7 @@ import sys
 import ipykernel.zmqshell  # a notebook's kernel
 sys.modules["ipywidgets"] = None  # it is not installed
 from hopsml import Searchspace
-from hopsml.search.tpe import Tpe
+from hopsml.search.algorithms.tpe import Tpe
 Tpe(Searchspace(lr=("DOUBLE", [0.0, 1.0])))
 assert "tqdm.notebook" in sys.modules  # which is looked at in notebooks alone
 """

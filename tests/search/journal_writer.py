@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hopsml.search import journal
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.spec import SearchSpec
 from tests.search.searching import Counting, Halving
 from tests.search.simulator import Simulator, Work
 

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from hopsml.search.contract import Config, Exploit, Outcome, Verdict
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 
 class NaiveAsha:

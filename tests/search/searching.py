@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopsml.search.contract import Config, Exploit, Outcome, Searcher, Stopper, Suggestion, Verdict, Wait
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.events import Action, Assign, Conclude, EndTrial, Event, Form, Resize, Settled
-from hopsml.search.groups import Groups
-from hopsml.search.ledger import Phase
-from hopsml.search.places import Lanes
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.events import Action, Assign, Conclude, EndTrial, Event, Form, Resize, Settled
+from hopsml.search.dispatch.groups import Groups
+from hopsml.search.dispatch.lanes import Lanes
+from hopsml.search.dispatch.ledger import Phase
 
 
 class Counting(Searcher):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from hopsml.search import journal
 from hopsml.search.contract import Config
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.events import (
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.events import (
     Action,
     Assign,
     Began,

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.asha import Asha, AshaSearcher
+from hopsml.search.algorithms.asha import Asha, AshaSearcher
+from hopsml.search.algorithms.grid import GridSearch
 from hopsml.search.contract import End, Outcome, Suggestion, Verdict
-from hopsml.search.grid import GridSearch
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 pytestmark = pytest.mark.fast
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.bohb import Bohb
+from hopsml.search.algorithms.bohb import Bohb
+from hopsml.search.algorithms.densities import Density
 from hopsml.search.contract import End, Outcome
-from hopsml.search.densities import Density
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 pytestmark = pytest.mark.fast
 

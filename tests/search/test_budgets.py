@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.asha import AshaSearcher
-from hopsml.search.bohb import Bohb
+from hopsml.search.algorithms.asha import AshaSearcher
+from hopsml.search.algorithms.bohb import Bohb
+from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.algorithms.hyperband import HyperbandSearcher
+from hopsml.search.algorithms.tpe import Tpe
 from hopsml.search.contract import End, Outcome, Suggestion, Wait
-from hopsml.search.grid import GridSearch
-from hopsml.search.hyperband import HyperbandSearcher
-from hopsml.search.space import Searchspace
-from hopsml.search.tpe import Tpe
+from hopsml.search.space.space import Searchspace
 
 pytestmark = pytest.mark.fast
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hopsml.search import registry
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 from tests.search.driving import drive
 
 pytestmark = pytest.mark.fast

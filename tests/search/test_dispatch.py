@@ -8,8 +8,8 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import End, Exploit, Verdict
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.events import (
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.events import (
     Action,
     Assign,
     Began,
@@ -25,7 +25,7 @@ from hopsml.search.events import (
     Tick,
     WantLanes,
 )
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch.spec import SearchSpec
 from tests.search.searching import Checked, Counting, Scripted, assigned, ends
 
 pytestmark = pytest.mark.fast

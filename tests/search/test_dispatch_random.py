@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.search import registry
-from hopsml.search.ledger import Phase
-from hopsml.search.space import Searchspace
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch.ledger import Phase
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.space.space import Searchspace
 from tests.search.searching import Counting, Exploiting, Halving, Recorded
 from tests.search.world import World
 

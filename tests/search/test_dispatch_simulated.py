@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from hopsml.search.asha import Asha
+from hopsml.search.algorithms.asha import Asha
 from hopsml.search.contract import End, Verdict
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.events import Began, Ended, Form, LaneJoined, Reported, Resize, SlotsChanged, Tick
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.events import Began, Ended, Form, LaneJoined, Reported, Resize, SlotsChanged, Tick
+from hopsml.search.dispatch.spec import SearchSpec
 from tests.search.searching import Checked, Counting, Halving, Recorded, Scripted
 from tests.search.simulator import Simulator, Work, list_schedule
 
@@ -245,7 +245,7 @@ def test_what_comes_back_goes_before_what_is_new_but_not_before_the_head():
 
 def test_going_before_makes_use_of_slots_that_would_be_idle(monkeypatch):
     def taken(ahead):
-        monkeypatch.setattr("hopsml.search.groups.AHEAD", ahead)
+        monkeypatch.setattr("hopsml.search.dispatch.groups.AHEAD", ahead)
         lasts = {1: 1.0, 6: 4.0, 3: 3.0}
         return grouped([6, 3, 1, 1, 1, 3], lambda config: lasts[config["size"]], 8, 60).run().now
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.algorithms.hyperband import Hyperband, HyperbandSearcher
 from hopsml.search.contract import End, Outcome, Suggestion, Verdict, Wait
-from hopsml.search.grid import GridSearch
-from hopsml.search.hyperband import Hyperband, HyperbandSearcher
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 pytestmark = pytest.mark.fast
 

@@ -14,12 +14,12 @@ import numpy
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search import journal
 from hopsml.search.contract import End, Exploit, Suggestion, Verdict
-from hopsml.search.dispatch import NOTED_S, VERSION, Dispatch
-from hopsml.search.events import Began, Ended, Extend, LaneJoined, Reported, Settled, Tick
-from hopsml.search.ledger import Phase
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.dispatch import NOTED_S, VERSION, Dispatch
+from hopsml.search.dispatch.events import Began, Ended, Extend, LaneJoined, Reported, Settled, Tick
+from hopsml.search.dispatch.ledger import Phase
+from hopsml.search.dispatch.spec import SearchSpec
 from tests import clock
 from tests.search.journal_writer import TRIALS, work_of
 from tests.search.searching import Counting, Halving, Scripted, assigned

@@ -6,8 +6,8 @@ import statistics
 import pytest
 
 from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.median import MedianStop
 from hopsml.search.contract import End, Outcome, Verdict
-from hopsml.search.median import MedianStop
 from tests.search.executor_pool import ExecutorPool
 
 pytestmark = pytest.mark.fast

@@ -9,15 +9,21 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from hopsml.search.cmaes import CmaEs
+from hopsml.search.algorithms.cmaes import CmaEs
+from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
+from hopsml.search.algorithms.features import Features
+from hopsml.search.algorithms.gaussian_process import (
+    Kernel,
+    Posterior,
+    log_improvement,
+    log_improvement_slope,
+    log_likelihood,
+)
+from hopsml.search.algorithms.gp import MODELLED_AT_MOST, Gp, _kept, yeo_johnson
+from hopsml.search.algorithms.random import RandomSearch
+from hopsml.search.algorithms.tpe import Tpe
 from hopsml.search.contract import End, Outcome, Suggestion, Wait
-from hopsml.search.differential_evolution import DifferentialEvolution
-from hopsml.search.features import Features
-from hopsml.search.gaussian_process import Kernel, Posterior, log_improvement, log_improvement_slope, log_likelihood
-from hopsml.search.gp import MODELLED_AT_MOST, Gp, _kept, yeo_johnson
-from hopsml.search.random import RandomSearch
-from hopsml.search.space import Searchspace
-from hopsml.search.tpe import Tpe
+from hopsml.search.space.space import Searchspace
 from tests.search.driving import drive
 
 pytestmark = pytest.mark.fast

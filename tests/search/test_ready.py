@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from hopsml.search.ledger import Trial
-from hopsml.search.ready import ReadyQueue
+from hopsml.search.dispatch.ledger import Trial
+from hopsml.search.dispatch.waiting import ReadyQueue
 
 pytestmark = pytest.mark.fast
 

@@ -10,13 +10,13 @@ import pytest
 from hopsml import extras
 from hopsml.errors import ArgumentError, UnknownName
 from hopsml.search import registry
+from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
+from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.algorithms.random import RandomSearch
+from hopsml.search.algorithms.single import SingleRun
+from hopsml.search.algorithms.tpe import Tpe
 from hopsml.search.contract import Suggestion
-from hopsml.search.differential_evolution import DifferentialEvolution
-from hopsml.search.grid import GridSearch
-from hopsml.search.random import RandomSearch
-from hopsml.search.single import SingleRun
-from hopsml.search.space import Searchspace
-from hopsml.search.tpe import Tpe
+from hopsml.search.space.space import Searchspace
 
 pytestmark = pytest.mark.fast
 
@@ -105,7 +105,7 @@ def test_arguments_of_differential_evolution(arguments: dict[str, float], words:
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = (
-        "import sys; from hopsml.search import registry, space\n"
+        "import sys; from hopsml.search import registry; from hopsml.search.space import space\n"
         "s = registry.searcher('random', space.Searchspace(a=('DOUBLE', [0, 1])))\n"
         "print([name for name in ('optuna', 'scipy', 'sklearn', 'cmaes', 'pandas') if name in sys.modules])"
     )
@@ -116,7 +116,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
 def test_a_library_that_is_missing_is_named_at_the_call() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('optuna', 'scipy', 'cmaes')))\n"
-        "from hopsml.search import registry, space\n"
+        "from hopsml.search import registry; from hopsml.search.space import space\n"
         "for name, more in (('tpe', {}), ('gp', {}), ('cmaes', {}), ('random', {'sobol': True}), ('random', {})):\n"
         "    try: registry.searcher(name, space.Searchspace(a=('DOUBLE', [0, 1])), seed=1, **more).ask(0)\n"
         "    except ValueError as error: print(error)"

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from hopsml.search.asha import Asha
+from hopsml.search.algorithms.asha import Asha
+from hopsml.search.algorithms.hyperband import Hyperband
+from hopsml.search.algorithms.pbt import PopulationBased
 from hopsml.search.contract import End, Verdict
-from hopsml.search.hyperband import Hyperband
-from hopsml.search.pbt import PopulationBased
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 from tests.search.executor_pool import ExecutorPool
 from tests.search.naive_rules import NaiveAsha, NaiveHyperband, NaivePopulation
 

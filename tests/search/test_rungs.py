@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.bracket import Bracket, bracket_sizes
-from hopsml.search.hyperband import Ladders
-from hopsml.search.rungs import Rung, check_ladder, halvings, rung_steps
+from hopsml.search.algorithms.bracket import Bracket, bracket_sizes
+from hopsml.search.algorithms.hyperband import Ladders
+from hopsml.search.algorithms.rungs import Rung, check_ladder, halvings, rung_steps
 
 pytestmark = pytest.mark.fast
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
-from hopsml.search.grid import GridSearch
-from hopsml.search.space import Searchspace, check_function
+from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.space.space import Searchspace, check_function
 
 pytestmark = pytest.mark.fast
 

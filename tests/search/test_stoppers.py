@@ -7,13 +7,13 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.search import registry
-from hopsml.search.asha import Asha
+from hopsml.search.algorithms.asha import Asha
+from hopsml.search.algorithms.hyperband import Hyperband
+from hopsml.search.algorithms.median import MedianStop
+from hopsml.search.algorithms.pb2 import PB2
+from hopsml.search.algorithms.pbt import PopulationBased
 from hopsml.search.contract import End, Exploit, Outcome, Verdict
-from hopsml.search.hyperband import Hyperband
-from hopsml.search.median import MedianStop
-from hopsml.search.pb2 import PB2
-from hopsml.search.pbt import PopulationBased
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 from tests.search.executor_pool import ExecutorPool
 
 pytestmark = pytest.mark.fast

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from hopsml.search.trial import TrialIds, trial_id
+from hopsml.search.space.trial_id import TrialIds, trial_id
 
 pytestmark = pytest.mark.fast
 

@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.search import journal
 from hopsml.search.contract import Searcher, Stopper
-from hopsml.search.events import (
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.events import (
     Action,
     Assign,
     Began,
@@ -25,7 +25,7 @@ from hopsml.search.events import (
     SlotsChanged,
     Tick,
 )
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch.spec import SearchSpec
 from tests.search.searching import Checked
 
 

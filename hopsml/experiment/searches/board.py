@@ -14,8 +14,8 @@ from typing import Any
 
 from hopsml import delivery, redact
 from hopsml.delivery import Delivery
-from hopsml.search import left
-from hopsml.search.left import Outlook
+from hopsml.search.dispatch import time_left as left
+from hopsml.search.dispatch.time_left import Outlook
 from hopsml.states import State
 
 TRIALS_REMEMBERED = 500  # whose time counts for how long the others will take

@@ -17,9 +17,9 @@ from hopsml.experiment import arguments
 from hopsml.experiment.options import SearchOptions
 from hopsml.experiment.searches.names import NameOf
 from hopsml.search import registry
-from hopsml.search.budgets import BUDGET, BudgetSearcher
+from hopsml.search.algorithms.budgets import BUDGET, BudgetSearcher
 from hopsml.search.contract import Searcher, Stopper
-from hopsml.search.space import Searchspace, check_function
+from hopsml.search.space.space import Searchspace, check_function
 from hopsml.storage.run_dir import RunDir
 
 VERSION = 2  # of what a search writes down of itself

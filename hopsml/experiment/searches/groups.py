@@ -22,7 +22,7 @@ from hopsml.experiment import plan as plans
 from hopsml.experiment.lanes import News, RunOver
 from hopsml.experiment.run import Run
 from hopsml.experiment.standing import Part
-from hopsml.search.events import Assign, Began, Ended, EndTrial, Event, Form, Reported, Resize, SlotsChanged
+from hopsml.search.dispatch.events import Assign, Began, Ended, EndTrial, Event, Form, Reported, Resize, SlotsChanged
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.trials import group_trial

@@ -16,8 +16,8 @@ from hopsml.experiment.searches.board import Board, Observer
 from hopsml.experiment.searches.call import duration
 from hopsml.experiment.searches.result import BestTrial, SearchResult, best_trial, first_errors, remedy_of
 from hopsml.experiment.searches.session import Session
-from hopsml.search.events import Conclude, Extend
-from hopsml.search.space import Searchspace
+from hopsml.search.dispatch.events import Conclude, Extend
+from hopsml.search.space.space import Searchspace
 from hopsml.states import State
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir

@@ -10,7 +10,7 @@ import cloudpickle
 from hopsml.experiment.lanes import Lanes, News
 from hopsml.experiment.run import Run
 from hopsml.search import messages
-from hopsml.search.events import Assign, EndTrial, Event, Form, Resize
+from hopsml.search.dispatch.events import Assign, EndTrial, Event, Form, Resize
 
 
 class Hands(Protocol):

@@ -9,8 +9,8 @@ from typing import Any
 from hopsml import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.search.contract import Config, End, Outcome, Searcher
-from hopsml.search.ledger import number_of
-from hopsml.search.space import Searchspace
+from hopsml.search.dispatch.ledger import number_of
+from hopsml.search.space.space import Searchspace
 
 _KEY = "learn"
 Learned = tuple[Config, Outcome]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hopsml.search.trial import trial_id
+from hopsml.search.space.trial_id import trial_id
 
 _KEY = "name"
 NameOf = Callable[[Mapping[str, Any], int, int], str]  # configuration, number, how often the name was taken -> name

@@ -18,12 +18,12 @@ from hopsml.errors import ArgumentError, PathExists, PathNotFound
 from hopsml.experiment.searches import learned
 from hopsml.experiment.searches.call import VERSION, SearchCall
 from hopsml.experiment.searches.names import Names, by_id
-from hopsml.search import journal
 from hopsml.search.contract import End, Outcome, Searcher, Suggestion, Wait
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.ledger import Phase, Trial, number_of, row
-from hopsml.search.space import Searchspace
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.ledger import Phase, Trial, number_of, row
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.space.space import Searchspace
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import catalog, machine, record

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.driver import remedies
 from hopsml.cluster.shared.plain import as_json
 from hopsml.experiment.searches import study, table
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 from hopsml.storage import urls
 from hopsml.tracking import for_scripts
 

@@ -10,11 +10,11 @@ from hopsml.errors import PathNotFound
 from hopsml.experiment.searches.learned import others_of
 from hopsml.experiment.searches.names import Names, by_id
 from hopsml.experiment.searches.recorded import JOURNAL, Retold, others_than_sessions
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.ledger import Phase, row
-from hopsml.search.space import Searchspace
-from hopsml.search.spec import SearchSpec
-from hopsml.search.writing import reader
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.ledger import Phase, row
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.space.config_json import reader
+from hopsml.search.space.space import Searchspace
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir

@@ -17,9 +17,9 @@ from hopsml.experiment.searches.board import Board, Running
 from hopsml.experiment.searches.hands import Hands
 from hopsml.experiment.searches.names import Names
 from hopsml.experiment.searches.scribe import Scribe
-from hopsml.search import journal
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.events import (
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.events import (
     Action,
     Assign,
     Began,
@@ -35,8 +35,8 @@ from hopsml.search.events import (
     Tick,
     WantLanes,
 )
-from hopsml.search.groups import Groups
-from hopsml.search.ledger import Trial, row
+from hopsml.search.dispatch.groups import Groups
+from hopsml.search.dispatch.ledger import Trial, row
 
 log = logger_aside("hopsml.search")
 

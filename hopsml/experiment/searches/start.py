@@ -36,9 +36,9 @@ from hopsml.experiment.searches.names import Names, by_id
 from hopsml.experiment.searches.scribe import Scribe
 from hopsml.experiment.searches.session import Session
 from hopsml.experiment.standing import OfSearch, Part
-from hopsml.search.dispatch import Dispatch
-from hopsml.search.parameter import Parameter
-from hopsml.search.spec import SearchSpec
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.space.parameter import Parameter
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.run_dir import RunDir, to_json
 

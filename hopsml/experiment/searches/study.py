@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml import extras
 from hopsml.errors import ArgumentError
-from hopsml.search import libraries
-from hopsml.search.parameter import Choice, Integers, Interval, LogIntegers, Parameter
-from hopsml.search.space import Searchspace
+from hopsml.search.algorithms import libraries
+from hopsml.search.space.parameter import Choice, Integers, Interval, LogIntegers, Parameter
+from hopsml.search.space.space import Searchspace
 
 if TYPE_CHECKING:
     import optuna

@@ -7,7 +7,7 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.maggy.config.lagom import LagomConfig
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 
 @dataclass

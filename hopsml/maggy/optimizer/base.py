@@ -13,7 +13,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.maggy.trial import Trial
 from hopsml.search import registry
 from hopsml.search.contract import End, Outcome, Searcher, Suggestion, Wait
-from hopsml.search.space import Searchspace
+from hopsml.search.space.space import Searchspace
 
 
 class Named:

@@ -1,0 +1,1 @@
+"""Searchers and stoppers, one algorithm a file, and the models and numbers that several of them use."""

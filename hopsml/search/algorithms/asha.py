@@ -1,0 +1,217 @@
+"""ASHA, asynchronous successive halving.
+
+Li et al. 2020, "A system for massively parallel hyperparameter tuning", MLSys, algorithm 2 (arXiv 1810.05934).
+
+A trial that comes to a rung goes on at once if it is in the best 1/``reduction_factor`` of those that came to it so far.
+Else it pauses there, and may be promoted when others have come to the rung that are worse.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.budgets import BudgetSearcher
+from hopsml.search.algorithms.rungs import Key, Rung, check_ladder, rung_steps
+from hopsml.search.contract import Config, Outcome, Searcher, Stopper, Verdict
+from hopsml.search.space.space import Searchspace
+
+MODES = ("promote", "stop")
+
+
+@dataclass(slots=True)
+class _Trial:
+    bracket: int
+    level: int = 0  # how many rungs it has come to
+    verdict: Verdict = Verdict.CONTINUE
+
+
+class _Bracket:
+    """A ladder of rungs. ``steps``: of all of them, where there is a last one; else ``first * factor**level``."""
+
+    def __init__(self, first: int, steps: tuple[int, ...] | None, factor: int) -> None:
+        self.first, self.steps, self.factor = first, steps, factor
+        self.rungs: list[Rung] = []
+        self.paused: list[list[Key]] = []  # a heap for each rung; may hold trials that went on or have ended
+
+    def step(self, level: int) -> int:
+        """The step of a rung."""
+        if self.steps is not None:
+            return self.steps[level]
+        step: int = self.first * self.factor**level
+        return step
+
+    def rung(self, level: int) -> Rung:
+        """Made when the first trial comes to it, as without ``max_step`` there is no last one."""
+        while len(self.rungs) <= level:
+            self.rungs.append(Rung())
+            self.paused.append([])
+        return self.rungs[level]
+
+
+class Asha(Stopper):
+    """``max_step`` None: rungs have no end, and a trial is complete when its function returns.
+
+    ``brackets``: so many ladders of rungs; each begins one rung above the one before, and fewer trials are given to it, in
+    the proportion of Hyperband's brackets. ``mode`` "stop": nothing pauses, and a trial that does not go on at once is
+    over; the best trial of a rung goes on even where fewer than ``reduction_factor`` have come to it, else the first ones
+    were stopped whatever they are, and one that equals a trial that goes on goes on as well. Raises ArgumentError for
+    values that cannot be.
+    """
+
+    def __init__(
+        self,
+        max_step: int | None = None,
+        min_step: int = 1,
+        reduction_factor: int = 4,
+        brackets: int = 1,
+        mode: str = "promote",
+    ) -> None:
+        check_ladder(min_step, max_step, reduction_factor, ("min_step", "max_step", "reduction_factor"))
+        steps = None if max_step is None else rung_steps(min_step, max_step, reduction_factor)
+        if isinstance(brackets, bool) or not isinstance(brackets, int) or brackets < 1:
+            raise ArgumentError(f"brackets={brackets!r}: an integer of 1 or more was expected")
+        if steps is not None and brackets > len(steps):
+            raise ArgumentError(f"brackets={brackets}: 1 to {len(steps)} was expected, as there are no more rungs")
+        if mode not in MODES:
+            raise ArgumentError(f"mode={mode!r}: one of {', '.join(MODES)} was expected")
+        self.max_step, self.factor, self.mode = max_step, reduction_factor, mode
+        self._ladders = [
+            (min_step * reduction_factor**place, None if steps is None else steps[place:]) for place in range(brackets)
+        ]
+        self._clear()
+
+    def _clear(self) -> None:
+        self._brackets = [_Bracket(first, steps, self.factor) for first, steps in self._ladders]
+        self._begun = [0] * len(self._brackets)
+        self._trials: dict[int, _Trial] = {}
+
+    def begin(self, number: int, config: Config) -> None:
+        """To the bracket that is furthest behind its share."""
+        bracket = min(range(len(self._begun)), key=lambda place: ((self._begun[place] + 1) / self._share(place), place))
+        self._begun[bracket] += 1
+        self._trials[number] = _Trial(bracket)
+
+    def _share(self, bracket: int) -> float:
+        """Hyperband's number of trials in a bracket of so many halvings, but for what all have in common."""
+        count = len(self._brackets) - 1 - bracket
+        return float(self.factor**count / (count + 1))
+
+    def report(self, number: int, step: int, score: float) -> Verdict:
+        """Compared at the first report at or past a rung; one that passes several must be good enough in each."""
+        trial = self._trials[number]
+        if trial.verdict is not Verdict.CONTINUE:
+            return trial.verdict
+        bracket = self._brackets[trial.bracket]
+        while trial.verdict is Verdict.CONTINUE and step >= bracket.step(trial.level):
+            trial.verdict = self._judge(number, trial, bracket, score)
+        if self.max_step is not None and step >= self.max_step:
+            trial.verdict = Verdict.STOP  # it is complete, whether it would have come so far or not
+        return trial.verdict
+
+    def _judge(self, number: int, trial: _Trial, bracket: _Bracket, score: float) -> Verdict:
+        level = trial.level
+        if bracket.step(level) == self.max_step:
+            return Verdict.STOP
+        rung = bracket.rung(level)
+        key = rung.add(number, score)
+        trial.level += 1
+        if self.mode == "stop":
+            return Verdict.CONTINUE if rung.is_as_good_as(self._quota(rung), key) else Verdict.STOP
+        if rung.is_among(self._quota(rung), key):
+            return Verdict.CONTINUE
+        heapq.heappush(bracket.paused[level], key)
+        return Verdict.PAUSE
+
+    def _quota(self, rung: Rung) -> int:
+        count = len(rung) // self.factor
+        return max(count, 1) if self.mode == "stop" else count
+
+    def next_step(self, number: int) -> int:
+        """The step of the rung to which a running trial is on its way."""
+        trial = self._trials[number]
+        return self._brackets[trial.bracket].step(trial.level)
+
+    def end(self, number: int, outcome: Outcome) -> None:
+        """What it scored on the rungs still counts there."""
+        self._trials.pop(number, None)
+
+    def resume(self) -> int | None:
+        """The best trial that may go on from the highest rung."""
+        rungs = [
+            (bracket.step(level), place, level)
+            for place, bracket in enumerate(self._brackets)
+            for level in range(len(bracket.rungs))
+        ]
+        for _, place, level in sorted(rungs, reverse=True):
+            number = self._promotable(self._brackets[place], level)
+            if number is not None:
+                heapq.heappop(self._brackets[place].paused[level])
+                self._trials[number].verdict = Verdict.CONTINUE
+                return number
+        return None
+
+    def _promotable(self, bracket: _Bracket, level: int) -> int | None:
+        paused = bracket.paused[level]
+        while paused and not self._is_paused(paused[0][2]):
+            heapq.heappop(paused)
+        rung = bracket.rungs[level]
+        return paused[0][2] if paused and rung.is_among(self._quota(rung), paused[0]) else None
+
+    def _is_paused(self, number: int) -> bool:
+        trial = self._trials.get(number)
+        return trial is not None and trial.verdict is Verdict.PAUSE
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "begun": list(self._begun),
+            "rungs": [[rung.state() for rung in bracket.rungs] for bracket in self._brackets],
+            "trials": [[number, one.bracket, one.level, one.verdict.value] for number, one in self._trials.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._clear()
+        self._begun = list(state["begun"])
+        for bracket, rungs in zip(self._brackets, state["rungs"], strict=True):
+            bracket.rungs = [Rung.restored(rung) for rung in rungs]
+            bracket.paused = [[] for _ in rungs]
+        for number, place, level, verdict in state["trials"]:
+            self._trials[number] = _Trial(place, level, Verdict(verdict))
+            if verdict == Verdict.PAUSE.value:
+                bracket = self._brackets[place]
+                heapq.heappush(bracket.paused[level - 1], bracket.rungs[level - 1].key(number))
+
+
+class AshaSearcher(BudgetSearcher):
+    """Maggy's ``Asha``: trials are short, and what they may use up arrives as the hyper-parameter ``budget``.
+
+    ``num_trials`` configurations are tried with ``resource_min``; those that are promoted are tried again with a budget
+    ``reduction_factor`` times as large, up to ``resource_max``, as trials besides these. None: new ones are tried without
+    end. ``searcher`` gives the configurations; None: at random. Raises ArgumentError for values that cannot be, and for
+    fewer trials than it takes until one comes to the top.
+    """
+
+    def __init__(
+        self,
+        space: Searchspace,
+        seed: int | None = None,
+        num_trials: int | None = None,
+        reduction_factor: int = 2,
+        resource_min: int = 1,
+        resource_max: int = 4,
+        searcher: Searcher | None = None,
+        hand_over: bool = False,
+    ) -> None:
+        names = ("resource_min", "resource_max", "reduction_factor")
+        check_ladder(resource_min, resource_max, reduction_factor, names)
+        least = reduction_factor ** (len(rung_steps(resource_min, resource_max, reduction_factor)) - 1)
+        if num_trials is not None and num_trials < least:
+            raise ArgumentError(
+                f"num_trials={num_trials}: with reduction_factor={reduction_factor} it takes {least} trials of budget "
+                f"{resource_min} until one comes to {resource_max}; give more, or a greater resource_min"
+            )
+        rule = Asha(resource_max, resource_min, reduction_factor)
+        super().__init__(space, seed, rule, searcher=searcher, configurations=num_trials, hand_over=hand_over)

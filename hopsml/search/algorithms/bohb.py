@@ -1,0 +1,183 @@
+"""BOHB's model: Falkner et al. 2018, "BOHB: robust and efficient hyperparameter optimization at scale", ICML, section 4.
+
+Densities of the good and of the other configurations, of those that have come furthest: the most steps that enough
+configurations have reached. Together with the stopper ``hyperband`` (or ``HyperbandSearcher``) it is BOHB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.densities import Density
+from hopsml.search.algorithms.randomness import generator, seed_of
+from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.space.parameter import CATEGORICAL, Choice, Parameter
+from hopsml.search.space.space import Searchspace, check_filled
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+COMPLETE = 1_000  # the level of what was not stopped; 2 to its power is beyond any step
+
+
+class Bohb(Searcher):
+    """``min_points``: of each density, None: one more than there are parameters; a model needs two more than that.
+
+    ``top_fraction`` of the configurations are the good ones; ``random_fraction`` of all are drawn at random; of
+    ``num_samples`` drawn from the good density, its bandwidths widened by ``bandwidth_factor``, the one with the best
+    ratio is taken. Scores are kept at the steps 1, ``factor``, ``factor`` squared and so on; with Hyperband's reduction
+    factor these are its rungs. Raises ArgumentError for values that cannot be.
+    """
+
+    def __init__(
+        self,
+        space: Searchspace,
+        seed: int | None = None,
+        min_points: int | None = None,
+        top_fraction: float = 0.15,
+        random_fraction: float = 1 / 3,
+        num_samples: int = 64,
+        bandwidth_factor: float = 3.0,
+        min_bandwidth: float = 1e-3,
+        factor: int = 3,
+    ) -> None:
+        check_filled(space)
+        counts = {"min_points": (min_points, 2), "num_samples": (num_samples, 1), "factor": (factor, 2)}
+        for name, (value, least) in counts.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ArgumentError(f"{name}={value!r}: an integer of {least} or more was expected")
+        for name, fraction in (("top_fraction", top_fraction), ("random_fraction", random_fraction)):
+            if not 0 <= fraction <= 1:
+                raise ArgumentError(f"{name}={fraction!r}: a fraction from 0 to 1 was expected")
+        if not (bandwidth_factor > 0 and min_bandwidth > 0):
+            raise ArgumentError(
+                f"bandwidth_factor={bandwidth_factor!r}, min_bandwidth={min_bandwidth!r}: numbers above 0 were expected"
+            )
+        self.space, self.seed, self.factor = space, seed_of(seed), factor
+        self.min_points = len(space) + 1 if min_points is None else min_points
+        self.top_fraction, self.random_fraction = top_fraction, random_fraction
+        self.num_samples, self.bandwidth_factor, self.min_bandwidth = num_samples, bandwidth_factor, min_bandwidth
+        self._begin()
+
+    def _begin(self) -> None:
+        self._configs: dict[int, Config] = {}  # those learned from elsewhere have negative numbers
+        self._levels: dict[int, dict[int, float]] = {}  # level -> number -> score
+        self._failed: list[int] = []
+        self._next: dict[int, int] = {}  # number -> the level that it has not reached
+
+    # ---------------------------------------------------------------------------------------- what is known
+
+    def report(self, number: int, step: int, score: float) -> None:
+        """Its first score at or past each level counts."""
+        level = self._next[number]
+        while step >= self.factor**level:
+            self._levels.setdefault(level, {})[number] = score
+            level += 1
+        self._next[number] = level
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        """One without a score is a bad one, at whatever level."""
+        if outcome.score is None:
+            self._failed.append(number)
+            return
+        if outcome.step is not None:
+            self.report(number, outcome.step, outcome.score)
+        if outcome.end is End.COMPLETED or not self._next[number]:
+            self._levels.setdefault(COMPLETE if outcome.end is End.COMPLETED else 0, {})[number] = outcome.score
+
+    def learn(self, config: Config, outcome: Outcome) -> None:
+        if self.space.contains(config):
+            number = -1 - sum(known < 0 for known in self._configs)
+            self._add(number, dict(config))
+            self.tell(number, outcome)
+
+    def _add(self, number: int, config: Config) -> None:
+        self._configs[number] = config
+        self._next[number] = 0
+
+    # ---------------------------------------------------------------------------------------- what is suggested
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        draw = generator(self.seed, number)
+        known = None if draw.random() < self.random_fraction else self._furthest()
+        if known is None:
+            config = self.space.inverse_transform(draw.random(len(self.space)).tolist())
+        else:
+            config = self._promising(known, draw)
+        self._add(number, config)
+        return Suggestion(config)
+
+    def _furthest(self) -> list[int] | None:
+        """Of the highest level with enough scores the numbers from best to worst, and those that failed."""
+        for level in sorted(self._levels, reverse=True):
+            scores = self._levels[level]
+            if len(scores) >= self.min_points + 2:
+                ranked = sorted(scores, key=lambda number: (-scores[number], number))
+                return ranked + [number for number in self._failed if number not in scores]
+        return None
+
+    def _promising(self, ranked: list[int], draw: np.random.Generator) -> Config:
+        """Drawn from the good density where it is highest in relation to the other one."""
+        import numpy as np
+
+        good_count = max(self.min_points, int(self.top_fraction * len(ranked)))
+        bad_count = max(self.min_points, len(ranked) - good_count)
+        categories = [found.count if _is_category(found) else None for found in self.space.parameters.values()]
+        good = Density(self._rows(ranked[:good_count], draw), categories, self.min_bandwidth)
+        bad = Density(self._rows(ranked[-bad_count:], draw), categories, self.min_bandwidth)
+        points = good.sample(self.num_samples, draw, self.bandwidth_factor)
+        best = points[int(np.argmax(good.log(points) - bad.log(points)))]
+        places = dict(zip(self.space.parameters, best.tolist(), strict=True))
+        return self.space.build(lambda found: _value(found, places[found.name]))
+
+    def _rows(self, numbers: list[int], draw: np.random.Generator) -> Array:
+        """One a configuration; what is not there because of its condition is drawn from those that have it, as in BOHB."""
+        import numpy as np
+
+        rows = np.full((len(numbers), len(self.space)), np.nan)
+        for column, found in enumerate(self.space.parameters.values()):
+            for row, number in enumerate(numbers):
+                if found.name in self._configs[number]:
+                    rows[row, column] = _place(found, self._configs[number][found.name])
+            missing = np.isnan(rows[:, column])
+            if missing.all():
+                rows[:, column] = [_place(found, found.at(unit)) for unit in draw.random(len(rows)).tolist()]
+            elif missing.any():
+                rows[missing, column] = draw.choice(rows[~missing, column], size=int(missing.sum()))
+        return rows
+
+    # ---------------------------------------------------------------------------------------- state
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "configs": [[number, self.space.encode(config)] for number, config in self._configs.items()],
+            "levels": [[level, [list(pair) for pair in scores.items()]] for level, scores in self._levels.items()],
+            "failed": list(self._failed),
+            "next": [list(pair) for pair in self._next.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._begin()
+        self.seed = state["seed"]
+        self._configs = {number: self.space.decode(config) for number, config in state["configs"]}
+        self._levels = {level: {number: score for number, score in scores} for level, scores in state["levels"]}
+        self._failed = list(state["failed"])
+        self._next = {number: level for number, level in state["next"]}
+
+
+def _is_category(found: Parameter) -> bool:
+    return found.kind == CATEGORICAL
+
+
+def _place(found: Parameter, value: Any) -> float:
+    """As the densities see it."""
+    return float(found.index(value)) if isinstance(found, Choice) and _is_category(found) else found.unit(value)
+
+
+def _value(found: Parameter, place: float) -> Any:
+    return found.values[int(place)] if isinstance(found, Choice) and _is_category(found) else found.at(place)

@@ -1,0 +1,142 @@
+"""One bracket of synchronous successive halving: Li et al. 2018, "Hyperband", JMLR 18, algorithm 1, lines 3 to 10.
+
+All members run to the first rung; when the last has come, the best of them go on to the next. Members are known by a
+number: trials that pause and go on (``hyperband.Hyperband``), or configurations that are tried again with a
+greater budget (``hyperband.HyperbandSearcher``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopsml.search.algorithms.rungs import Rung
+
+
+def bracket_sizes(halvings: int, of: int, factor: int) -> tuple[int, ...]:
+    """How many members each rung has, the last one included, in a bracket of ``halvings`` where the first has ``of``."""
+    count = -(-(of + 1) * factor**halvings // (halvings + 1))  # rounded up, without a float's error
+    return tuple(count // factor**level for level in range(halvings + 1))
+
+
+class Bracket:
+    """``sizes``: of each rung; who comes to the last one is complete. A member is running, waiting at a rung, or over.
+
+    Who goes on is settled for a member as soon as what is outstanding cannot change it; so the set of those that go on is
+    that of the definition, and some need not wait for it. A member that is over before it comes to a rung leaves fewer
+    to choose from; as many go on as planned, or all.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = list(sizes)
+        self.joined = 0  # members so far, those that are over included
+        self._rungs = [Rung() for _ in self.sizes[:-1]]
+        self._entered = [0] * len(self.sizes)  # so many have been sent towards each rung
+        self._heading = [0] * len(self.sizes)  # so many of them are on their way
+        self._running: dict[int, int] = {}  # member -> rung that it is on its way to
+        self._waiting: dict[int, int] = {}  # member -> rung at which it is
+
+    @property
+    def expected(self) -> int:
+        """How many members may still join."""
+        return max(self.sizes[0] - self.joined, 0)
+
+    def join(self, member: int) -> None:
+        """A member begins."""
+        self.joined += 1
+        self._send(member, 0)
+
+    def _send(self, member: int, level: int) -> None:
+        self._running[member] = level
+        self._entered[level] += 1
+        self._heading[level] += 1
+
+    def level(self, member: int) -> int:
+        """The rung that a running member is on its way to."""
+        return self._running[member]
+
+    def arrive(self, member: int, score: float) -> bool | None:
+        """A running member has come to its rung: True: it goes on at once, False: it is out, None: it waits."""
+        level = self._running.pop(member)
+        self._heading[level] -= 1
+        self._rungs[level].add(member, score)
+        fate = self._fate(member, level)
+        if fate:
+            self._send(member, level + 1)
+        elif fate is None:
+            self._waiting[member] = level
+        return fate
+
+    def leave(self, member: int) -> None:
+        """A member is over, wherever it is; one that waits for the decision leaves its place to the next."""
+        if member in self._waiting:
+            self._rungs[self._waiting.pop(member)].remove(member)
+        elif member in self._running:
+            self._heading[self._running.pop(member)] -= 1
+
+    def close(self) -> None:
+        """Nobody will join any more: the bracket goes on as one of this size, with at least one on each rung."""
+        if self.expected:
+            share = self.joined / self.sizes[0]
+            self.sizes = [max(int(size * share), 1) for size in self.sizes]
+            self.sizes[0] = self.joined
+
+    def promote(self) -> int | None:
+        """The best waiting member of the highest rung that may go on; it is running from now on."""
+        for level in reversed(range(len(self._rungs))):
+            for member in self._rungs[level].best(self.sizes[level + 1] - self._outstanding(level)):
+                if self._waiting.get(member) == level:
+                    del self._waiting[member]
+                    self._send(member, level + 1)
+                    return member
+        return None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody runs, will join or will go on."""
+        if self._running or self.expected:
+            return False
+        return not any(self._waiting_among_best(level) for level in range(len(self._rungs)))
+
+    def _waiting_among_best(self, level: int) -> int:
+        best = self._rungs[level].best(self.sizes[level + 1])
+        return sum(self._waiting.get(member) == level for member in best)
+
+    def _fate(self, member: int, level: int) -> bool | None:
+        """Whether a member that has come to a rung goes on; None: not known yet."""
+        rank, places = self._rungs[level].rank(member), self.sizes[level + 1]
+        if rank >= places:
+            return False
+        return True if rank + self._outstanding(level) < places else None
+
+    def _outstanding(self, level: int) -> int:
+        """How many may still come to a rung, at most."""
+        if level == 0:
+            return self._heading[0] + self.expected
+        if self._outstanding(level - 1):
+            return self._heading[level] + max(self.sizes[level] - self._entered[level], 0)
+        return self._heading[level] + self._waiting_among_best(level - 1)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "sizes": list(self.sizes),
+            "joined": self.joined,
+            "entered": list(self._entered),
+            "rungs": [rung.state() for rung in self._rungs],
+            "running": [list(pair) for pair in self._running.items()],
+            "waiting": [list(pair) for pair in self._waiting.items()],
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Bracket:
+        """The bracket of which this is the ``state``."""
+        bracket = cls(state["sizes"])
+        bracket.joined = state["joined"]
+        bracket._entered = list(state["entered"])
+        bracket._rungs = [Rung.restored(rung) for rung in state["rungs"]]
+        bracket._running = {member: level for member, level in state["running"]}
+        for level in bracket._running.values():
+            bracket._heading[level] += 1
+        bracket._waiting = {member: level for member, level in state["waiting"]}
+        return bracket

@@ -1,0 +1,174 @@
+"""Multi-fidelity search for functions that report nothing while they run: the same configuration, tried again for longer.
+
+A stopper's rule decides between short trials instead of parts of one long trial: what would go on to the next rung is asked
+for again, with the step of that rung as the hyper-parameter ``budget``. So a rule is written once for both forms.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.random import RandomSearch
+from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Suggestion, Verdict, Wait
+from hopsml.search.space.space import Searchspace
+
+BUDGET = "budget"  # Maggy's name
+
+
+class Rule(Protocol):
+    """What is used of a stopper; it knows configurations by their number, and budgets as steps."""
+
+    max_step: int | None
+
+    def begin(self, number: int, config: Config) -> None: ...
+    def report(self, number: int, step: int, score: float) -> Verdict | Exploit: ...
+    def next_step(self, number: int) -> int: ...
+    def end(self, number: int, outcome: Outcome) -> None: ...
+    def resume(self) -> int | None: ...
+    def settle(self) -> int | None: ...
+    def wants(self) -> bool: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+class BudgetSearcher(Searcher):
+    """Gives each configuration of ``searcher`` (None: random search) the budgets that ``rule`` allows it.
+
+    ``configurations``: how many of them; None: without end. ``hand_over``: a trial starts from the checkpoint of the one
+    before, for functions that count the steps behind that as part of their budget. The searcher is told of a
+    configuration when it does not go on at once, and hears of what comes of it later through ``report``.
+    """
+
+    def __init__(
+        self,
+        space: Searchspace,
+        seed: int | None,
+        rule: Rule,
+        searcher: Searcher | None = None,
+        configurations: int | None = None,
+        hand_over: bool = False,
+    ) -> None:
+        if BUDGET in space:
+            raise ArgumentError(
+                f"the search space has a parameter {BUDGET!r}, which this search gives itself; leave it out"
+            )
+        self.space, self.hand_over, self.configurations = space, hand_over, configurations
+        self._rule = rule
+        self._searcher = searcher or RandomSearch(space, seed)
+        self._configs: list[Config] = []
+        self._last: dict[int, int] = {}  # configuration -> its last trial
+        self._running: dict[int, tuple[int, int]] = {}  # trial -> configuration, budget
+        self._going_on: deque[int] = deque()  # configurations that the rule lets go on at once
+        self._told: set[int] = set()  # of the live ones, those of which the searcher has been told
+        self._exhausted = False
+        self.says_budget = (
+            True  # whether a trial is told what it may use up; without, that is no part of its configuration
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Whether the number of configurations is limited: being tried again is no trial that was asked for."""
+        return self.configurations is not None
+
+    def extend(self, configurations: int) -> bool:
+        if self.configurations is None:
+            return False
+        self.configurations += configurations
+        return True
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        """Promoted configurations first; LATER where the rule or the searcher waits for a result."""
+        found: int | Wait | None = self._going_on.popleft() if self._going_on else self._rule.resume()
+        if found is None:
+            found = self._new()
+        if isinstance(found, Wait) and not self._running:  # nothing else can happen
+            settled = self._rule.settle()
+            found = Wait.DONE if settled is None else settled
+        if isinstance(found, Wait):
+            return Wait.LATER if self._running else found
+        budget = self._rule.next_step(found)
+        parent = self._last.get(found) if self.hand_over else None
+        self._running[number] = (found, budget)
+        self._last[found] = number
+        told = {BUDGET: budget} if self.says_budget else {}
+        return Suggestion({**self._configs[found], **told}, parent)
+
+    def _new(self) -> int | Wait:
+        """One more configuration."""
+        member = len(self._configs)
+        if self._exhausted or member == self.configurations:
+            return Wait.DONE
+        if not self._rule.wants():
+            return Wait.LATER
+        answer = self._searcher.ask(member)
+        if not isinstance(answer, Suggestion):
+            self._exhausted = answer is Wait.DONE
+            return answer
+        self._configs.append(dict(answer.config))
+        self._rule.begin(member, answer.config)
+        return member
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        """A trial without a score is the end of its configuration."""
+        member, budget = self._running.pop(number)
+        if outcome.score is None:
+            self._end(member, Outcome(End.FAILED, step=budget))
+            return
+        self._searcher.report(member, budget, outcome.score)
+        verdict = self._rule.report(member, budget, outcome.score)
+        if verdict is Verdict.CONTINUE:
+            self._going_on.append(member)
+        elif verdict is Verdict.PAUSE:
+            self._say(member, Outcome(End.STOPPED, outcome.score, budget))
+        else:
+            complete = budget == self._rule.max_step
+            self._end(member, Outcome(End.COMPLETED if complete else End.STOPPED, outcome.score, budget))
+
+    def _say(self, member: int, outcome: Outcome) -> None:
+        if member not in self._told:
+            self._told.add(member)
+            self._searcher.tell(member, outcome)
+
+    def _end(self, member: int, outcome: Outcome) -> None:
+        self._rule.end(member, outcome)
+        self._say(member, outcome)
+        self._told.discard(member)
+        self._last.pop(member, None)
+
+    def learn(self, config: Config, outcome: Outcome) -> None:
+        """What was tried with less than the whole budget counts as stopped."""
+        step = config.get(BUDGET, outcome.step)
+        whole = step is None or self._rule.max_step is None or step >= self._rule.max_step
+        end = End.STOPPED if outcome.end is End.COMPLETED and not whole else outcome.end
+        self._searcher.learn(
+            {name: value for name, value in config.items() if name != BUDGET}, Outcome(end, outcome.score, step)
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "rule": self._rule.state(),
+            "searcher": self._searcher.state(),
+            "configs": [self.space.encode(config) for config in self._configs],
+            "last": [list(pair) for pair in self._last.items()],
+            "running": [[number, *pair] for number, pair in self._running.items()],
+            "going_on": list(self._going_on),
+            "told": sorted(self._told),
+            "exhausted": self._exhausted,
+            "configurations": self.configurations,
+            "says_budget": self.says_budget,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._rule.restore(state["rule"])
+        self._searcher.restore(state["searcher"])
+        self._configs = [self.space.decode(config) for config in state["configs"]]
+        self._last = {member: number for member, number in state["last"]}
+        self._running = {number: (member, budget) for number, member, budget in state["running"]}
+        self._going_on = deque(state["going_on"])
+        self._told = set(state["told"])
+        self._exhausted = state["exhausted"]
+        self.configurations = state["configurations"]
+        self.says_budget = state.get("says_budget", True)

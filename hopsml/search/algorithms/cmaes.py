@@ -1,0 +1,159 @@
+"""CMA-ES by the ``cmaes`` package: Hansen 2016, "The CMA evolution strategy: a tutorial", arXiv 1604.00772.
+
+With integers the variant with margin (Hamano et al. 2022, GECCO); restarted with a population twice as large when it has
+converged (Auger and Hansen 2005, CEC). Trials are not waited for: a generation is closed by the first results that fill it,
+and later ones of the same generation are not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.libraries import require
+from hopsml.search.algorithms.randomness import generator, number_of, seed_of
+from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.space.parameter import CATEGORICAL, Interval, LogIntegers, Parameter
+from hopsml.search.space.space import Searchspace, check_filled
+
+FIRST_DEVIATION = 0.11  # of the unit interval
+
+
+class CmaEs(Searcher):
+    """Moves a normal distribution over the numbers of a space, each on its own scale.
+
+    CATEGORICAL parameters and those with a condition are drawn at random; a space without any other is refused by
+    ArgumentError. ``population``: trials in a generation; by default 4 + 2 ln(number of parameters
+    moved), fewer than for the long runs that the tutorial has in mind.
+    """
+
+    def __init__(self, space: Searchspace, seed: int | None = None, population: int | None = None) -> None:
+        check_filled(space)
+        require("CMA-ES", "cmaes")
+        if population is not None and (not isinstance(population, int) or population < 2):
+            raise ArgumentError(f"population={population!r}: 2 or more was expected")
+        numbers = [found for found in space.parameters.values() if found.kind != CATEGORICAL and not found.when]
+        if not numbers:
+            names = ", ".join(space.keys())
+            raise ArgumentError(
+                f"CMA-ES moves numbers, but {names} are categories or have a condition; 'tpe' takes them"
+            )
+        self.space, self.seed = space, seed_of(seed)
+        self._moved = [found for found in numbers if found.count != 1]
+        self._population = population or 4 + int(2 * math.log(max(len(self._moved), 1)))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._points: list[Any] = []  # by number of the trial, as the optimizer wants them back
+        self._generations: list[int] = []  # likewise
+        self._told: list[tuple[int, float | None]] = []  # in this order
+        self._learned: list[tuple[dict[str, Any], float]] = []
+        self._results: list[tuple[Any, float | None]] = []  # of this generation
+        self._generation = 0
+        self._optimizer: Any = None
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        values: dict[str, Any] = {}
+        point = None
+        if self._moved:
+            self._optimizer = self._optimizer or self._made(self._population, self._middle())
+            self._optimizer.reseed_rng(number_of(self.seed, 0, number))
+            asked = self._optimizer.ask()
+            seen, point = asked if self._has_margin else (asked, asked)
+            values = {found.name: _value(found, place) for found, place in zip(self._moved, seen, strict=True)}
+        draw = generator(self.seed, 1, number)
+        units = dict(zip(self.space.keys(), draw.random(len(self.space)).tolist(), strict=True))
+        config = self.space.build(
+            lambda found: values[found.name] if found.name in values else found.at(units[found.name])
+        )
+        self._points.append(point)
+        self._generations.append(self._generation)
+        return Suggestion(config)
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        self._told.append((number, outcome.score))
+        if self._generations[number] != self._generation or not self._moved:
+            return
+        self._results.append((self._points[number], outcome.score))
+        if len(self._results) < self._optimizer.population_size:
+            return
+        results, self._results = self._results, []
+        if not (scores := [score for _, score in results if score is not None]):
+            return  # nothing is known of any of them
+        # Smaller is better there; what failed counts as the worst of those that did not.
+        self._optimizer.tell([(point, -min(scores) if score is None else -score) for point, score in results])
+        self._generation += 1
+        if self._optimizer.should_stop():
+            mean = generator(self.seed, 2, self._generation).random(len(self._moved))
+            self._optimizer = self._made(2 * self._optimizer.population_size, mean.tolist())
+
+    def learn(self, config: Config, outcome: Outcome) -> None:
+        if outcome.score is not None and self.space.contains(config):
+            self._learned.append((self.space.encode(config), outcome.score))
+
+    def _middle(self) -> list[float]:
+        """Where the distribution begins: at the best that was learned, else in the middle."""
+        if not self._learned:
+            return [0.5] * len(self._moved)
+        best = self.space.decode(max(self._learned, key=lambda pair: pair[1])[0])
+        return [_place(found, best[found.name]) for found in self._moved]
+
+    def _made(self, population: int, mean: list[float]) -> Any:
+        import cmaes
+        import numpy as np
+
+        bounds = np.tile([0.0, 1.0], (len(mean), 1))
+        seed = number_of(self.seed, 3, self._generation)
+        arguments = {"mean": np.array(mean), "sigma": FIRST_DEVIATION, "bounds": bounds, "seed": seed}
+        arguments |= {"population_size": population, "n_max_resampling": 10 * len(mean)}
+        if self._has_margin:
+            return cmaes.CMAwM(steps=np.array([_step(found) for found in self._moved]), **arguments)
+        return cmaes.CMA(**arguments)
+
+    @property
+    def _has_margin(self) -> bool:
+        return any(_step(found) for found in self._moved)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "generations": list(self._generations),
+            "told": [list(pair) for pair in self._told],
+            "learned": [list(pair) for pair in self._learned],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.seed = state["seed"]
+        self._begin()
+        self._learned = [(encoded, score) for encoded, score in state["learned"]]
+        self._ask_again(state["generations"])
+        for number, score in state["told"]:  # how a trial ended makes no difference here
+            self.tell(number, Outcome(End.COMPLETED, score))
+            self._ask_again(state["generations"])
+
+    def _ask_again(self, generations: list[int]) -> None:
+        """Those trials that were asked for in the present generation."""
+        while len(self._generations) < len(generations) and generations[len(self._generations)] == self._generation:
+            self.ask(len(self._generations))
+
+
+def _step(found: Parameter) -> float:
+    """The distance of two values; 0 where they are continuous, or as good as (on a logarithmic scale)."""
+    if isinstance(found, Interval | LogIntegers) or found.count is None:
+        return 0.0
+    return 1.0 / (found.count - 1)
+
+
+def _value(found: Parameter, place: float) -> Any:
+    """The value at a place where the first and the last value lie on the ends."""
+    if not _step(found):
+        return found.at(float(place))
+    return found.listed()[round(float(place) * ((found.count or 1) - 1))]
+
+
+def _place(found: Parameter, value: Any) -> float:
+    if not _step(found):
+        return found.unit(value)
+    return found.listed().index(value) * _step(found)

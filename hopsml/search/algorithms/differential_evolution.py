@@ -1,0 +1,167 @@
+"""Differential evolution, rand/1/bin: Storn and Price 1997, "Differential evolution - a simple and efficient heuristic for
+global optimization over continuous spaces", Journal of Global Optimization 11.
+
+As in the predecessor a generation is complete before the next one begins, and a configuration that was tried is not tried
+again: its score counts. Parameters are moved on the unit interval, each on its own scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.randomness import generator, seed_of
+from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.space.space import Searchspace, check_filled
+
+Vector = list[float]  # a point of the unit cube
+STALE_GENERATIONS = 200  # without a configuration that is new: the population has become one, or the space is exhausted
+
+
+class DifferentialEvolution(Searcher):
+    """A population whose members move by the scaled differences of others.
+
+    ``generations`` that follow the first one; None: as many as there are trials. ``population``: its size, at least 4; by
+    default three times the number of parameters, at least 6. ``mutation``: the factor of a difference. ``crossover``: the
+    probability that a parameter comes from the mutated vector. Raises ArgumentError for others.
+
+    LATER between generations, DONE after the last one or when nothing new comes up.
+    """
+
+    def __init__(
+        self,
+        space: Searchspace,
+        seed: int | None = None,
+        generations: int | None = None,
+        population: int | None = None,
+        mutation: float = 0.5,
+        crossover: float = 0.7,
+    ) -> None:
+        check_filled(space)
+        size = max(6, 3 * len(space)) if population is None else population
+        _check(generations, size, mutation, crossover)
+        self.space, self.seed = space, seed_of(seed)
+        self.generations, self.population, self.mutation, self.crossover = generations, size, mutation, crossover
+        self.total = None if generations is None else (generations + 1) * size  # fewer where members are the same
+        self._begin()
+
+    def _begin(self) -> None:
+        self._keys: list[str] = []  # by number of the trial
+        self._generation_of: list[int] = []  # likewise
+        self._scores: dict[str, float | None] = {}  # of what was tried, by key
+        self._known: set[str] = set()  # what was tried or is being tried
+        self._learned: list[tuple[dict[str, Any], float | None]] = []
+        self._generation = 0
+        self._parents: list[tuple[Vector, float]] = []
+        self._children: list[Vector] = []
+        self._next = 0  # of the children
+
+    def generation_of(self, number: int) -> int:
+        """The generation of a trial that was asked for, from 0."""
+        return self._generation_of[number]
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        self._children = self._children or self._first()
+        for _ in range(STALE_GENERATIONS):
+            while self._next < self.population:
+                config = self.space.inverse_transform(self._children[self._next])
+                self._next += 1
+                key = self.space.key(config)
+                if key not in self._known:
+                    self._known.add(key)
+                    self._keys.append(key)
+                    self._generation_of.append(self._generation)
+                    return Suggestion(config)
+            if any(self.space.key(self.space.inverse_transform(child)) not in self._scores for child in self._children):
+                return Wait.LATER
+            if self._generation == self.generations:
+                return Wait.DONE
+            self._evolve()
+        return Wait.DONE
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        self._scores[self._keys[number]] = outcome.score
+
+    def learn(self, config: Config, outcome: Outcome) -> None:
+        if self.space.contains(config):
+            self._learned.append((self.space.encode(config), outcome.score))
+
+    def _first(self) -> list[Vector]:
+        """The best of what was learned, as far as half the population, and a Latin hypercube (McKay et al. 1979)."""
+        learned = sorted(self._learned, key=lambda pair: _rank(pair[1]), reverse=True)[: self.population // 2]
+        for encoded, score in learned:
+            key = self.space.key(self.space.decode(encoded))
+            self._scores[key] = score
+            self._known.add(key)
+        members = [self.space.transform(self.space.decode(encoded)) for encoded, _ in learned]
+        count = self.population - len(members)
+        draw = generator(self.seed, 0)
+        columns = [(draw.permutation(count) + draw.random(count)) / count for _ in range(len(self.space))]
+        return members + [[float(column[row]) for column in columns] for row in range(count)]
+
+    def _evolve(self) -> None:
+        """Selection, mutation and crossover: the children of the next generation."""
+        scores = [_rank(self._scores[self.space.key(self.space.inverse_transform(child))]) for child in self._children]
+        children = list(zip(self._children, scores, strict=True))
+        if self._generation == 0:
+            self._parents = children
+        else:
+            pairs = zip(self._parents, children, strict=True)
+            self._parents = [child if child[1] >= parent[1] else parent for parent, child in pairs]
+        self._generation += 1
+        self._next = 0
+        draw = generator(self.seed, self._generation)
+        self._children = []
+        for place, (parent, _) in enumerate(self._parents):
+            others = [other for other in range(self.population) if other != place]
+            one, two, three = (self._parents[other][0] for other in draw.choice(others, 3, replace=False))
+            kept = int(draw.integers(len(parent)))  # at least one parameter is the mutant's
+            crossed = draw.random(len(parent)) < self.crossover
+            self._children.append(
+                [
+                    _within(base + self.mutation * (plus - minus), own) if crossed[i] or i == kept else own
+                    for i, (own, base, plus, minus) in enumerate(zip(parent, one, two, three, strict=True))
+                ]
+            )
+
+    def state(self) -> dict[str, Any]:
+        told = [[number, self._scores[key]] for number, key in enumerate(self._keys) if key in self._scores]
+        return {
+            "seed": self.seed,
+            "asked": len(self._keys),
+            "told": told,
+            "learned": [list(pair) for pair in self._learned],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.seed = state["seed"]
+        self._begin()
+        self._learned = [(encoded, score) for encoded, score in state["learned"]]
+        told = dict(state["told"])
+        for number in range(state["asked"]):  # when it was told makes no difference within a generation
+            self.ask(number)
+            if number in told:
+                self._scores[self._keys[number]] = told[number]
+
+
+def _rank(score: float | None) -> float:
+    return float("-inf") if score is None else score
+
+
+def _within(place: float, own: float) -> float:
+    """A place beyond an end is put half way between the parent's and that end, so that members do not pile up there."""
+    if place < 0.0:
+        return own / 2
+    return (own + 1.0) / 2 if place > 1.0 else place
+
+
+def _check(generations: int | None, population: int, mutation: float, crossover: float) -> None:
+    if generations is not None and (not isinstance(generations, int) or generations < 1):
+        raise ArgumentError(f"generations={generations!r}: 1 or more, or None was expected")
+    if not isinstance(population, int) or population < 4:
+        raise ArgumentError(f"population={population!r}: 4 or more was expected, as a member moves by three others")
+    if not 0 < mutation <= 2:
+        raise ArgumentError(f"mutation={mutation!r}: a factor above 0 and at most 2 was expected")
+    if not 0 <= crossover <= 1:
+        raise ArgumentError(f"crossover={crossover!r}: a probability from 0 to 1 was expected")

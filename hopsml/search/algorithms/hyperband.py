@@ -1,0 +1,227 @@
+"""Hyperband: Li et al. 2018, "Hyperband: a novel bandit-based approach to hyperparameter optimization", JMLR 18.
+
+Brackets of synchronous successive halving (algorithm 1), from the one that begins with many trials of few steps to the one
+that begins with a few trials of all steps, and then again. Where a bracket waits for the last trial of a rung, the next
+one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.bracket import Bracket, bracket_sizes
+from hopsml.search.algorithms.budgets import BudgetSearcher
+from hopsml.search.algorithms.rungs import check_ladder, halvings
+from hopsml.search.contract import Config, Outcome, Searcher, Stopper, Verdict
+from hopsml.search.space.space import Searchspace
+
+
+class Ladders:
+    """The sizes and steps of the brackets, one after another. ``count``: of brackets; None: as many as are needed.
+
+    The rungs of a bracket are ``max_step`` divided by ``factor`` once, twice and so on, rounded down.
+    """
+
+    def __init__(self, min_step: int, max_step: int, factor: int, count: int | None = None) -> None:
+        self.count = count
+        most = halvings(min_step, max_step, factor)
+        self._sizes = [bracket_sizes(times, most, factor) for times in range(most, -1, -1)]
+        self._steps = [
+            tuple(max_step // factor**left for left in range(times, -1, -1)) for times in range(most, -1, -1)
+        ]
+        self._round = sum(sizes[0] for sizes in self._sizes)
+
+    def sizes(self, bracket: int) -> tuple[int, ...]:
+        """How many come to each rung of this bracket."""
+        return self._sizes[bracket % len(self._sizes)]
+
+    def steps(self, bracket: int) -> tuple[int, ...]:
+        """At which steps its rungs are; the last one is ``max_step``."""
+        return self._steps[bracket % len(self._steps)]
+
+    def first(self, bracket: int) -> int:
+        """How many begin in all the brackets before this one."""
+        rounds, rest = divmod(bracket, len(self._sizes))
+        return rounds * self._round + sum(sizes[0] for sizes in self._sizes[:rest])
+
+    def bracket_of(self, number: int) -> int:
+        """The bracket to which the ``number``-th of those that begin belongs."""
+        rounds, rest = divmod(number, self._round)
+        bracket = rounds * len(self._sizes)
+        while rest >= self.sizes(bracket)[0]:
+            rest -= self.sizes(bracket)[0]
+            bracket += 1
+        return bracket
+
+    @property
+    def configurations(self) -> int | None:
+        """How many begin in all; None: without end."""
+        return None if self.count is None else self.first(self.count)
+
+    @property
+    def trials(self) -> int | None:
+        """The same where every rung of a configuration is a trial of its own."""
+        return None if self.count is None else sum(sum(self.sizes(bracket)) for bracket in range(self.count))
+
+
+def ladders_of(
+    min_step: int, max_step: int | None, factor: int, count: int | None, names: tuple[str, str, str]
+) -> Ladders:
+    """Raise ArgumentError for values that cannot be; ``names``: by which the user gave the first three."""
+    if max_step is None:
+        among = "searcher_args" if names[1] == "max_budget" else "stopper_args"
+        raise ArgumentError(
+            f"{names[1]} is missing: Hyperband divides it among the rungs; say {names[1]}=81, for example, which stands in "
+            f'{among}={{"{names[1]}": 81}} where you name the algorithm'
+        )
+    check_ladder(min_step, max_step, factor, names)
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ArgumentError(f"n_iterations={count!r}: how many brackets, 1 or more, was expected; None: without end")
+    return Ladders(min_step, max_step, factor, count)
+
+
+class Hyperband(Stopper):
+    """``n_iterations``: how many brackets; None: until the search has had its trials.
+
+    ``total`` is how many trials these are. ``overlap`` False: a bracket begins only when the one before is over, so a model
+    learns from all of it; places are idle meanwhile. Raises ArgumentError for values that cannot be.
+    """
+
+    def __init__(
+        self,
+        max_step: int | None = None,
+        min_step: int = 1,
+        reduction_factor: int = 3,
+        n_iterations: int | None = None,
+        overlap: bool = True,
+    ) -> None:
+        names = ("min_step", "max_step", "reduction_factor")
+        self._ladders = ladders_of(min_step, max_step, reduction_factor, n_iterations, names)
+        self.max_step, self.overlap = max_step, overlap
+        self.total = self._ladders.configurations
+        self._clear()
+
+    def _clear(self) -> None:
+        self._begun = 0
+        self._newest = -1  # the bracket of the last trial that began
+        self._brackets: dict[int, Bracket] = {}  # those that are not over, by their place in the order
+        self._bracket_of: dict[int, int] = {}  # live trial -> bracket
+        self._verdicts: dict[int, Verdict] = {}  # live trial -> what it was told last
+
+    def begin(self, number: int, config: Config) -> None:
+        """To the bracket that follows from the number, so that it does not matter which trial begins first."""
+        place = self._ladders.bracket_of(number)
+        if place not in self._brackets:
+            self._brackets[place] = Bracket(self._ladders.sizes(place))
+        self._begun += 1
+        self._newest = max(self._newest, place)
+        self._brackets[place].join(number)
+        self._bracket_of[number] = place
+        self._verdicts[number] = Verdict.CONTINUE
+
+    def report(self, number: int, step: int, score: float) -> Verdict:
+        """Compared at the first report at or past a rung; one that passes several must be good enough in each."""
+        place = self._bracket_of[number]
+        steps = self._ladders.steps(place)
+        while self._verdicts[number] is Verdict.CONTINUE:
+            bracket = self._brackets[place]
+            if step < steps[bracket.level(number)]:
+                break
+            self._verdicts[number] = self._judge(number, bracket, score, last=len(steps) - 1)
+            if step >= steps[-1] and self._verdicts[number] is Verdict.PAUSE:  # nothing is left that it could wait for
+                bracket.leave(number)
+                self._verdicts[number] = Verdict.STOP
+            self._forget_if_over(place)
+        return self._verdicts[number]
+
+    def _judge(self, number: int, bracket: Bracket, score: float, last: int) -> Verdict:
+        if bracket.level(number) == last:
+            return Verdict.STOP
+        fate = bracket.arrive(number, score)
+        if fate is None:
+            return Verdict.PAUSE
+        return Verdict.CONTINUE if fate else Verdict.STOP
+
+    def next_step(self, number: int) -> int:
+        """The step of the rung to which a running trial is on its way."""
+        place = self._bracket_of[number]
+        return self._ladders.steps(place)[self._brackets[place].level(number)]
+
+    def end(self, number: int, outcome: Outcome) -> None:
+        """The others of its bracket do not wait for it any more."""
+        place = self._bracket_of.pop(number)
+        del self._verdicts[number]
+        if place in self._brackets:
+            self._brackets[place].leave(number)
+            self._forget_if_over(place)
+
+    def _forget_if_over(self, place: int) -> None:
+        if self._brackets[place].over:  # those that pause in it will never go on
+            del self._brackets[place]
+
+    def resume(self) -> int | None:
+        """The best trial of the highest rung that may go on, of the oldest bracket that has one."""
+        for place in sorted(self._brackets):
+            number = self._brackets[place].promote()
+            if number is not None:
+                self._verdicts[number] = Verdict.CONTINUE
+                return number
+        return None
+
+    def settle(self) -> int | None:
+        """Brackets for which there are no more trials go on with those that they have."""
+        for place, bracket in list(self._brackets.items()):
+            bracket.close()
+            self._forget_if_over(place)
+        return self.resume()
+
+    def wants(self) -> bool:
+        """No after the last bracket; without ``overlap`` also while the newest bracket is full and not over."""
+        if self.total is not None and self._begun >= self.total:
+            return False
+        newest = self._brackets.get(self._newest)
+        return self.overlap or newest is None or newest.expected > 0
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "begun": self._begun,
+            "newest": self._newest,
+            "brackets": [[place, bracket.state()] for place, bracket in self._brackets.items()],
+            "trials": [[number, place, self._verdicts[number].value] for number, place in self._bracket_of.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._clear()
+        self._begun, self._newest = state["begun"], state["newest"]
+        self._brackets = {place: Bracket.restored(bracket) for place, bracket in state["brackets"]}
+        self._bracket_of = {number: place for number, place, _ in state["trials"]}
+        self._verdicts = {number: Verdict(verdict) for number, _, verdict in state["trials"]}
+
+
+class HyperbandSearcher(BudgetSearcher):
+    """Hyperband over trials that are tried again: what they may use up arrives as the hyper-parameter ``budget``.
+
+    Maggy's pruner: ``n_iterations`` brackets of budgets from ``min_budget`` to ``max_budget``; ``total`` trials in all.
+    ``num_trials``: so many configurations at most; the last bracket goes on with those that it has. With
+    ``searcher=Bohb(space)`` it is BOHB. Raises ArgumentError for values that cannot be.
+    """
+
+    def __init__(
+        self,
+        space: Searchspace,
+        seed: int | None = None,
+        min_budget: int = 1,
+        max_budget: int | None = None,
+        eta: int = 3,
+        n_iterations: int | None = None,
+        searcher: Searcher | None = None,
+        hand_over: bool = False,
+        num_trials: int | None = None,
+    ) -> None:
+        ladders = ladders_of(min_budget, max_budget, eta, n_iterations, ("min_budget", "max_budget", "eta"))
+        rule = Hyperband(max_budget, min_budget, eta, n_iterations)
+        configurations = min((count for count in (rule.total, num_trials) if count is not None), default=None)
+        super().__init__(space, seed, rule, searcher=searcher, configurations=configurations, hand_over=hand_over)
+        self.total = ladders.trials if configurations == rule.total else None

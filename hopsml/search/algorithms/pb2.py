@@ -1,0 +1,111 @@
+"""Population based bandits: Parker-Holder et al. 2020, "Provably efficient online hyperparameter optimization with
+population-based bandits", NeurIPS 33, algorithm 1.
+
+Population based training in which numbers are not changed by chance: a Gaussian process of the gain of an interval, over
+time and hyper-parameters, is asked where the upper confidence bound of the next gain is highest. Categories, for which
+the paper has no model, change as in population based training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hopsml.search.algorithms.gaussian_process import Posterior
+from hopsml.search.algorithms.pbt import Member, PopulationBased, perturbed
+from hopsml.search.algorithms.time_varying import fitted
+from hopsml.search.contract import Config
+from hopsml.search.space.parameter import CATEGORICAL, Parameter
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+MODELLED_AT_MOST = 64  # intervals, the newest
+LEAST = 4  # intervals without which there is no model
+CANDIDATES = 256
+C1, C2 = 0.2, 0.4  # of the confidence bound, as in the experiments of the paper
+
+
+class PB2(PopulationBased):
+    """Takes what ``PopulationBased`` takes; ``resample_probability`` and ``factors`` hold until there is a model, and
+    the former for categories always.
+    """
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._gains: list[tuple[int, list[float], float]] = []  # (interval, place, gain in score for each step)
+
+    def _close_interval(self, member: Member, step: int, score: float) -> None:
+        if member.score is not None and step > member.step:
+            place = self.space.transform(member.config)
+            self._gains.append((step // self.interval, place, (score - member.score) / (step - member.step)))
+            del self._gains[:-MODELLED_AT_MOST]
+        super()._close_interval(member, step, score)
+
+    def _explore(self, number: int, source: Member, draw: np.random.Generator) -> Config:
+        config = perturbed(self.space, source.config, draw, self.resample, self.factors)
+        columns = [place for place, found in enumerate(self.space.parameters.values()) if found.kind != CATEGORICAL]
+        if len(self._gains) < LEAST or not columns:
+            return config
+        names = list(self.space.parameters)
+        point = self._best(number, source, columns, draw)
+        chosen = {names[column]: float(unit) for column, unit in zip(columns, point, strict=True)}
+
+        def choose(found: Parameter) -> Any:
+            if found.name in chosen:
+                return found.at(chosen[found.name])
+            # A category: kept or drawn anew; one that is there only by the change of another is drawn.
+            return config[found.name] if found.name in config else found.at(float(draw.random()))
+
+        return self.space.build(choose)
+
+    def _best(self, number: int, source: Member, columns: list[int], draw: np.random.Generator) -> Array:
+        """Where the upper confidence bound is highest, given what the others are trying at present."""
+        import numpy as np
+
+        now = max(member.intervals for member in self._members.values()) + 1
+        rows = np.array([[interval, *place] for interval, place, _ in self._gains])[:, [0, *(c + 1 for c in columns)]]
+        values = _standard(np.array([gain for _, _, gain in self._gains]))
+        kernel = fitted(rows, values)
+        trying = np.array(
+            [[now, *self.space.transform(one.config)] for key, one in self._members.items() if key != number]
+        )
+        trying = trying[:, [0, *(column + 1 for column in columns)]]
+        candidates = self._candidates(source, columns, draw)
+        asked = np.column_stack([np.full(len(candidates), now), candidates])
+        mean, _ = Posterior(kernel, rows, values).at(asked)
+        # What is being tried makes the model surer, whatever will come of it.
+        both = np.vstack([rows, trying])
+        _, deviation = Posterior(kernel, both, np.zeros(len(both))).at(asked)
+        weight = math.sqrt(C1 + max(math.log(C2 * len(rows)), 0.0))
+        best: Array = candidates[int(np.argmax(mean + weight * deviation))]
+        return best
+
+    def _candidates(self, source: Member, columns: list[int], draw: np.random.Generator) -> Array:
+        """Places spread over the space, and places around the one that was best."""
+        import numpy as np
+
+        centre = np.array(self.space.transform(source.config))[columns]
+        spread = draw.random((CANDIDATES, len(columns)))
+        near = np.clip(centre + 0.1 * draw.normal(size=(CANDIDATES // 2, len(columns))), 0.0, 1.0)
+        return np.vstack([spread, near])
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "gains": [list(gain) for gain in self._gains]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._gains = [(interval, list(place), gain) for interval, place, gain in state["gains"]]
+
+
+def _standard(gains: Array) -> Array:
+    """Mean 0, variance 1; all alike are zeros."""
+    import numpy as np
+
+    largest = float(np.abs(gains).max())
+    scaled = gains / largest if largest else gains  # the squares of very large numbers would not be finite
+    spread = float(scaled.std())
+    return (scaled - scaled.mean()) / spread if spread > 1e-12 else np.zeros_like(gains)

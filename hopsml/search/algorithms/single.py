@@ -1,0 +1,33 @@
+"""No search: the same trial again and again, for a function without hyper-parameters (Maggy's optimizer 'none')."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.contract import Outcome, Searcher, Suggestion, Wait
+from hopsml.search.space.space import Searchspace
+
+
+class SingleRun(Searcher):
+    """The empty configuration for every trial. Raises ArgumentError if there is something to search."""
+
+    def __init__(self, space: Searchspace | None = None, seed: int | None = None) -> None:
+        if space is not None and len(space):
+            names = ", ".join(space.keys())
+            raise ArgumentError(
+                f"without a searcher there are no parameters, but the space has {names}; name a searcher"
+            )
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        return Suggestion({})
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass

@@ -1,0 +1,47 @@
+"""What a searcher with a model tries without it: spread-out points first, and a share of random ones ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.algorithms.random import RandomSearch
+from hopsml.search.algorithms.randomness import generator
+from hopsml.search.contract import Config, Suggestion
+from hopsml.search.space.space import Searchspace
+
+
+class Warmup:
+    """Points of Sobol's sequence until ``trials`` have a score; afterwards ``fraction`` of all at random.
+
+    Raises ArgumentError unless these are a count from 1 and a fraction.
+    """
+
+    def __init__(self, space: Searchspace, seed: int, trials: int, fraction: float) -> None:
+        if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
+            raise ArgumentError(f"num_warmup_trials={trials!r}: 1 or more was expected")
+        if not 0 <= fraction <= 1:
+            raise ArgumentError(f"random_fraction={fraction!r}: a fraction from 0 to 1 was expected")
+        self.space, self.seed, self.trials, self.fraction = space, seed, trials, fraction
+        self._spread = RandomSearch(space, seed, sobol=True)
+
+    def config(self, number: int, scored: int) -> Config | None:
+        """The configuration of trial ``number`` when so many have a score; None: the model shall say."""
+        draw = generator(self.seed, 0, number)
+        if scored < self.trials:
+            spread = self._spread.ask(number)
+            if isinstance(spread, Suggestion):
+                return spread.config
+        elif draw.random() >= self.fraction:
+            return None
+        return self.space.inverse_transform(draw.random(len(self.space)).tolist())
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values; the seed is in it."""
+        return self._spread.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state`` of another one."""
+        self._spread.restore(state)
+        self.seed = self._spread.seed

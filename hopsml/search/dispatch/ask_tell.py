@@ -1,0 +1,288 @@
+"""The only one who speaks to the searcher and the stopper; what is said becomes a fact, from which it can be said again.
+
+A fact is a tuple of JSON values: what was asked, begun, reported, interrupted, resumed or ended, and what the searcher and
+stopper answered. Facts hold no decision of the dispatch (which lane, when): a journal stays readable when those change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Stopper, Suggestion, Verdict, Wait
+from hopsml.search.dispatch.events import Settled
+from hopsml.search.dispatch.futility import Futility
+from hopsml.search.dispatch.ledger import Ledger, Phase, Trial, as_json
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.space.config_json import marked
+
+Fact = tuple[Any, ...]
+
+
+class GoOn(Stopper):
+    """Stops nobody."""
+
+    def report(self, number: int, step: int, score: float) -> Verdict:
+        """Every trial goes on."""
+        return Verdict.CONTINUE
+
+    def end(self, number: int, outcome: Outcome) -> None:
+        """Nothing to be known."""
+
+    def state(self) -> dict[str, Any]:
+        """There is none."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """There is none."""
+
+
+class Teller:
+    """Searcher, stopper and ledger, kept in step; every change of theirs goes through here."""
+
+    def __init__(self, spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> None:
+        self.spec = spec
+        self.searcher = searcher
+        self.stopper = stopper or GoOn()
+        self.ledger = Ledger(spec.direction)
+        self.alike = Futility()
+        self.extra = 0  # trials that the user added
+        self.done = False  # the searcher has no more
+        self.later = False  # it wants to be told something first
+        self.differing: list[int] = []  # trials for which a searcher restored from facts gave another answer than then
+        self._facts: list[Fact] = []
+        known = [count for count in (spec.num_trials, searcher.total) if count is not None]
+        self._planned = min(known) if known else None
+
+    def take_facts(self) -> list[Fact]:
+        """What has become known since the last call; to be kept before it is acted upon."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    @property
+    def limit(self) -> int | None:
+        """How many trials there are to be; None: until the searcher has no more."""
+        return None if self._planned is None else self._planned + self.extra
+
+    @property
+    def left(self) -> int | None:
+        """How many trials may still be asked for; None: nobody knows."""
+        if self.done:
+            return 0
+        return None if self._planned is None else max(0, self._planned + self.extra - len(self.ledger.trials))
+
+    def extend(self, trials: int) -> None:
+        """The user wants more."""
+        self.extra += trials
+        if self.searcher.extend(trials):
+            self.done = False
+        self._facts.append(("extend", trials))
+
+    # ---------------------------------------------------------------------------------------- new trials
+
+    def ask(self) -> Trial | None:
+        """The next trial; None: there is none, or none at present."""
+        if self.done or self.later or self.left == 0 or not self.stopper.wants():
+            return None
+        number = len(self.ledger)
+        answer = self.searcher.ask(number)
+        if isinstance(answer, Suggestion):
+            self._facts.append(("ask", number, answer.config, answer.parent))
+            return self._add(dict(answer.config), answer.parent)
+        self.later = answer is Wait.LATER
+        if answer is Wait.DONE:
+            self.done = True
+            self._facts.append(("done",))
+        return None
+
+    def _add(self, config: Config, parent: int | None) -> Trial:
+        """To the stopper a trial begins here: it must count before the stopper is asked whether it wants another."""
+        trial = self.ledger.add(config, parent)
+        self.stopper.begin(trial.number, config)
+        return trial
+
+    # ---------------------------------------------------------------------------------------- what trials do
+
+    def begin(self, trial: Trial, attempt: int) -> None:
+        """The function is being called."""
+        trial.attempt = attempt
+        trial.begun += 1
+        self.ledger.move(trial, Phase.RUNNING)
+        self._facts.append(("begin", trial.number, attempt))
+
+    def report(self, trial: Trial, step: int, value: float, checkpoint: bool) -> Verdict | Exploit:
+        """A value of a later step than all before; the answer stands in the trial as well."""
+        trial.step, trial.value = step, value
+        if checkpoint:
+            trial.resume_from = trial.number
+        score = self.ledger.score(value)
+        assert score is not None
+        self.searcher.report(trial.number, step, score)
+        verdict = self.stopper.report(trial.number, step, score)
+        self._heed(trial, verdict)
+        self._facts.append(("report", trial.number, step, value, _as_json(verdict), checkpoint))
+        return verdict
+
+    def _heed(self, trial: Trial, verdict: Verdict | Exploit) -> None:
+        if isinstance(verdict, Exploit):
+            trial.asked, trial.exploit = "pause", verdict
+        elif verdict is not Verdict.CONTINUE:
+            trial.asked = verdict.value
+
+    def rest(self, trial: Trial, seconds: float) -> None:
+        """The trial has paused, as it was asked to."""
+        trial.seconds += seconds
+        self._facts.append(("rest", trial.number, seconds))
+        self._part_over(trial, Phase.PAUSED)
+
+    def again(self, trial: Trial, kind: str, error: str, seconds: float) -> None:
+        """An attempt is over and the trial is not. ``kind``: failed | lost (its slot is gone)."""
+        trial.seconds += seconds
+        trial.error = error
+        if kind == "failed":
+            trial.tries += 1
+        else:
+            trial.lost += 1
+        self._facts.append(("again", trial.number, kind, error, seconds))
+        self._part_over(trial, Phase.PAUSED if trial.asked == "pause" else Phase.READY)
+
+    def _part_over(self, trial: Trial, phase: Phase) -> None:
+        if trial.exploit is not None:
+            trial.config, trial.resume_from = dict(trial.exploit.config), trial.exploit.source
+            phase = Phase.READY
+        elif trial.wanted:
+            phase = Phase.READY
+        trial.asked, trial.exploit, trial.wanted = "", None, False
+        self.ledger.move(trial, phase)
+
+    def resume(self, settle: bool = False) -> Trial | None:
+        """The trial that shall go on now. One that has not paused yet stays where it is, and will not rest."""
+        number = self.stopper.settle() if settle else self.stopper.resume()
+        if number is None:
+            if settle:
+                self._facts.append(("settle",))
+            return None
+        trial = self.ledger.get(number)
+        if trial is None:
+            raise ValueError(f"the stopper wants to resume trial {number}: there are {len(self.ledger)}")
+        self._facts.append(("resume", number, settle))
+        self._wake(trial)
+        return trial
+
+    def _wake(self, trial: Trial) -> None:
+        if trial.phase is Phase.PAUSED:
+            self.ledger.move(trial, Phase.READY)
+        elif trial.phase is not Phase.OVER:
+            trial.wanted = True
+
+    def end(
+        self,
+        trial: Trial,
+        end: End,
+        value: float | None,
+        outputs: Any = None,
+        error: str = "",
+        seconds: float = 0.0,
+        fault: bool = False,
+    ) -> Settled:
+        """The trial is over for good: both are told, once. ``fault``: its error may be that of all trials."""
+        trial.seconds += seconds
+        if end is End.FAILED and trial.number in self.ledger.placed:
+            trial.tries += 1  # the last attempt; those before it were counted by ``again``
+        trial.value, trial.outputs, trial.error = value, outputs, error
+        trial.asked, trial.exploit, trial.wanted = "", None, False
+        self.ledger.close(trial, end)
+        outcome = self.ledger.outcome(trial)
+        self.stopper.end(trial.number, outcome)
+        self.searcher.tell(trial.number, outcome)
+        self.later = False
+        if fault:
+            self.alike.failed(error)
+        elif end is not End.STOPPED or value is not None:
+            self.alike.mixed()
+        self._facts.append(("end", trial.number, end.value, value, outputs, error, seconds, fault))
+        return Settled(trial.number, end, value, outputs, error, trial.seconds, outcome.step)
+
+    # ---------------------------------------------------------------------------------------- all at once
+
+    def state(self) -> dict[str, Any]:
+        """Searcher, stopper and ledger for ``restore``; as JSON values, but for those of configurations."""
+        return {
+            "trials": [as_json(trial) for trial in self.ledger.trials],
+            "extra": self.extra,
+            "done": self.done,
+            "alike": self.alike.state(),
+            "searcher": self.searcher.state(),
+            "stopper": self.stopper.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state()`` of another one, whose searcher and stopper were constructed with the same arguments."""
+        for fields in state["trials"]:
+            self.ledger.restore(fields)
+        self.extra, self.done = state["extra"], state["done"]
+        self.alike.restore(state["alike"])
+        self.searcher.restore(state["searcher"])
+        self.stopper.restore(state["stopper"])
+
+    # ---------------------------------------------------------------------------------------- saying it again
+
+    def repeat(self, fact: Sequence[Any]) -> None:
+        """Say again what a fact tells; nothing runs, and no new fact comes of it."""
+        kind, *rest = fact
+        if kind == "ask":
+            self._ask_again(*rest)
+        elif kind == "done":
+            self.searcher.ask(len(self.ledger))
+            self.done = True
+        elif kind == "settle":
+            self.stopper.settle()
+        elif kind == "extend":
+            self.extend(rest[0])
+        else:
+            self._repeat_of(self.ledger.trials[rest[0]], kind, rest[1:])
+        self._facts.clear()
+
+    def _ask_again(self, number: int, config: Config, parent: int | None) -> None:
+        """What ran counts, not what would be suggested today; its values keep their types where both agree."""
+        answer = self.searcher.ask(number)
+        if isinstance(answer, Suggestion) and _same(answer.config, config):
+            config = dict(answer.config)
+        else:
+            self.differing.append(number)
+        self._add(config, parent)
+
+    def _repeat_of(self, trial: Trial, kind: str, rest: list[Any]) -> None:
+        if kind == "begin":
+            self.begin(trial, *rest)
+        elif kind == "report":
+            step, value, verdict, checkpoint = rest
+            again, before = self.report(trial, step, value, checkpoint), _verdict(verdict)
+            if marked(_as_json(again)) != marked(verdict):  # what was said counts, not what would be said today
+                trial.asked, trial.exploit = "", None
+                self._heed(trial, before)
+        elif kind == "rest":
+            self.rest(trial, *rest)
+        elif kind == "again":
+            self.again(trial, *rest)
+        elif kind == "resume":
+            if rest[0]:
+                self.stopper.settle()
+            else:
+                self.stopper.resume()
+            self._wake(trial)
+        else:
+            self.end(trial, End(rest[0]), *rest[1:])
+
+
+def _as_json(verdict: Verdict | Exploit) -> Any:
+    return [verdict.source, verdict.config] if isinstance(verdict, Exploit) else verdict.value
+
+
+def _verdict(written: Any) -> Verdict | Exploit:
+    return Verdict(written) if isinstance(written, str) else Exploit(*written)
+
+
+def _same(suggested: Config, written: Config) -> bool:
+    """Whether both are one configuration; what was written has been through JSON."""
+    return bool(marked(suggested) == marked(written))

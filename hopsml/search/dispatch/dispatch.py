@@ -1,0 +1,321 @@
+"""The state machine of a search: events in, actions out; no thread, socket, clock or disk.
+
+    searcher ─ask─▶ READY ──place──▶ PLACED ──Began──▶ RUNNING ──Ended──▶ OVER ─tell─▶ searcher, stopper
+                      ▲                 │ withdrawn       │ failed, died, lost: again, elsewhere
+                      ├─────────────────┴─────────────────┤
+                      └──resume── PAUSED ◀──paused────────┘
+
+Who is told what is ``teller``'s, where the next trial comes from ``supply``'s, which place it gets that of ``places``
+(lanes) or ``groups`` (distributed trainings), when the time is over that of ``bounds``. Every sequence of events ends in
+``Conclude`` or waits for an event that can come: an answer of a trial, a slot, or the ``Tick`` at ``wake_at()``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.search.contract import End, Searcher, Stopper
+from hopsml.search.dispatch.ask_tell import Fact, Teller
+from hopsml.search.dispatch.attempts import Attempts
+from hopsml.search.dispatch.events import (
+    Action,
+    Began,
+    CancelAsked,
+    Conclude,
+    Ended,
+    Event,
+    Extend,
+    LaneJoined,
+    LaneLost,
+    Reported,
+    SlotsChanged,
+    Tick,
+    WantLanes,
+)
+from hopsml.search.dispatch.groups import Groups
+from hopsml.search.dispatch.lanes import Lanes
+from hopsml.search.dispatch.ledger import Phase, row
+from hopsml.search.dispatch.limits import Bounds, Closing
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.dispatch.supply import Supply
+
+VERSION = 1  # of states and journals
+NOTED_S = 10.0  # slot-seconds that a killed driver may forget of what the search has cost
+NEWS_S = 2.0  # for the news of an end to come in, after the patience
+
+
+def check_version(found: Any, what: str) -> None:
+    """Raises ArgumentError where ``found`` is none that this hopsml can read."""
+    if not isinstance(found, int):
+        raise ArgumentError(f"{what} names no version (found {found!r}): it was not written by hopsml, or is damaged")
+    if found > VERSION:
+        raise ArgumentError(
+            f"{what} has version {found}; this hopsml reads versions up to {VERSION}: "
+            "continue it with the hopsml that wrote it"
+        )
+
+
+class Dispatch:
+    """The state of one search; ``handle`` is the only way to change it. ``now`` is monotonic seconds, as everywhere."""
+
+    def __init__(self, spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> None:
+        self.spec = spec
+        self.teller = Teller(spec, searcher, stopper)
+        self.ledger = self.teller.ledger
+        self.bounds = Bounds(spec)
+        self.supply = Supply(self.teller)
+        self.places: Lanes | Groups = (Lanes if spec.size_of is None else Groups)(spec, self.supply)
+        self.attempts = Attempts(spec, self.supply, self.places)
+        self.conclusion: Conclude | None = None
+        self._open = False
+        self._noted_s = 0.0
+        self._wanted = -1
+
+    @property
+    def closing(self) -> Closing | None:
+        """How the search ends, once it does."""
+        return self.attempts.closing
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all trials are over, and there are to be no more."""
+        return self.teller.left == 0 and self.ledger.over == len(self.ledger)
+
+    # ---------------------------------------------------------------------------------------- from outside
+
+    def begin(self, now: float) -> list[Action]:
+        """A session begins. Trials that were under way in an earlier one have lost their places and go on."""
+        self._open = True
+        self.bounds.begin(now)
+        actions: list[Action] = []
+        for trial in list(self.ledger.placed.values()):
+            actions.extend(self.attempts.lost(trial, "the driver of the search was gone", 0.0))
+        self.supply.ready.drain()
+        waiting = [trial for trial in self.ledger.trials if trial.phase is Phase.READY]
+        for trial in sorted(waiting, key=lambda trial: trial.begun == 0):
+            self.supply.ready.put(trial)
+        return actions + self._follow(now, fresh=True)
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """What follows from an event. What concerns an earlier attempt of a trial changes nothing."""
+        if self.conclusion is not None:
+            return []
+        actions = [] if self._open else self.begin(now)
+        self.bounds.holds(self.places.held, now)
+        match event:
+            case Reported():
+                actions += self.attempts.reported(event, now)
+            case Began():
+                actions += self.attempts.began(event, now)
+            case Ended():
+                actions += self.attempts.ended(event, now)
+            case LaneJoined() | LaneLost() | SlotsChanged():
+                actions += self._slots(event, now)
+            case Extend():
+                self._extend(event, now)
+            case CancelAsked():
+                actions += self._close(Closing("cancelled", event.reason, now + self.spec.patience_s + NEWS_S), now)
+            case Tick():
+                actions += self._tick(now)
+        return actions + self._follow(now, fresh=not isinstance(event, Reported | Began))
+
+    def wake_at(self) -> float | None:
+        """When the next ``Tick`` is needed although nothing happens; None: never."""
+        if self.conclusion is not None:
+            return None
+        at = self.closing.hard_at if self.closing else min(self.bounds.stop_at()[0], self.places.wake_at())
+        return at if at < float("inf") else None
+
+    def take_facts(self) -> list[Fact]:
+        """What is to be written to the journal before the actions are carried out."""
+        facts = self.teller.take_facts()
+        spent_s = self.bounds.spent_s
+        if facts and spent_s - self._noted_s >= NOTED_S:
+            self._noted_s = spent_s
+            facts.append(("spent", spent_s))
+        return facts
+
+    def state(self) -> dict[str, Any]:
+        """All that outlives a session: trials, searcher, stopper, cost; JSON values, but for those of configurations.
+
+        ``journal.snapshot`` makes a line of it, whatever those are.
+        """
+        return {"version": VERSION, "spent_s": self.bounds.spent_s, **self.teller.state()}
+
+    @classmethod
+    def restore(
+        cls, state: Mapping[str, Any], spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None
+    ) -> Dispatch:
+        """Go on from ``state()``; spec, searcher and stopper must have been made as at first. ``begin`` starts a session.
+
+        Raises ArgumentError for a state of a newer version.
+        """
+        check_version(state.get("version"), "the state of the search")
+        dispatch = cls(spec, searcher, stopper)
+        dispatch.bounds.spent_s = state["spent_s"]
+        dispatch.teller.restore(state)
+        return dispatch
+
+    def repeat(self, fact: Sequence[Any]) -> None:
+        """Say again what a journal tells of an earlier session; before ``begin``."""
+        if fact[0] == "spent":
+            self.bounds.spent_s = self._noted_s = fact[1]
+        else:
+            self.teller.repeat(fact)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table of trials."""
+        return self.ledger.rows()
+
+    def best(self) -> dict[str, Any] | None:
+        """The row of the best trial so far; None while none that is over has a value."""
+        return None if self.ledger.best is None else row(self.ledger.best)
+
+    # ---------------------------------------------------------------------------------------- slots
+
+    def _slots(self, event: LaneJoined | LaneLost | SlotsChanged, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if isinstance(self.places, Groups):
+            if isinstance(event, SlotsChanged):
+                self.places.slots(event.count, now)
+        elif isinstance(event, LaneJoined):
+            self.places.join(event.lane, event.host)
+        elif isinstance(event, LaneLost):
+            current, waiting = self.places.lose(event.lane)
+            if waiting is not None:
+                self.attempts.unplace(waiting)
+            if current is not None:
+                ran_s = max(0.0, now - current.since) if current.phase is Phase.RUNNING else 0.0
+                actions = self.attempts.lost(current, event.reason, ran_s)
+        self.bounds.holds(self.places.held, now)
+        return actions
+
+    # ---------------------------------------------------------------------------------------- the end of the search
+
+    def _extend(self, event: Extend, now: float) -> None:
+        if event.trials > 0:
+            self.teller.extend(event.trials)
+        if event.deadline_s is not None:
+            self.bounds.move_deadline(event.deadline_s)
+            if self.closing is not None and self.closing.reason == "deadline" and self.bounds.closing(now) is None:
+                self.attempts.closing = None
+
+    def _tick(self, now: float) -> list[Action]:
+        if self.closing is None:
+            closing = self.bounds.closing(now)
+            return [] if closing is None else self._close(closing, now)
+        if now < self.closing.hard_at:
+            return []
+        actions: list[Action] = []
+        for trial in list(self.ledger.placed.values()):
+            self.places.over(trial, None)
+            if trial.phase is Phase.RUNNING and self.attempts.cancelled and trial.asked != "stop":
+                self.attempts.break_off(trial, now - trial.since)
+            elif trial.phase is Phase.RUNNING:
+                error = "it was asked to end, and had not ended when the search did"
+                actions.append(self.teller.end(trial, End.STOPPED, trial.value, error=error, seconds=now - trial.since))
+            else:
+                self.attempts.unplace(trial)
+        return actions
+
+    def _close(self, closing: Closing, now: float) -> list[Action]:
+        """Let nothing begin any more, and what runs end; a cancelled search stays cancelled."""
+        if self.closing is not None:
+            if self.closing.reason in ("cancelled", "failed"):
+                return []
+            closing = replace(closing, hard_at=min(closing.hard_at, self.closing.hard_at))
+        self.attempts.closing = closing
+        actions: list[Action] = []
+        for trial in list(self.ledger.placed.values()):
+            actions += self.attempts.ask_to_end(trial, now)
+        return actions
+
+    def _follow(self, now: float, fresh: bool) -> list[Action]:
+        """Fill what is free, and see whether the search is over. ``fresh``: trials or places have come or gone."""
+        actions = self._give_up_if_hopeless(now)
+        if self.closing is None:
+            actions += self.places.fill(now)
+            actions += self._give_up_if_hopeless(now)
+        if self.closing is None and not self.ledger.placed:
+            actions += self._settle(now)
+        if self.closing is not None and not self.ledger.placed:
+            actions += self._wind_up()
+        if (fresh or actions) and self.conclusion is None and self.closing is None:
+            wanted = self.places.wanted()
+            if wanted != self._wanted:
+                self._wanted = wanted
+                actions.append(WantLanes(wanted))
+        return actions
+
+    def _give_up_if_hopeless(self, now: float) -> list[Action]:
+        alike = self.teller.alike
+        if self.closing is not None or not alike.hopeless(self.places.width):
+            return []
+        text = (
+            f"the first {alike.count} trials failed with the same error, and none succeeded: {alike.error}. "
+            "Correct the function, or the metric's name, and search again"
+        )
+        return self._close(Closing("failed", text, now + self.spec.patience_s + NEWS_S), now)
+
+    def _settle(self, now: float) -> list[Action]:
+        """Nothing runs: resume what the stopper wants to have resumed, give up what has paused, end."""
+        actions: list[Action] = []
+        while not self.ledger.placed and not self._waiting() and (self.places.dry or self.teller.left == 0):
+            trial = self.teller.resume(settle=True)
+            if trial is not None and trial.phase is Phase.READY:
+                self.supply.ready.put(trial)
+            elif self.ledger.paused:
+                actions += self._give_up_paused()
+            else:
+                self.attempts.closing = Closing("complete", self._stuck(), now)
+                break
+            actions += self.places.fill(now)
+        return actions
+
+    def _waiting(self) -> bool:
+        return len(self.supply.ready) > 0 or (isinstance(self.places, Groups) and self.places.in_line > 0)
+
+    def _stuck(self) -> str:
+        if self.teller.later:
+            return "the searcher waits for results although no trial is running"
+        return ""
+
+    def _give_up_paused(self) -> list[Action]:
+        paused = sorted(self.ledger.paused.values(), key=lambda trial: trial.number)
+        return [self.teller.end(trial, End.STOPPED, trial.value) for trial in paused]
+
+    def _wind_up(self) -> list[Action]:
+        """Tell of all trials that have begun; what has not is left for a session that continues the search.
+
+        Where the search was cancelled, all that is not over is left for that.
+        """
+        assert self.closing is not None
+        waiting = self.supply.ready.drain()
+        if isinstance(self.places, Groups):
+            waiting += self.places.leave_line()
+        actions = [] if self.attempts.cancelled else self._give_up_paused()
+        for trial in waiting:
+            if trial.begun and not self.attempts.cancelled:
+                end = End.FAILED if trial.tries and trial.value is None else End.STOPPED
+                actions.append(self.teller.end(trial, end, trial.value, error=trial.error))
+        reason, text = self.closing.reason, self.closing.text
+        if reason == "complete" and self.ledger.best is None:
+            reason, text = "failed", text or self._nothing_found()
+        self.conclusion = Conclude(reason, "; ".join(part for part in (text, self._summary()) if part))
+        return [*actions, self.conclusion]
+
+    def _nothing_found(self) -> str:
+        errors = Counter(trial.error for trial in self.ledger.trials if trial.error)
+        if not errors:
+            return "no trial gave a value of the metric"
+        return f"no trial gave a value of the metric; most often: {errors.most_common(1)[0][0]}"
+
+    def _summary(self) -> str:
+        counts = self.ledger.counts()
+        return ", ".join(
+            f"{counts[name]} {name}" for name in ("completed", "stopped", "failed", "waiting") if counts[name]
+        )

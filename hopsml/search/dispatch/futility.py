@@ -1,0 +1,50 @@
+"""Whether a search cannot come to anything: all its trials fail, and in the same way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Two messages are the same error although they name their own numbers and addresses.
+_PARTICULAR = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+
+
+class Futility:
+    """Counts the failures at the begin of a search for as long as all trials fail with the same error.
+
+    A typo in the function must not burn a thousand trials; but one success, or two kinds of failure, and no
+    conclusion is drawn any more: then it may be the configurations.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.error = ""
+        self._shape = ""
+        self._mixed = False
+
+    def failed(self, error: str) -> None:
+        """A trial is over, and has failed."""
+        shape = _PARTICULAR.sub("#", error)
+        if self._mixed or (self.count and shape != self._shape):
+            self.mixed()
+            return
+        self.count += 1
+        self._shape, self.error = shape, self.error or error
+
+    def mixed(self) -> None:
+        """A trial has given a value: nothing follows from failures from now on."""
+        self._mixed, self.count = True, 0
+
+    def hopeless(self, lanes: int) -> bool:
+        """Whether so many have failed that more of them would say nothing new."""
+        return self.count >= 3 and self.count >= 2 * lanes
+
+    def state(self) -> dict[str, Any]:
+        """For ``restore``, as JSON values."""
+        return {"count": self.count, "error": self.error, "mixed": self._mixed}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state()`` of another one."""
+        self.count, self.error, self._mixed = state["count"], state["error"], state["mixed"]
+        self._shape = _PARTICULAR.sub("#", self.error)

@@ -1,0 +1,277 @@
+"""Trials that are distributed trainings: groups of different size share the slots, and none starves.
+
+First come, first served, with back-filling (EASY: Mu'alem & Feitelson 2001, IEEE TPDS 12(6), section 2): the head of the
+line has a reservation at the time at which enough slots will be free if every running trial takes as long as trials of its
+size took on average. One behind it may go before it where that does not move the reservation: it ends before it,
+or it takes slots that the head will leave over. Averages may be wrong: once the time that was first reserved has
+passed, those that go before the head get no slots but those that it does not need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hopsml.search.contract import End
+from hopsml.search.dispatch.events import Action, Form, Resize
+from hopsml.search.dispatch.ledger import Phase, Trial
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.dispatch.supply import Supply
+
+AHEAD = 8  # trials that are asked for to find one that fits
+STEADY_S = 5.0  # the slots must not have changed for so long before an elastic trial begins with fewer than it wants
+
+
+@dataclass(slots=True)
+class Held:
+    """A group that has its slots."""
+
+    trial: Trial
+    size: int
+    wish: int  # it may have so many
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """When the head of the line can begin, and how many slots it will leave over then; ``at`` never moves back."""
+
+    at: float
+    extra: int
+
+
+class Groups:
+    """All groups of a search, and the line of those that wait for slots."""
+
+    def __init__(self, spec: SearchSpec, supply: Supply) -> None:
+        self._spec = spec
+        self._supply = supply
+        self._teller = supply.teller
+        self.count = 0
+        self.used = 0
+        self.groups: dict[int, Held] = {}
+        self._line: list[tuple[Trial, int, int]] = []  # trial, size, minimum
+        self._means: dict[int, tuple[int, float]] = {}  # size -> how many, seconds of all
+        self._promised: tuple[int, float] | None = None  # the head of the line, and its first reservation
+        self._changed_at = float("-inf")
+        self._size_seen = 0
+        self._wake_at = float("inf")
+
+    @property
+    def held(self) -> int:
+        """How many slots the search has."""
+        return self.count
+
+    @property
+    def width(self) -> int:
+        """How many trials run at the same time when all is well."""
+        return max(1, self.count // max(1, self._size_seen))
+
+    @property
+    def free(self) -> int:
+        """Slots without a group; below 0 when slots were lost that groups count on."""
+        return self.count - self.used
+
+    def wanted(self) -> int:
+        """How many slots could be of use, those that there are included."""
+        left, most = self._teller.left, self._spec.max_lanes
+        size = max(1, self._size_seen)
+        further = len(self._supply.ready) + len(self._teller.ledger.paused) + (left or 0)
+        useful = self.used + sum(size for _, size, _ in self._line) + further * size
+        useful += sum(max(0, group.wish - group.size) for group in self.groups.values())
+        if left is None:
+            useful = max(useful, self.count + size)
+        return useful if most is None else min(useful, most)
+
+    # ---------------------------------------------------------------------------------------- what happens
+
+    def slots(self, count: int, now: float) -> None:
+        """So many slots are there now."""
+        if count != self.count:
+            self.count, self._changed_at = count, now
+
+    def began(self, trial: Trial, now: float) -> None:
+        """The training has begun: its time counts from here."""
+        trial.since = now
+
+    def promote(self, trial: Trial) -> None:
+        """The trial goes on past a step: it may have more workers."""
+        group = self.groups.get(trial.number)
+        if group is not None:
+            group.wish = max(group.wish, self._spec.promoted_size(trial.step))
+
+    def over(self, trial: Trial, seconds: float | None) -> None:
+        """The group has been given back; ``seconds`` that it ran, None where they say nothing about others."""
+        group = self.groups.pop(trial.number, None)
+        if group is None:
+            return
+        self.used -= group.size
+        if seconds is not None:
+            count, total = self._means.get(group.size, (0, 0.0))
+            self._means[group.size] = count + 1, total + seconds
+
+    def leave_line(self) -> list[Trial]:
+        """Nobody waits in the line any more; who did, in order."""
+        trials = [trial for trial, _, _ in self._line]
+        self._line.clear()
+        return trials
+
+    @property
+    def in_line(self) -> int:
+        """How many trials wait for their slots."""
+        return len(self._line)
+
+    def wake_at(self) -> float:
+        """When the slots will count as steady, if an elastic trial waits for that alone; else infinity."""
+        return self._wake_at
+
+    @property
+    def dry(self) -> bool:
+        """Whether there are slots for which nothing was found."""
+        return self.free > 0 and not self._line
+
+    # ---------------------------------------------------------------------------------------- what follows
+
+    def fill(self, now: float) -> list[Action]:
+        """Form the groups for which there are slots."""
+        actions: list[Action] = []
+        self._wake_at = float("inf")
+        if not self._size_seen:
+            self._append(self._supply.next(), actions)  # how many slots are of use depends on it
+        while self.free > 0 and not self._teller.alike.hopeless(self.width):
+            self._gather(actions)
+            reservation = self._reservation(now)
+            action = self._form_one(reservation, now) or self._grow_one(reservation)
+            if action is not None:
+                actions.append(action)
+            elif not self._look_ahead(reservation, actions):
+                break
+        return actions
+
+    def _gather(self, actions: list[Action]) -> None:
+        """Trials that have been under way go before new ones, but not before a head that has its reservation."""
+        while len(self._line) < AHEAD and (trial := self._supply.returning()):
+            known = [index for index, (other, _, _) in enumerate(self._line) if other.attempt or index == 0]
+            self._append(trial, actions, known[-1] + 1 if known else 0)
+
+    def _append(self, trial: Trial | None, actions: list[Action], at: int | None = None) -> bool:
+        if trial is None:
+            return False
+        try:
+            size, minimum = self._size_of(trial)
+        except Exception as error:  # noqa: BLE001 the function is the user's: its fault is the trial's, not the search's
+            text = f"workers_per_trial of {trial.config}: {type(error).__name__}: {error}"
+            actions.append(self._teller.end(trial, End.FAILED, None, error=text, fault=True))
+            return True
+        self._size_seen = max(self._size_seen, size)
+        if at is None:
+            self._line.append((trial, size, minimum))
+        else:
+            self._line.insert(at, (trial, size, minimum))
+        return True
+
+    def _size_of(self, trial: Trial) -> tuple[int, int]:
+        assert self._spec.size_of is not None
+        size, minimum = self._spec.size_of(trial.config)
+        if not (isinstance(size, int) and isinstance(minimum, int) and 1 <= minimum <= size):
+            raise ValueError(f"({size!r}, {minimum!r}) is no size and minimum: whole numbers, 1 <= minimum <= size")
+        return size, minimum
+
+    def _target(self, size: int, minimum: int, now: float) -> int | None:
+        """With how many slots the head begins; None: it never can with those that there are."""
+        if size <= self.count:
+            return size
+        if minimum > self.count:
+            return None
+        if now < (steady_at := self._changed_at + STEADY_S):
+            self._wake_at = steady_at
+            return None
+        return self.count
+
+    def _reservation(self, now: float) -> Reservation | None:
+        """Of the head of the line; None where durations are unknown, or nobody waits."""
+        if not self._line:
+            return Reservation(float("inf"), self.free)
+        target = self._target(*self._line[0][1:], now)
+        if target is None:
+            return Reservation(float("inf"), self.free)
+        ends = []
+        for group in self.groups.values():
+            mean = self._mean(group.size)
+            if mean is None:
+                return None
+            ends.append((max(now, group.trial.since + mean), group.size))
+        free, at = self.free, now
+        for end, size in sorted(ends):
+            if free >= target:
+                break
+            at, free = end, free + size
+        head = self._line[0][0].number
+        if self._promised is None or self._promised[0] != head:
+            self._promised = head, at
+        return self._kept(Reservation(at, free - target), self._promised[1], target, now)
+
+    def _kept(self, reservation: Reservation, promised: float, target: int, now: float) -> Reservation:
+        """It does not move back; once it has passed, those that begin must leave the head its slots for good."""
+        if now <= promised:
+            return replace(reservation, at=min(reservation.at, promised))
+        begun_since = sum(group.size for group in self.groups.values() if group.trial.since > promised)
+        return Reservation(promised, min(reservation.extra, self.count - target - begun_since))
+
+    def _mean(self, size: int) -> float | None:
+        count, total = self._means.get(size, (0, 0.0))
+        return total / count if count else None
+
+    def _form_one(self, reservation: Reservation | None, now: float) -> Form | None:
+        if not self._line:
+            return None
+        target = self._target(*self._line[0][1:], now)
+        if target is not None and target <= self.free:
+            return self._form(0, target, now)
+        for index in range(1, len(self._line)):
+            size = self._line[index][1]
+            if reservation and size <= self.free and self._fits_before(size, reservation, now):
+                return self._form(index, size, now)
+        return None
+
+    def _fits_before(self, size: int, reservation: Reservation, now: float) -> bool:
+        if reservation.at == float("inf"):
+            return True
+        mean = self._mean(size)
+        return size <= reservation.extra or (mean is not None and now + mean <= reservation.at)
+
+    def _form(self, index: int, size: int, now: float) -> Form:
+        trial, wish, minimum = self._line.pop(index)
+        wish = max(wish, self._spec.promoted_size(trial.step))
+        size = max(size, min(wish, self.free)) if not self._line else size
+        self.groups[trial.number] = Held(trial, size, wish)
+        self.used += size
+        trial.attempt += 1
+        trial.since = now
+        self._teller.ledger.move(trial, Phase.PLACED)
+        return Form(trial.number, trial.attempt, trial.config, size, min(minimum, size), trial.resume_from, trial.step)
+
+    def _grow_one(self, reservation: Reservation | None) -> Resize | None:
+        """Free slots go to trials that have earned them, the best first; never at the cost of the head of the line."""
+        if self._line:
+            spare = min(self.free, reservation.extra) if reservation else 0
+        else:
+            spare = self.free
+        if spare <= 0:
+            return None
+        wishing = [g for g in self.groups.values() if g.wish > g.size and g.trial.phase is Phase.RUNNING]
+        if not wishing:
+            return None
+        best = max(wishing, key=lambda group: (self._score(group.trial), -group.trial.number))
+        grown = min(best.wish, best.size + spare)
+        self.used += grown - best.size
+        best.size = grown
+        return Resize(best.trial.number, grown)
+
+    def _score(self, trial: Trial) -> float:
+        score = self._teller.ledger.score(trial.value)
+        return float("-inf") if score is None else score
+
+    def _look_ahead(self, reservation: Reservation | None, actions: list[Action]) -> bool:
+        """Ask for one trial more: the next in line, or one that may fit before the head."""
+        if self._line and (reservation is None or len(self._line) >= AHEAD):
+            return False
+        return self._append(self._teller.ask(), actions)

@@ -1,0 +1,82 @@
+"""When a search must end: its deadline, and the budget of slot-seconds that it may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hopsml.search.dispatch.spec import SearchSpec
+
+_SHARE = 0.1  # of a bound at most is kept for letting trials end in order
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The search ends: ``hard_at`` is when it is over even if a trial has not answered."""
+
+    reason: str
+    text: str
+    hard_at: float
+
+    def patience(self, now: float) -> float:
+        """Seconds that a trial gets: less than there are, as the news of its end must arrive in time, too."""
+        return max(0.05, 0.8 * (self.hard_at - now))
+
+
+class Bounds:
+    """Counts what the search costs, and says when it must begin to end."""
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self._spec = spec
+        self._began = 0.0
+        self._counted = 0.0  # until when ``spent_s`` is right
+        self._held = 0
+        self.spent_s = 0.0  # slots held times seconds, of all sessions
+        self.deadline: float | None = None
+
+    def begin(self, now: float) -> None:
+        """A session begins; the deadline counts from here."""
+        self._began = self._counted = now
+        self._held = 0
+        self.move_deadline(self._spec.deadline_s)
+
+    def move_deadline(self, seconds: float | None) -> None:
+        """Another deadline, in seconds from the begin of the session; None: none."""
+        self.deadline = None if seconds is None else self._began + seconds
+
+    def holds(self, slots: int, now: float) -> None:
+        """From now on the search holds so many slots."""
+        self.spent_s += self._held * (now - self._counted)
+        self._held, self._counted = slots, now
+
+    def _reserve_of_deadline(self) -> float:
+        assert self.deadline is not None
+        return min(self._spec.patience_s, _SHARE * (self.deadline - self._began))
+
+    def _reserve_of_budget(self) -> float:
+        assert self._spec.budget_executor_s is not None
+        return min(self._spec.patience_s, _SHARE * self._spec.budget_executor_s / max(1, self._held))
+
+    def stop_at(self) -> tuple[float, str]:
+        """When trials are to be asked to end, and which bound it is; infinity where there is none."""
+        at, reason = float("inf"), ""
+        if self.deadline is not None:
+            at, reason = self.deadline - self._reserve_of_deadline(), "deadline"
+        budget = self._spec.budget_executor_s
+        if budget is not None and (self._held or self.spent_s >= budget):
+            left_s = max(0.0, budget - self.spent_s) / max(1, self._held)
+            spent_at = self._counted + left_s - self._reserve_of_budget()
+            if spent_at < at:
+                at, reason = spent_at, "budget"
+        return at, reason
+
+    def closing(self, now: float) -> Closing | None:
+        """How the search ends where a bound has been reached."""
+        at, reason = self.stop_at()
+        if now < at:
+            return None
+        if reason == "deadline":
+            assert self.deadline is not None
+            text = f"the deadline of {self.deadline - self._began:g} s"
+            return Closing(reason, text, max(now, self.deadline))
+        text = f"the budget of {self._spec.budget_executor_s:g} slot-seconds"
+        return Closing(reason, text, now + self._reserve_of_budget())

@@ -1,0 +1,1 @@
+"""What may be tried: parameters, conditions, and configurations as text."""
