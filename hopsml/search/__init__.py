@@ -5,7 +5,7 @@
     contract.py     Searcher (what to try next) and Stopper (who goes on), by number of the trial
     events.py       what can happen to a search, and what follows from it
     dispatch.py     the state machine between searcher, stopper and whoever carries trials out; its parts: attempts.py, one
-                    trial at a time; teller.py, who speaks to searcher and stopper; supply.py, where the next trial comes
+                    trial at a time; ask_tell.py, who speaks to searcher and stopper; supply.py, where the next trial comes
                     from; places.py and prefetch.py, lanes; groups.py, distributed trainings; bounds.py, deadline and budget
     ledger.py       what is known of each trial; journal.py, the same as lines from which a search goes on
     registry.py     searchers and stoppers by name

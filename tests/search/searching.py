@@ -10,8 +10,8 @@ from hopsml.search.contract import Config, Exploit, Outcome, Searcher, Stopper, 
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import Action, Assign, Conclude, EndTrial, Event, Form, Resize, Settled
 from hopsml.search.dispatch.groups import Groups
-from hopsml.search.dispatch.lanes import Lanes
-from hopsml.search.dispatch.ledger import Phase
+from hopsml.search.dispatch.lanes import LaneTable
+from hopsml.search.dispatch.ledger import TrialPhase
 
 
 class Counting(Searcher):
@@ -220,18 +220,19 @@ class Checked(Dispatch):
         assert sum(isinstance(action, Conclude) for action in actions) == (
             actions != [] and self.conclusion is not None
         )
-        if isinstance(self.places, Lanes):
+        if isinstance(self.places, LaneTable):
             self._check_lanes(self.places)
         else:
             self._check_groups(self.places)
         phases = [trial.phase for trial in self.ledger.trials]
-        assert len(self.ledger.placed) == phases.count(Phase.PLACED) + phases.count(Phase.RUNNING)
-        assert len(self.ledger.paused) == phases.count(Phase.PAUSED) and self.ledger.over == phases.count(Phase.OVER)
+        assert len(self.ledger.placed) == phases.count(TrialPhase.PLACED) + phases.count(TrialPhase.RUNNING)
+        assert len(self.ledger.paused) == phases.count(TrialPhase.PAUSED)
+        assert self.ledger.over == phases.count(TrialPhase.OVER)
         if self.conclusion is not None:
             assert not self.ledger.placed
             assert not self.ledger.paused or self.conclusion.reason == "cancelled", "kept for whoever goes on"
 
-    def _check_lanes(self, places: Lanes) -> None:
+    def _check_lanes(self, places: LaneTable) -> None:
         seats = [t.number for lane in places.lanes.values() for t in (lane.current, lane.waiting) if t is not None]
         assert len(seats) == len(set(seats)), "a trial is in two places"
         if self.conclusion is not None:
@@ -243,14 +244,16 @@ class Checked(Dispatch):
         if self.closing is not None or not idle:
             return
         only = idle[0].number if len(idle) == 1 and len(places.lanes) > 1 else None
-        ready = [trial for trial in self.ledger.trials if trial.phase is Phase.READY]
+        ready = [trial for trial in self.ledger.trials if trial.phase is TrialPhase.READY]
         assert all(trial.avoid == only is not None for trial in ready), "an idle lane, and a trial that could go there"
         calling = sum(trial.asked == "withdraw" for trial in waiting)
         free = [trial for trial in waiting if trial.asked != "withdraw" and (only is None or trial.avoid != only)]
         assert calling >= len(idle) or not free, "a trial waits behind a busy lane while another is idle"
-        teller = self.teller
-        assert teller.done or teller.later or teller.left == 0 or not teller.stopper.wants(), "idle, and more to try"
-        assert teller.stopper.resume() is None, "idle, and a paused trial may go on"
+        ask_tell = self.ask_tell
+        assert ask_tell.done or ask_tell.later or ask_tell.left == 0 or not ask_tell.stopper.wants(), (
+            "idle, and more to try"
+        )
+        assert ask_tell.stopper.resume() is None, "idle, and a paused trial may go on"
 
     def _check_groups(self, places: Groups) -> None:
         assert places.used == sum(group.size for group in places.groups.values())

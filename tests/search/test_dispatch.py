@@ -152,7 +152,7 @@ def waiting_behind() -> Bench:
     """Trials 0 and 2 run on lanes 0 and 1; 1 waits behind 0, 3 behind 2; there are no more."""
     bench = Bench(lanes=2, num_trials=6, prefetch=True)
     bench.begin(0), bench.begin(2)
-    bench.dispatch.teller.extend(-2)
+    bench.dispatch.ask_tell.extend(-2)
     assert [bench.dispatch.places.lanes[lane].waiting.number for lane in (0, 1)] == [1, 3]
     return bench
 
@@ -193,7 +193,7 @@ def test_a_trial_that_waited_on_a_lane_that_is_lost_is_no_loss_of_its_own():
 
 def test_nothing_is_sent_ahead_when_fewer_trials_are_left_than_lanes():
     bench = Bench(lanes=2, num_trials=5, prefetch=True)
-    assert bench.dispatch.places.lanes[1].waiting is None and bench.dispatch.teller.left == 2
+    assert bench.dispatch.places.lanes[1].waiting is None and bench.dispatch.ask_tell.left == 2
 
 
 # ---------------------------------------------------------------------------------------- stoppers

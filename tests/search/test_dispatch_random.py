@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.search import registry
-from hopsml.search.dispatch.ledger import Phase
+from hopsml.search.dispatch.ledger import TrialPhase
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.space import Searchspace
 from tests.search.searching import Counting, Exploiting, Halving, Recorded
@@ -34,12 +34,12 @@ def play(world: World, steps: int) -> None:
 def check_end(world: World) -> None:
     """Every trial that ever began was told once; who was not told waits for another session, as all after a cancel."""
     dispatch = world.dispatch
-    told = dispatch.teller.searcher.told
+    told = dispatch.ask_tell.searcher.told
     assert told.keys() == dispatch.settled.keys()
     for trial in dispatch.ledger.trials:
-        assert (trial.number in told) == (trial.phase is Phase.OVER)
-        waits = trial.phase is Phase.READY or (trial.phase is Phase.PAUSED and dispatch.attempts.cancelled)
-        assert (trial.begun > 0) == (trial.phase is Phase.OVER) or waits
+        assert (trial.number in told) == (trial.phase is TrialPhase.OVER)
+        waits = trial.phase is TrialPhase.READY or (trial.phase is TrialPhase.PAUSED and dispatch.attempts.cancelled)
+        assert (trial.begun > 0) == (trial.phase is TrialPhase.OVER) or waits
     if dispatch.conclusion.reason == "complete":
         assert len(told) == len(dispatch.ledger.trials)
 

@@ -72,7 +72,7 @@ def test_asynchronous_halving_keeps_all_lanes_busy():
     durations = [chance.uniform(0.5, 3.0) for _ in range(64)]
     simulator = search(durations, 4, steps=8, stopper=Halving()).run()
     assert simulator.busy_s / (4 * simulator.now) >= 0.97
-    told = simulator.dispatch.teller.searcher.told
+    told = simulator.dispatch.ask_tell.searcher.told
     assert len(told) == 64 and sum(outcome.end is End.COMPLETED for outcome in told.values()) >= 4
 
 
@@ -82,7 +82,7 @@ def test_a_lost_lane_costs_the_steps_since_the_last_report_and_not_the_trial():
     simulator.run()
     trial = simulator.dispatch.ledger.trials[0]
     assert (trial.attempt, trial.lost, trial.where) == (2, 1, "completed")
-    steps = [step for number, step, _ in simulator.dispatch.teller.searcher.reports if number == 0]
+    steps = [step for number, step, _ in simulator.dispatch.ask_tell.searcher.reports if number == 0]
     assert steps == list(range(10)), "no step was told twice, and none is missing"
     assert simulator.now < 37, "33 s of work were left for one lane, and half a second was lost"
 

@@ -18,7 +18,7 @@ from hopsml.search.contract import End, Exploit, Suggestion, Verdict
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import NOTED_S, VERSION, Dispatch
 from hopsml.search.dispatch.events import Began, Ended, Extend, LaneJoined, Reported, Settled, Tick
-from hopsml.search.dispatch.ledger import Phase
+from hopsml.search.dispatch.ledger import TrialPhase
 from hopsml.search.dispatch.spec import SearchSpec
 from tests import clock
 from tests.search.journal_writer import TRIALS, work_of
@@ -73,7 +73,7 @@ def test_what_had_begun_goes_on_and_counts_as_a_lost_slot():
     assert (first.number, first.attempt, first.resume_from, first.done_step) == (1, 2, 1, 3)
     assert again.dispatch.ledger.trials[1].lost == 1
     assert (second.number, second.attempt) == (2, 1), "it was sent, but had not begun"
-    assert again.dispatch.teller.searcher.told.keys() == {0}
+    assert again.dispatch.ask_tell.searcher.told.keys() == {0}
 
 
 def test_a_trial_that_was_asked_to_stop_is_not_begun_again():
@@ -81,7 +81,7 @@ def test_a_trial_that_was_asked_to_stop_is_not_begun_again():
     again = continued(session.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
     (settled,) = [action for action in again.first if isinstance(action, Settled)]
     assert (settled.number, settled.end, settled.value) == (0, End.STOPPED, 0.5)
-    assert again.dispatch.ledger.trials[1].phase is Phase.PAUSED
+    assert again.dispatch.ledger.trials[1].phase is TrialPhase.PAUSED
     third = continued(again.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
     assert not [action for action in third.first if isinstance(action, Settled)], "told once in all sessions"
 
@@ -99,7 +99,7 @@ def test_added_trials_and_the_cost_so_far_are_remembered():
     session.do(Extend(trials=3), Ended(0, 1, "finished", 1.0))
     spent = session.dispatch.bounds.spent_s
     again = continued(session.lines, budget_executor_s=1000.0)
-    assert again.dispatch.teller.limit == 7
+    assert again.dispatch.ask_tell.limit == 7
     assert 0 <= spent - again.dispatch.bounds.spent_s < NOTED_S < spent
 
 
@@ -195,7 +195,7 @@ def test_functions_and_classes_are_found_again_by_their_names():
     assert all("0x" not in line for line in session.lines)
     for lines in (session.lines, [journal.snapshot(session.dispatch)]):
         again = continued(lines, exploit, searcher=Functions())
-        assert again.dispatch.teller.differing == []
+        assert again.dispatch.ask_tell.differing == []
         first, second = assigned(again.do(LaneJoined(0), LaneJoined(1)))
         assert first.config == {"act": relu, "kind": Bias, "kernel": (3, 3), "none": None}
         assert second.config == {"act": Bias, "kind": relu}
@@ -221,7 +221,7 @@ def test_what_ran_counts_when_a_searcher_would_suggest_something_else_today():
             return Suggestion({"x": -number})
 
     again = continued(begun().lines, searcher=Other())
-    assert again.dispatch.teller.differing == [0, 1]
+    assert again.dispatch.ask_tell.differing == [0, 1]
     assert again.dispatch.ledger.trials[1].config == {"x": 1, "size": 1}
 
 
@@ -267,13 +267,13 @@ def test_a_killed_driver_loses_no_told_result(tmp_path):
     lines = lines[:-1] if lines[-1] == "" else lines
     spec = SearchSpec(TRIALS)
     dispatch = journal.replay(lines, spec, Counting(), Halving())
-    asked, told = len(dispatch.ledger), dict(dispatch.teller.searcher.told)
+    asked, told = len(dispatch.ledger), dict(dispatch.ask_tell.searcher.told)
     assert told, "something had been told"
-    dispatch.teller.extend(asked - TRIALS)  # come to the end with those that there are
+    dispatch.ask_tell.extend(asked - TRIALS)  # come to the end with those that there are
     simulator = Simulator(dispatch, work_of).join(4)
     more: list[str] = []
     simulator.keep = more.extend
     simulator.run()
     ended = Counter(json.loads(line)[1] for line in [*lines[:-1], *more] if line.startswith('["end"'))
     assert ended == dict.fromkeys(range(asked), 1)
-    assert told.items() <= dispatch.teller.searcher.told.items()
+    assert told.items() <= dispatch.ask_tell.searcher.told.items()

@@ -180,8 +180,10 @@ class World:
             self.lines.append(journal.snapshot(old))
         torn = ['["report",3'] if self.random.random() < 0.5 else []
         new = journal.replay([*self.lines, *torn], spec, searcher, stopper)
-        assert not new.teller.differing
-        assert told_of(old.teller.searcher, old.teller.stopper) == told_of(new.teller.searcher, new.teller.stopper)
+        assert not new.ask_tell.differing
+        assert told_of(old.ask_tell.searcher, old.ask_tell.stopper) == told_of(
+            new.ask_tell.searcher, new.ask_tell.stopper
+        )
         self.dispatch = Checked.__new__(Checked)
         self.dispatch.__dict__.update(new.__dict__)
         self.dispatch.settled = old.settled

@@ -21,7 +21,7 @@ from hopsml.experiment.searches.names import Names, by_id
 from hopsml.search.contract import End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.ledger import Phase, Trial, number_of, row
+from hopsml.search.dispatch.ledger import Trial, TrialPhase, number_of, row
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import filesystem, segments, urls
@@ -146,11 +146,11 @@ def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
     count = 0
     for trial in dispatch.ledger.trials:
         name = names.given(trial.number)
-        if trial.phase is not Phase.OVER and name and (found := _finished(urls.join(trials_url, name), trial)):
+        if trial.phase is not TrialPhase.OVER and name and (found := _finished(urls.join(trials_url, name), trial)):
             attempt, value, outputs, seconds = found
-            if trial.phase is not Phase.RUNNING:
-                dispatch.teller.begin(trial, attempt)
-            dispatch.teller.end(trial, End.COMPLETED, value, outputs, "", seconds)
+            if trial.phase is not TrialPhase.RUNNING:
+                dispatch.ask_tell.begin(trial, attempt)
+            dispatch.ask_tell.end(trial, End.COMPLETED, value, outputs, "", seconds)
             count += 1
     return count
 

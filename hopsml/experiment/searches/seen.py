@@ -11,7 +11,7 @@ from hopsml.experiment.searches.learned import others_of
 from hopsml.experiment.searches.names import Names, by_id
 from hopsml.experiment.searches.recorded import JOURNAL, Retold, others_than_sessions
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.ledger import Phase, row
+from hopsml.search.dispatch.ledger import TrialPhase, row
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.config_json import reader
 from hopsml.search.space.space import Searchspace
@@ -62,7 +62,7 @@ class Seen:
     def planned(self) -> int | None:
         """How many trials there are to be; None: nobody knows."""
         total = self._recorded.get("total")
-        return None if total is None else int(total) + self._dispatch.teller.extra
+        return None if total is None else int(total) + self._dispatch.ask_tell.extra
 
     def counts(self) -> dict[str, int]:
         """How many trials are where: waiting, running, paused, completed, stopped, failed."""
@@ -93,7 +93,7 @@ class Seen:
     def output(self) -> Iterator[bytes]:
         """What the trials have printed, in the order of their numbers, under a line that says whose it is."""
         for trial in self._dispatch.ledger.trials:
-            if trial.begun or trial.phase is Phase.OVER:
+            if trial.begun or trial.phase is TrialPhase.OVER:
                 name = self._names.given(trial.number)
                 for log, content in _printed(self.folder_of(name)):
                     yield f"==> trial {trial.number}, {name}, {trial.where}: {log} <==\n".encode()

@@ -196,7 +196,7 @@ class Session:
     def _count(self) -> None:
         places, ledger = self.dispatch.places, self.dispatch.ledger
         busy = places.used if isinstance(places, Groups) else len(ledger.placed)
-        self.board.counted(ledger.counts(), self.dispatch.teller.limit, places.held, busy)
+        self.board.counted(ledger.counts(), self.dispatch.ask_tell.limit, places.held, busy)
 
     # ------------------------------------------------------------------------------------------ from other threads
 

@@ -123,7 +123,7 @@ def _begin_on(
     if earlier is not None:
         recorded.take_in_finished(dispatch, names, urls.join(directory.url, call.folder))
         if earlier.extra_trials:
-            dispatch.teller.extend(earlier.extra_trials)
+            dispatch.ask_tell.extend(earlier.extra_trials)
     hands = _hands(call, run, application, names, plan, spec.max_lanes)
     scribe = Scribe(writer, board.note)
     session = Session(dispatch, hands, scribe, board, names, files={})

@@ -11,7 +11,7 @@ from hopsml.search.space.space import Searchspace
 
 
 @dataclass(frozen=True)
-class Trial:
+class PastTrial:
     """One trial; ``outcome`` None: it is running."""
 
     config: Config
@@ -23,26 +23,26 @@ class History:
 
     def __init__(self, space: Searchspace) -> None:
         self.space = space
-        self.learned: list[Trial] = []
-        self.asked: list[Trial] = []
+        self.learned: list[PastTrial] = []
+        self.asked: list[PastTrial] = []
 
     def ask(self, config: Config) -> None:
         """One more trial is running."""
-        self.asked.append(Trial(config))
+        self.asked.append(PastTrial(config))
 
     def tell(self, number: int, outcome: Outcome) -> None:
         """It has ended."""
-        self.asked[number] = Trial(self.asked[number].config, outcome)
+        self.asked[number] = PastTrial(self.asked[number].config, outcome)
 
     def learn(self, config: Config, outcome: Outcome) -> bool:
         """A trial from elsewhere; False, and nothing happens, where the space does not hold it."""
         if not self.space.contains(config):
             return False
-        self.learned.append(Trial(config, outcome))
+        self.learned.append(PastTrial(config, outcome))
         return True
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[PastTrial]:
         """All; those learned from elsewhere first."""
         return self.learned + self.asked
 
@@ -67,12 +67,12 @@ class History:
         self.learned = [self._read(written) for written in state["learned"]]
         self.asked = [self._read(written) for written in state["asked"]]
 
-    def _written(self, trial: Trial) -> list[Any]:
+    def _written(self, trial: PastTrial) -> list[Any]:
         encoded = self.space.encode(trial.config)
         if trial.outcome is None:
             return [encoded]
         return [encoded, trial.outcome.end.value, trial.outcome.score, trial.outcome.step]
 
-    def _read(self, written: list[Any]) -> Trial:
+    def _read(self, written: list[Any]) -> PastTrial:
         config = self.space.decode(written[0])
-        return Trial(config, Outcome(End(written[1]), *written[2:]) if len(written) > 1 else None)
+        return PastTrial(config, Outcome(End(written[1]), *written[2:]) if len(written) > 1 else None)

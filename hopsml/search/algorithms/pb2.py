@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopsml.search.algorithms.gaussian_process import Posterior
-from hopsml.search.algorithms.pbt import Member, PopulationBased, perturbed
+from hopsml.search.algorithms.pbt import Individual, PopulationBased, perturbed
 from hopsml.search.algorithms.time_varying import fitted
 from hopsml.search.contract import Config
 from hopsml.search.space.parameter import CATEGORICAL, Parameter
@@ -38,14 +38,14 @@ class PB2(PopulationBased):
         super()._clear()
         self._gains: list[tuple[int, list[float], float]] = []  # (interval, place, gain in score for each step)
 
-    def _close_interval(self, member: Member, step: int, score: float) -> None:
+    def _close_interval(self, member: Individual, step: int, score: float) -> None:
         if member.score is not None and step > member.step:
             place = self.space.transform(member.config)
             self._gains.append((step // self.interval, place, (score - member.score) / (step - member.step)))
             del self._gains[:-MODELLED_AT_MOST]
         super()._close_interval(member, step, score)
 
-    def _explore(self, number: int, source: Member, draw: np.random.Generator) -> Config:
+    def _explore(self, number: int, source: Individual, draw: np.random.Generator) -> Config:
         config = perturbed(self.space, source.config, draw, self.resample, self.factors)
         columns = [place for place, found in enumerate(self.space.parameters.values()) if found.kind != CATEGORICAL]
         if len(self._gains) < LEAST or not columns:
@@ -62,7 +62,7 @@ class PB2(PopulationBased):
 
         return self.space.build(choose)
 
-    def _best(self, number: int, source: Member, columns: list[int], draw: np.random.Generator) -> Array:
+    def _best(self, number: int, source: Individual, columns: list[int], draw: np.random.Generator) -> Array:
         """Where the upper confidence bound is highest, given what the others are trying at present."""
         import numpy as np
 
@@ -84,7 +84,7 @@ class PB2(PopulationBased):
         best: Array = candidates[int(np.argmax(mean + weight * deviation))]
         return best
 
-    def _candidates(self, source: Member, columns: list[int], draw: np.random.Generator) -> Array:
+    def _candidates(self, source: Individual, columns: list[int], draw: np.random.Generator) -> Array:
         """Places spread over the space, and places around the one that was best."""
         import numpy as np
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Member:
+class Individual:
     """One trial of the population. ``score``: at the end of its last interval, or of the one that it took over from."""
 
     config: Config
@@ -87,11 +87,11 @@ class PopulationBased(Stopper):
     def _clear(self) -> None:
         self._begun = 0
         self._closed = False  # whether no more trials will begin
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, Individual] = {}
 
     def begin(self, number: int, config: Config) -> None:
         self._begun += 1
-        self._members[number] = Member(dict(config))
+        self._members[number] = Individual(dict(config))
 
     def report(self, number: int, step: int, score: float) -> Verdict | Exploit:
         """The first report at or past the end of an interval counts."""
@@ -120,7 +120,7 @@ class PopulationBased(Stopper):
             member.verdict = Verdict.PAUSE
         return member.verdict
 
-    def _in_step(self, number: int, member: Member, ended: bool) -> Verdict | Exploit:
+    def _in_step(self, number: int, member: Individual, ended: bool) -> Verdict | Exploit:
         """Of the synchronous mode: the last to come to the end of an interval settles it for all."""
         exploit, member.exploit = member.exploit, None
         if exploit is not None:  # decided while it waited
@@ -147,10 +147,10 @@ class PopulationBased(Stopper):
                 self._take_over(one, one.exploit)
         return True
 
-    def _close_interval(self, member: Member, step: int, score: float) -> None:
+    def _close_interval(self, member: Individual, step: int, score: float) -> None:
         member.intervals, member.score, member.step = step // self.interval, score, step
 
-    def _others_wait(self, member: Member) -> bool:
+    def _others_wait(self, member: Individual) -> bool:
         behind = (
             other.intervals < member.intervals for other in self._members.values() if other.verdict is Verdict.PAUSE
         )
@@ -161,7 +161,7 @@ class PopulationBased(Stopper):
         """How many of the population have not begun."""
         return 0 if self._closed else max(self.population - self._begun, 0)
 
-    def _compare(self, number: int, member: Member, take: bool = True) -> Exploit | None:
+    def _compare(self, number: int, member: Individual, take: bool = True) -> Exploit | None:
         """Take over from one of the best, if this is one of the worst; among equals those of greater number are worse.
 
         Also from one that is no better: two that have become alike would stay so for ever. Without ``take`` nothing changes
@@ -182,11 +182,11 @@ class PopulationBased(Stopper):
             self._take_over(member, exploit)
         return exploit
 
-    def _take_over(self, member: Member, exploit: Exploit) -> None:
+    def _take_over(self, member: Individual, exploit: Exploit) -> None:
         """Its weights are the other's from now on, and so is what they scored."""
         member.config, member.score = exploit.config, self._members[exploit.source].score
 
-    def _explore(self, number: int, source: Member, draw: np.random.Generator) -> Config:
+    def _explore(self, number: int, source: Individual, draw: np.random.Generator) -> Config:
         return perturbed(self.space, source.config, draw, self.resample, self.factors)
 
     def end(self, number: int, outcome: Outcome) -> None:
@@ -225,7 +225,7 @@ class PopulationBased(Stopper):
             "members": [[number, *self._written(member)] for number, member in self._members.items()],
         }
 
-    def _written(self, one: Member) -> list[Any]:
+    def _written(self, one: Individual) -> list[Any]:
         config = self.space.encode(one.config)
         exploit = None if one.exploit is None else [one.exploit.source, self.space.encode(one.exploit.config)]
         written = [config, one.intervals, one.score, one.step, one.due, one.kept, one.verdict.value]
@@ -237,7 +237,7 @@ class PopulationBased(Stopper):
         for number, config, intervals, score, step, due, kept, verdict, exploit, released in state["members"]:
             decoded = self.space.decode(config)
             pending = None if exploit is None else Exploit(exploit[0], self.space.decode(exploit[1]))
-            self._members[number] = Member(
+            self._members[number] = Individual(
                 decoded, intervals, score, step, due, kept, Verdict(verdict), pending, released
             )
 

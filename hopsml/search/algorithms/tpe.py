@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopsml.search.algorithms import libraries
-from hopsml.search.algorithms.history import History, Trial
+from hopsml.search.algorithms.history import History, PastTrial
 from hopsml.search.algorithms.randomness import number_of, seed_of
 from hopsml.search.algorithms.warmup import Warmup
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
@@ -75,7 +75,7 @@ class Tpe(Searcher):
     def learn(self, config: Config, outcome: Outcome) -> None:
         if self._history.learn(config, outcome):
             self._scored += outcome.score is not None
-            self._add(Trial(config, outcome))
+            self._add(PastTrial(config, outcome))
 
     def state(self) -> dict[str, Any]:
         return {"seed": self.seed, "warmup": self._warmup.state(), **self._history.state()}
@@ -94,7 +94,7 @@ class Tpe(Searcher):
             else:
                 self._add(trial)
 
-    def _add(self, trial: Trial) -> None:
+    def _add(self, trial: PastTrial) -> None:
         """A trial that has ended, as optuna would have it after ``tell``."""
         import optuna
 

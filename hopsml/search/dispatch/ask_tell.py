@@ -12,14 +12,14 @@ from typing import Any
 from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Stopper, Suggestion, Verdict, Wait
 from hopsml.search.dispatch.events import Settled
 from hopsml.search.dispatch.futility import Futility
-from hopsml.search.dispatch.ledger import Ledger, Phase, Trial, as_json
+from hopsml.search.dispatch.ledger import Ledger, Trial, TrialPhase, as_json
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.config_json import marked
 
 Fact = tuple[Any, ...]
 
 
-class GoOn(Stopper):
+class NeverStop(Stopper):
     """Stops nobody."""
 
     def report(self, number: int, step: int, score: float) -> Verdict:
@@ -37,13 +37,13 @@ class GoOn(Stopper):
         """There is none."""
 
 
-class Teller:
+class AskTell:
     """Searcher, stopper and ledger, kept in step; every change of theirs goes through here."""
 
     def __init__(self, spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> None:
         self.spec = spec
         self.searcher = searcher
-        self.stopper = stopper or GoOn()
+        self.stopper = stopper or NeverStop()
         self.ledger = Ledger(spec.direction)
         self.alike = Futility()
         self.extra = 0  # trials that the user added
@@ -107,7 +107,7 @@ class Teller:
         """The function is being called."""
         trial.attempt = attempt
         trial.begun += 1
-        self.ledger.move(trial, Phase.RUNNING)
+        self.ledger.move(trial, TrialPhase.RUNNING)
         self._facts.append(("begin", trial.number, attempt))
 
     def report(self, trial: Trial, step: int, value: float, checkpoint: bool) -> Verdict | Exploit:
@@ -133,7 +133,7 @@ class Teller:
         """The trial has paused, as it was asked to."""
         trial.seconds += seconds
         self._facts.append(("rest", trial.number, seconds))
-        self._part_over(trial, Phase.PAUSED)
+        self._part_over(trial, TrialPhase.PAUSED)
 
     def again(self, trial: Trial, kind: str, error: str, seconds: float) -> None:
         """An attempt is over and the trial is not. ``kind``: failed | lost (its slot is gone)."""
@@ -144,14 +144,14 @@ class Teller:
         else:
             trial.lost += 1
         self._facts.append(("again", trial.number, kind, error, seconds))
-        self._part_over(trial, Phase.PAUSED if trial.asked == "pause" else Phase.READY)
+        self._part_over(trial, TrialPhase.PAUSED if trial.asked == "pause" else TrialPhase.READY)
 
-    def _part_over(self, trial: Trial, phase: Phase) -> None:
+    def _part_over(self, trial: Trial, phase: TrialPhase) -> None:
         if trial.exploit is not None:
             trial.config, trial.resume_from = dict(trial.exploit.config), trial.exploit.source
-            phase = Phase.READY
+            phase = TrialPhase.READY
         elif trial.wanted:
-            phase = Phase.READY
+            phase = TrialPhase.READY
         trial.asked, trial.exploit, trial.wanted = "", None, False
         self.ledger.move(trial, phase)
 
@@ -170,9 +170,9 @@ class Teller:
         return trial
 
     def _wake(self, trial: Trial) -> None:
-        if trial.phase is Phase.PAUSED:
-            self.ledger.move(trial, Phase.READY)
-        elif trial.phase is not Phase.OVER:
+        if trial.phase is TrialPhase.PAUSED:
+            self.ledger.move(trial, TrialPhase.READY)
+        elif trial.phase is not TrialPhase.OVER:
             trial.wanted = True
 
     def end(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hopsml.search.contract import End, Exploit, Verdict
 from hopsml.search.dispatch.events import Action, Began, Ended, EndTrial, Reported
 from hopsml.search.dispatch.groups import Groups
-from hopsml.search.dispatch.lanes import Lanes
-from hopsml.search.dispatch.ledger import Phase, Trial, number_of, why_no_value
+from hopsml.search.dispatch.lanes import LaneTable
+from hopsml.search.dispatch.ledger import Trial, TrialPhase, number_of, why_no_value
 from hopsml.search.dispatch.limits import Closing
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
@@ -17,11 +17,11 @@ LOST_AT_MOST = 10  # times that a trial's slot may go away under it
 class Attempts:
     """Decides about one trial at a time; ``closing`` is set once the search ends, and whoever begins is told so."""
 
-    def __init__(self, spec: SearchSpec, supply: Supply, places: Lanes | Groups) -> None:
+    def __init__(self, spec: SearchSpec, supply: Supply, places: LaneTable | Groups) -> None:
         self.spec = spec
         self.supply = supply
-        self.teller = supply.teller
-        self.ledger = supply.teller.ledger
+        self.ask_tell = supply.ask_tell
+        self.ledger = supply.ask_tell.ledger
         self.places = places
         self.closing: Closing | None = None
 
@@ -37,18 +37,18 @@ class Attempts:
     def began(self, event: Began, now: float) -> list[Action]:
         """The function of a trial is being called."""
         trial = self._trial_of(event)
-        return self._has_begun(trial, now) if trial is not None and trial.phase is Phase.PLACED else []
+        return self._has_begun(trial, now) if trial is not None and trial.phase is TrialPhase.PLACED else []
 
     def _has_begun(self, trial: Trial, now: float) -> list[Action]:
         self.places.began(trial, now)
-        self.teller.begin(trial, trial.attempt)
+        self.ask_tell.begin(trial, trial.attempt)
         told = trial.asked in ("stop", "cancel")
         return self.ask_to_end(trial, now) if self.closing is not None and not told else []
 
     def _must_have_begun(self, trial: Trial, now: float) -> list[Action]:
         """It speaks, so it runs, although the news of its begin did not come; when it began is not known."""
         trial.gap = False
-        return self._has_begun(trial, now) if trial.phase is Phase.PLACED else []
+        return self._has_begun(trial, now) if trial.phase is TrialPhase.PLACED else []
 
     def reported(self, event: Reported, now: float) -> list[Action]:
         """Values of a running trial; nothing counts but numbers of steps that are new, until it is told to end."""
@@ -59,7 +59,7 @@ class Attempts:
         value = number_of(event.value)
         if trial.asked or value is None or event.step <= trial.step:
             return actions
-        verdict = self.teller.report(trial, event.step, value, event.checkpoint)
+        verdict = self.ask_tell.report(trial, event.step, value, event.checkpoint)
         if verdict is Verdict.STOP:
             actions.append(EndTrial(trial.number, trial.attempt, "stop", self.spec.patience_s))
         elif verdict is Verdict.PAUSE or isinstance(verdict, Exploit):
@@ -75,7 +75,7 @@ class Attempts:
             return []
         told = event.how in ("finished", "stopped", "paused")
         actions = self._must_have_begun(trial, now) if told else []
-        ran = trial.phase is Phase.RUNNING
+        ran = trial.phase is TrialPhase.RUNNING
         seconds = event.seconds if event.seconds > 0 else max(0.0, now - trial.since) if ran else 0.0
         self.places.over(trial, seconds if told and ran else None)
         if event.how == "withdrawn":
@@ -87,7 +87,7 @@ class Attempts:
         elif event.how == "lost":
             actions += self.lost(trial, event.error or "a slot of its group is gone", seconds)
         elif trial.asked == "pause":
-            self.teller.rest(trial, seconds)
+            self.ask_tell.rest(trial, seconds)
             self._line_up(trial)
         elif trial.asked == "cancel":
             self.break_off(trial, seconds)
@@ -96,12 +96,12 @@ class Attempts:
         return [action for action in actions if not isinstance(action, EndTrial)]
 
     def _line_up(self, trial: Trial) -> None:
-        if trial.phase is Phase.READY:
+        if trial.phase is TrialPhase.READY:
             self.supply.ready.put(trial)
 
     def _stopped(self, trial: Trial, event: Ended, seconds: float) -> Action:
         value = trial.value if trial.value is not None else number_of(event.value)
-        return self.teller.end(trial, End.STOPPED, value, event.outputs, event.error, seconds)
+        return self.ask_tell.end(trial, End.STOPPED, value, event.outputs, event.error, seconds)
 
     def _finished(self, trial: Trial, event: Ended, seconds: float) -> Action:
         value, error, fault = number_of(event.value), event.error, False
@@ -109,7 +109,7 @@ class Attempts:
             value = trial.value  # it returned nothing, but has reported
         if value is None:
             error, fault = why_no_value(self.spec.metric, event.outputs, event.value)
-        return self.teller.end(trial, End.COMPLETED, value, event.outputs, error, seconds, fault)
+        return self.ask_tell.end(trial, End.COMPLETED, value, event.outputs, error, seconds, fault)
 
     def _failed(self, trial: Trial, event: Ended, seconds: float) -> list[Action]:
         error = event.error or f"the trial {event.how}"
@@ -117,44 +117,44 @@ class Attempts:
             self.break_off(trial, seconds)
             return []
         if trial.asked == "stop":
-            return [self.teller.end(trial, End.STOPPED, trial.value, error=error, seconds=seconds)]
+            return [self.ask_tell.end(trial, End.STOPPED, trial.value, error=error, seconds=seconds)]
         if trial.tries >= self.spec.retries:
-            return [self.teller.end(trial, End.FAILED, None, error=error, seconds=seconds, fault=True)]
+            return [self.ask_tell.end(trial, End.FAILED, None, error=error, seconds=seconds, fault=True)]
         trial.avoid = trial.lane
-        self.teller.again(trial, "failed", error, seconds)
+        self.ask_tell.again(trial, "failed", error, seconds)
         self._line_up(trial)
         return []
 
     def unplace(self, trial: Trial) -> None:
         """It has not begun, and waits again, as the next of all."""
         trial.asked = ""
-        self.ledger.move(trial, Phase.READY)
+        self.ledger.move(trial, TrialPhase.READY)
         self.supply.ready.put(trial, first=True)
 
     def lost(self, trial: Trial, reason: str, seconds: float) -> list[Action]:
         """The place is gone under a trial: that is no failure of the trial's, unless it happens time and again."""
         if trial.asked == "stop":
-            return [self.teller.end(trial, End.STOPPED, trial.value, error=reason, seconds=seconds)]
+            return [self.ask_tell.end(trial, End.STOPPED, trial.value, error=reason, seconds=seconds)]
         if trial.asked == "cancel":
             self.break_off(trial, seconds)
             return []
         trial.avoid = None
-        self.teller.again(trial, "lost", reason, seconds)
+        self.ask_tell.again(trial, "lost", reason, seconds)
         if trial.lost > LOST_AT_MOST:
             text = f"lost its slot {trial.lost} times, the last time: {reason}"
-            return [self.teller.end(trial, End.FAILED, None, error=text, fault=True)]
-        if trial.phase is Phase.READY:
+            return [self.ask_tell.end(trial, End.FAILED, None, error=text, fault=True)]
+        if trial.phase is TrialPhase.READY:
             self.supply.ready.put(trial, first=True)
         return []
 
     def break_off(self, trial: Trial, seconds: float) -> None:
         """The search was cancelled under a running trial: it has no result, and begins again when the search goes on."""
-        self.teller.again(trial, "lost", "the search was cancelled", seconds)
+        self.ask_tell.again(trial, "lost", "the search was cancelled", seconds)
 
     def ask_to_end(self, trial: Trial, now: float) -> list[Action]:
         """The search ends: what has not begun shall not, what runs gets the patience that is left."""
         assert self.closing is not None
-        if trial.phase is Phase.PLACED and isinstance(self.places, Lanes):
+        if trial.phase is TrialPhase.PLACED and isinstance(self.places, LaneTable):
             return [] if trial.asked == "withdraw" else [self.places.withdraw(trial)]
         if self.cancelled:
             trial.asked = trial.asked or "cancel"  # what the stopper has said of it stands

@@ -5,7 +5,7 @@
                       ├─────────────────┴─────────────────┤
                       └──resume── PAUSED ◀──paused────────┘
 
-Who is told what is ``teller``'s, where the next trial comes from ``supply``'s, which place it gets that of ``places``
+Who is told what is ``ask_tell``'s, where the next trial comes from ``supply``'s, which place it gets that of ``places``
 (lanes) or ``groups`` (distributed trainings), when the time is over that of ``bounds``. Every sequence of events ends in
 ``Conclude`` or waits for an event that can come: an answer of a trial, a slot, or the ``Tick`` at ``wake_at()``.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import End, Searcher, Stopper
-from hopsml.search.dispatch.ask_tell import Fact, Teller
+from hopsml.search.dispatch.ask_tell import AskTell, Fact
 from hopsml.search.dispatch.attempts import Attempts
 from hopsml.search.dispatch.events import (
     Action,
@@ -37,8 +37,8 @@ from hopsml.search.dispatch.events import (
     WantLanes,
 )
 from hopsml.search.dispatch.groups import Groups
-from hopsml.search.dispatch.lanes import Lanes
-from hopsml.search.dispatch.ledger import Phase, row
+from hopsml.search.dispatch.lanes import LaneTable
+from hopsml.search.dispatch.ledger import TrialPhase, row
 from hopsml.search.dispatch.limits import Bounds, Closing
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
@@ -64,11 +64,11 @@ class Dispatch:
 
     def __init__(self, spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> None:
         self.spec = spec
-        self.teller = Teller(spec, searcher, stopper)
-        self.ledger = self.teller.ledger
+        self.ask_tell = AskTell(spec, searcher, stopper)
+        self.ledger = self.ask_tell.ledger
         self.bounds = Bounds(spec)
-        self.supply = Supply(self.teller)
-        self.places: Lanes | Groups = (Lanes if spec.size_of is None else Groups)(spec, self.supply)
+        self.supply = Supply(self.ask_tell)
+        self.places: LaneTable | Groups = (LaneTable if spec.size_of is None else Groups)(spec, self.supply)
         self.attempts = Attempts(spec, self.supply, self.places)
         self.conclusion: Conclude | None = None
         self._open = False
@@ -83,7 +83,7 @@ class Dispatch:
     @property
     def is_complete(self) -> bool:
         """Whether all trials are over, and there are to be no more."""
-        return self.teller.left == 0 and self.ledger.over == len(self.ledger)
+        return self.ask_tell.left == 0 and self.ledger.over == len(self.ledger)
 
     # ---------------------------------------------------------------------------------------- from outside
 
@@ -95,7 +95,7 @@ class Dispatch:
         for trial in list(self.ledger.placed.values()):
             actions.extend(self.attempts.lost(trial, "the driver of the search was gone", 0.0))
         self.supply.ready.drain()
-        waiting = [trial for trial in self.ledger.trials if trial.phase is Phase.READY]
+        waiting = [trial for trial in self.ledger.trials if trial.phase is TrialPhase.READY]
         for trial in sorted(waiting, key=lambda trial: trial.begun == 0):
             self.supply.ready.put(trial)
         return actions + self._follow(now, fresh=True)
@@ -132,7 +132,7 @@ class Dispatch:
 
     def take_facts(self) -> list[Fact]:
         """What is to be written to the journal before the actions are carried out."""
-        facts = self.teller.take_facts()
+        facts = self.ask_tell.take_facts()
         spent_s = self.bounds.spent_s
         if facts and spent_s - self._noted_s >= NOTED_S:
             self._noted_s = spent_s
@@ -144,7 +144,7 @@ class Dispatch:
 
         ``journal.snapshot`` makes a line of it, whatever those are.
         """
-        return {"version": VERSION, "spent_s": self.bounds.spent_s, **self.teller.state()}
+        return {"version": VERSION, "spent_s": self.bounds.spent_s, **self.ask_tell.state()}
 
     @classmethod
     def restore(
@@ -157,7 +157,7 @@ class Dispatch:
         check_version(state.get("version"), "the state of the search")
         dispatch = cls(spec, searcher, stopper)
         dispatch.bounds.spent_s = state["spent_s"]
-        dispatch.teller.restore(state)
+        dispatch.ask_tell.restore(state)
         return dispatch
 
     def repeat(self, fact: Sequence[Any]) -> None:
@@ -165,7 +165,7 @@ class Dispatch:
         if fact[0] == "spent":
             self.bounds.spent_s = self._noted_s = fact[1]
         else:
-            self.teller.repeat(fact)
+            self.ask_tell.repeat(fact)
 
     def rows(self) -> list[dict[str, Any]]:
         """The table of trials."""
@@ -189,7 +189,7 @@ class Dispatch:
             if waiting is not None:
                 self.attempts.unplace(waiting)
             if current is not None:
-                ran_s = max(0.0, now - current.since) if current.phase is Phase.RUNNING else 0.0
+                ran_s = max(0.0, now - current.since) if current.phase is TrialPhase.RUNNING else 0.0
                 actions = self.attempts.lost(current, event.reason, ran_s)
         self.bounds.holds(self.places.held, now)
         return actions
@@ -198,7 +198,7 @@ class Dispatch:
 
     def _extend(self, event: Extend, now: float) -> None:
         if event.trials > 0:
-            self.teller.extend(event.trials)
+            self.ask_tell.extend(event.trials)
         if event.deadline_s is not None:
             self.bounds.move_deadline(event.deadline_s)
             if self.closing is not None and self.closing.reason == "deadline" and self.bounds.closing(now) is None:
@@ -213,11 +213,13 @@ class Dispatch:
         actions: list[Action] = []
         for trial in list(self.ledger.placed.values()):
             self.places.over(trial, None)
-            if trial.phase is Phase.RUNNING and self.attempts.cancelled and trial.asked != "stop":
+            if trial.phase is TrialPhase.RUNNING and self.attempts.cancelled and trial.asked != "stop":
                 self.attempts.break_off(trial, now - trial.since)
-            elif trial.phase is Phase.RUNNING:
+            elif trial.phase is TrialPhase.RUNNING:
                 error = "it was asked to end, and had not ended when the search did"
-                actions.append(self.teller.end(trial, End.STOPPED, trial.value, error=error, seconds=now - trial.since))
+                actions.append(
+                    self.ask_tell.end(trial, End.STOPPED, trial.value, error=error, seconds=now - trial.since)
+                )
             else:
                 self.attempts.unplace(trial)
         return actions
@@ -252,7 +254,7 @@ class Dispatch:
         return actions
 
     def _give_up_if_hopeless(self, now: float) -> list[Action]:
-        alike = self.teller.alike
+        alike = self.ask_tell.alike
         if self.closing is not None or not alike.hopeless(self.places.width):
             return []
         text = (
@@ -264,9 +266,9 @@ class Dispatch:
     def _settle(self, now: float) -> list[Action]:
         """Nothing runs: resume what the stopper wants to have resumed, give up what has paused, end."""
         actions: list[Action] = []
-        while not self.ledger.placed and not self._waiting() and (self.places.dry or self.teller.left == 0):
-            trial = self.teller.resume(settle=True)
-            if trial is not None and trial.phase is Phase.READY:
+        while not self.ledger.placed and not self._waiting() and (self.places.dry or self.ask_tell.left == 0):
+            trial = self.ask_tell.resume(settle=True)
+            if trial is not None and trial.phase is TrialPhase.READY:
                 self.supply.ready.put(trial)
             elif self.ledger.paused:
                 actions += self._give_up_paused()
@@ -280,13 +282,13 @@ class Dispatch:
         return len(self.supply.ready) > 0 or (isinstance(self.places, Groups) and self.places.in_line > 0)
 
     def _stuck(self) -> str:
-        if self.teller.later:
+        if self.ask_tell.later:
             return "the searcher waits for results although no trial is running"
         return ""
 
     def _give_up_paused(self) -> list[Action]:
         paused = sorted(self.ledger.paused.values(), key=lambda trial: trial.number)
-        return [self.teller.end(trial, End.STOPPED, trial.value) for trial in paused]
+        return [self.ask_tell.end(trial, End.STOPPED, trial.value) for trial in paused]
 
     def _wind_up(self) -> list[Action]:
         """Tell of all trials that have begun; what has not is left for a session that continues the search.
@@ -301,7 +303,7 @@ class Dispatch:
         for trial in waiting:
             if trial.begun and not self.attempts.cancelled:
                 end = End.FAILED if trial.tries and trial.value is None else End.STOPPED
-                actions.append(self.teller.end(trial, end, trial.value, error=trial.error))
+                actions.append(self.ask_tell.end(trial, end, trial.value, error=trial.error))
         reason, text = self.closing.reason, self.closing.text
         if reason == "complete" and self.ledger.best is None:
             reason, text = "failed", text or self._nothing_found()

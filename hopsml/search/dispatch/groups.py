@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hopsml.search.contract import End
 from hopsml.search.dispatch.events import Action, Form, Resize
-from hopsml.search.dispatch.ledger import Phase, Trial
+from hopsml.search.dispatch.ledger import Trial, TrialPhase
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
@@ -44,7 +44,7 @@ class Groups:
     def __init__(self, spec: SearchSpec, supply: Supply) -> None:
         self._spec = spec
         self._supply = supply
-        self._teller = supply.teller
+        self._teller = supply.ask_tell
         self.count = 0
         self.used = 0
         self.groups: dict[int, Held] = {}
@@ -246,7 +246,7 @@ class Groups:
         self.used += size
         trial.attempt += 1
         trial.since = now
-        self._teller.ledger.move(trial, Phase.PLACED)
+        self._teller.ledger.move(trial, TrialPhase.PLACED)
         return Form(trial.number, trial.attempt, trial.config, size, min(minimum, size), trial.resume_from, trial.step)
 
     def _grow_one(self, reservation: Reservation | None) -> Resize | None:
@@ -257,7 +257,7 @@ class Groups:
             spare = self.free
         if spare <= 0:
             return None
-        wishing = [g for g in self.groups.values() if g.wish > g.size and g.trial.phase is Phase.RUNNING]
+        wishing = [g for g in self.groups.values() if g.wish > g.size and g.trial.phase is TrialPhase.RUNNING]
         if not wishing:
             return None
         best = max(wishing, key=lambda group: (self._score(group.trial), -group.trial.number))

@@ -1,7 +1,7 @@
 """A search as lines of JSON: what is appended while it runs is enough to go on after the driver was killed.
 
     {"hopsml search": 1}                         at the begin of every session; the version of what follows
-    ["ask", 0, {"lr": 0.1}, null] ...            one fact a line (teller.py), in order
+    ["ask", 0, {"lr": 0.1}, null] ...            one fact a line (ask_tell.py), in order
     {"hopsml search": 1, "state": {...}}         everything up to here; saves repeating what comes before
 
 Lines must be on disk before the actions that came with them are carried out: then a result that anybody was told of is

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hopsml.search.dispatch.events import Action, Assign, EndTrial
-from hopsml.search.dispatch.ledger import Phase, Trial
+from hopsml.search.dispatch.ledger import Trial, TrialPhase
 from hopsml.search.dispatch.prefetch import Prefetch
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
 
 @dataclass(slots=True)
-class Lane:
+class LaneState:
     """One slot whose process carries out one trial after another."""
 
     number: int
@@ -22,19 +22,19 @@ class Lane:
     used: bool = False  # a trial has begun here: the next one finds everything loaded
 
 
-class Lanes:
+class LaneTable:
     """All lanes of a search. An idle one has no current trial; one with room has a current one and none that waits."""
 
     def __init__(self, spec: SearchSpec, supply: Supply) -> None:
         self._spec = spec
         self._supply = supply
-        self._ledger = supply.teller.ledger
+        self._ledger = supply.ask_tell.ledger
         self._prefetch = Prefetch(spec.prefetch)
-        self.lanes: dict[int, Lane] = {}
-        self._idle: dict[int, Lane] = {}
-        self._room: dict[int, Lane] = {}
-        self._behind: dict[int, Lane] = {}  # a trial waits there
-        self._calling: dict[int, Lane] = {}  # a trial waits there, and is being called back
+        self.lanes: dict[int, LaneState] = {}
+        self._idle: dict[int, LaneState] = {}
+        self._room: dict[int, LaneState] = {}
+        self._behind: dict[int, LaneState] = {}  # a trial waits there
+        self._calling: dict[int, LaneState] = {}  # a trial waits there, and is being called back
         self._tables = (self._idle, self._room, self._behind, self._calling)
 
     @property
@@ -49,7 +49,7 @@ class Lanes:
 
     def wanted(self) -> int:
         """How many lanes could be of use, those that there are included."""
-        left = self._supply.teller.left
+        left = self._supply.ask_tell.left
         most = self._spec.max_lanes
         if left is None:
             return most if most is not None else len(self.lanes) + 1
@@ -61,7 +61,7 @@ class Lanes:
     def join(self, number: int, host: str) -> None:
         """A lane is there. One that is known already stays as it is."""
         if number not in self.lanes:
-            lane = self.lanes[number] = Lane(number, host)
+            lane = self.lanes[number] = LaneState(number, host)
             self._sort(lane)
 
     def lose(self, number: int) -> tuple[Trial | None, Trial | None]:
@@ -98,11 +98,11 @@ class Lanes:
             lane.current, lane.waiting = lane.waiting, None
         self._sort(lane)
 
-    def _lane_of(self, trial: Trial) -> Lane | None:
+    def _lane_of(self, trial: Trial) -> LaneState | None:
         lane = self.lanes.get(-1 if trial.lane is None else trial.lane)
         return lane if lane is not None and (lane.current is trial or lane.waiting is trial) else None
 
-    def _sort(self, lane: Lane) -> None:
+    def _sort(self, lane: LaneState) -> None:
         """Bring the tables up to date with one lane."""
         for table in self._tables:
             table.pop(lane.number, None)
@@ -112,7 +112,7 @@ class Lanes:
             self._room[lane.number] = lane
         elif lane.waiting.asked == "withdraw":
             self._calling[lane.number] = lane
-        elif lane.waiting.phase is Phase.PLACED:
+        elif lane.waiting.phase is TrialPhase.PLACED:
             self._behind[lane.number] = lane
 
     def wake_at(self) -> float:
@@ -134,13 +134,13 @@ class Lanes:
         if self._idle:
             actions.extend(self._spread())
         elif self._room and self._prefetch.pays:
-            left = self._supply.teller.left
+            left = self._supply.ask_tell.left
             while self._room and (left is None or left > len(self.lanes)) and (found := self._match(self._room)):
                 actions.append(self._assign(*found, now))
-                left = self._supply.teller.left
+                left = self._supply.ask_tell.left
         return actions
 
-    def _match(self, free: dict[int, Lane]) -> tuple[Lane, Trial] | None:
+    def _match(self, free: dict[int, LaneState]) -> tuple[LaneState, Trial] | None:
         """The next trial, and which of these lanes it goes to: where it ran last, but not where it failed."""
         only = next(iter(free)) if len(free) == 1 and len(self.lanes) > 1 else None
         trial = self._supply.next(only)
@@ -150,7 +150,7 @@ class Lanes:
             return free[trial.lane], trial
         return self._lane_for(trial, free), trial
 
-    def _lane_for(self, trial: Trial, free: dict[int, Lane]) -> Lane:
+    def _lane_for(self, trial: Trial, free: dict[int, LaneState]) -> LaneState:
         """Any; for a trial that has failed not where it did, and on another host where there is one."""
         failed_on = self.lanes.get(-1 if trial.avoid is None else trial.avoid)
         if failed_on is None or len(free) == 1:
@@ -158,7 +158,7 @@ class Lanes:
         others = [lane for lane in free.values() if lane is not failed_on]
         return next((lane for lane in others if lane.host != failed_on.host), others[0])
 
-    def _assign(self, lane: Lane, trial: Trial, now: float) -> Assign:
+    def _assign(self, lane: LaneState, trial: Trial, now: float) -> Assign:
         trial.attempt += 1
         trial.lane, trial.since = lane.number, now
         trial.gap = lane.current is None and lane.used
@@ -166,7 +166,7 @@ class Lanes:
             lane.current = trial
         else:
             lane.waiting = trial
-        self._ledger.move(trial, Phase.PLACED)
+        self._ledger.move(trial, TrialPhase.PLACED)
         self._sort(lane)
         isolated = self._spec.isolated or trial.tries > 0
         return Assign(lane.number, trial.number, trial.attempt, trial.config, isolated, trial.resume_from, trial.step)

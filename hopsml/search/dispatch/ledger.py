@@ -10,7 +10,7 @@ from typing import Any
 from hopsml.search.contract import Config, End, Exploit, Outcome
 
 
-class Phase(Enum):
+class TrialPhase(Enum):
     """Where a trial is. ``PLACED``: sent to a lane, or its group is being formed; its function has not begun."""
 
     READY = "waiting"
@@ -28,7 +28,7 @@ class Trial:
     config: Config
     resume_from: int | None = None  # whose newest checkpoint the next attempt starts from
     parent: int | None = None
-    phase: Phase = Phase.READY
+    phase: TrialPhase = TrialPhase.READY
     attempt: int = 0  # counts placements from 1; what another attempt says is not heard
     begun: int = 0  # how often its function has been called
     tries: int = 0  # how often it has failed
@@ -88,14 +88,14 @@ class Ledger:
         else:
             self.move(trial, trial.phase)
 
-    def move(self, trial: Trial, phase: Phase) -> None:
+    def move(self, trial: Trial, phase: TrialPhase) -> None:
         """The only way in which a trial changes its phase."""
         trial.phase = phase
-        if phase is Phase.PLACED or phase is Phase.RUNNING:
+        if phase is TrialPhase.PLACED or phase is TrialPhase.RUNNING:
             self.placed[trial.number] = trial
             return
         self.placed.pop(trial.number, None)
-        if phase is Phase.PAUSED:
+        if phase is TrialPhase.PAUSED:
             self.paused[trial.number] = trial
         else:
             self.paused.pop(trial.number, None)
@@ -112,7 +112,7 @@ class Ledger:
     def close(self, trial: Trial, end: End) -> None:
         """The trial is over for good; its value, outputs and error stand in it."""
         trial.end = end
-        self.move(trial, Phase.OVER)
+        self.move(trial, TrialPhase.OVER)
         self.ends[end] += 1
         if trial.value is not None and (self._best is None or self._better(trial, self._best)):
             self._best = trial
@@ -135,7 +135,7 @@ class Ledger:
     def counts(self) -> dict[str, int]:
         """How many trials are where: waiting (sent ahead to a place that is busy, too), running, paused, and the ends."""
         ended = {end.value: count for end, count in self.ends.items()}
-        running = sum(trial.phase is Phase.RUNNING for trial in self.placed.values())
+        running = sum(trial.phase is TrialPhase.RUNNING for trial in self.placed.values())
         waiting = len(self.trials) - self.over - running - len(self.paused)
         return {"waiting": waiting, "running": running, "paused": len(self.paused), **ended}
 
@@ -151,7 +151,7 @@ _PLAIN = tuple(known.name for known in fields(Trial) if known.name not in _ELSEW
 def as_json(trial: Trial) -> dict[str, Any]:
     """All of a trial but its number and its place; what is as at the begin is left out."""
     known = {name: getattr(trial, name) for name in _PLAIN if getattr(trial, name) != getattr(_NEW, name)}
-    phase = Phase.READY if trial.phase is Phase.PLACED else trial.phase
+    phase = TrialPhase.READY if trial.phase is TrialPhase.PLACED else trial.phase
     if trial.asked == "withdraw":
         del known["asked"]
     if trial.exploit is not None:
@@ -166,7 +166,7 @@ def _from_json(number: int, written: dict[str, Any]) -> Trial:
     known = {name: written[name] for name in _PLAIN if name in written}
     exploit = Exploit(*written["exploit"]) if "exploit" in written else None
     end = End(written["end"]) if written["end"] else None
-    return Trial(number, **{"config": {}, **known}, phase=Phase(written["phase"]), exploit=exploit, end=end)
+    return Trial(number, **{"config": {}, **known}, phase=TrialPhase(written["phase"]), exploit=exploit, end=end)
 
 
 def row(trial: Trial) -> dict[str, Any]:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from hopsml.search.dispatch.ask_tell import Teller
-from hopsml.search.dispatch.ledger import Phase, Trial
+from hopsml.search.dispatch.ask_tell import AskTell
+from hopsml.search.dispatch.ledger import Trial, TrialPhase
 from hopsml.search.dispatch.waiting import ReadyQueue
 
 
 class Supply:
     """Trials for places that are free."""
 
-    def __init__(self, teller: Teller) -> None:
-        self.teller = teller
+    def __init__(self, ask_tell: AskTell) -> None:
+        self.ask_tell = ask_tell
         self.ready = ReadyQueue()
 
     def returning(self, lane: int | None = None) -> Trial | None:
         """A trial that has been under way before and may go on this lane (None: on any)."""
         trial = self.ready.take(lane)
         while trial is None:
-            trial = self.teller.resume()
-            if trial is None or trial.phase is Phase.OVER:
+            trial = self.ask_tell.resume()
+            if trial is None or trial.phase is TrialPhase.OVER:
                 return None
-            if trial.phase is not Phase.READY:
+            if trial.phase is not TrialPhase.READY:
                 trial = None  # still on its way into the pause: it goes on when it has come there
             elif lane is not None and trial.avoid == lane:
                 self.ready.put(trial)  # for another lane
@@ -30,4 +30,4 @@ class Supply:
 
     def next(self, lane: int | None = None) -> Trial | None:
         """Whatever is to be tried next on this lane (None: on any)."""
-        return self.returning(lane) or self.teller.ask()
+        return self.returning(lane) or self.ask_tell.ask()
