@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowException
 from hopsml import settings
 from hopsml.airflow import jobs, local_jobs
 from hopsml.airflow.job_keys import without_effect
-from hopsml.airflow.jobs import Job, Jobs, Request, State
+from hopsml.airflow.jobs import Job, Jobs, JobState, Request
 from hopsml.airflow.operators import HopsMLOperator
 from hopsml.errors import ArgumentError, ClusterUnavailable, PathNotFound
 from hopsml.storage import filesystem, job_record, trust, urls
@@ -136,11 +136,11 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
         except ClusterUnavailable as error:
             self.log.warning("%s; asking again", error)
             return False
-        if not seen.state.is_active and seen.state is not State.SUCCEEDED:
+        if not seen.state.is_active and seen.state is not JobState.SUCCEEDED:
             raise AirflowException(
                 f"job {self.job_name}: {job.id} ended as {seen.state}: {seen.detail or 'see its log'}"
             )
-        return seen.state is State.SUCCEEDED
+        return seen.state is JobState.SUCCEEDED
 
 
 def _execution(project_url: str, job_name: str) -> str:

@@ -22,7 +22,7 @@ TAG_PREFIX = "hopsml-task-"
 LOG_PIECE_BYTES = 256 * 1024
 
 
-class State(enum.StrEnum):
+class JobState(enum.StrEnum):
     """How a job stands."""
 
     WAITING = "WAITING"  # accepted, no resources yet
@@ -35,14 +35,14 @@ class State(enum.StrEnum):
     @property
     def is_active(self) -> bool:
         """Whether more will come of it."""
-        return self in (State.WAITING, State.RUNNING)
+        return self in (JobState.WAITING, JobState.RUNNING)
 
 
 @dataclass(frozen=True)
-class Look:
+class JobStatus:
     """One look at a job; ``detail`` is for people, and not empty where there is something to say."""
 
-    state: State
+    state: JobState
     detail: str = ""
 
 
@@ -89,7 +89,7 @@ class Known:
     """A job that was found by its tag; ``delivered`` once a task has passed its result on."""
 
     job: Job
-    state: State
+    state: JobState
     delivered: bool
 
 
@@ -102,7 +102,7 @@ class Jobs(Protocol):
     def start(self, request: Request) -> Job:
         """Start one; when this returns it can be found by its tag."""
 
-    def look(self, job: Job) -> Look:
+    def look(self, job: Job) -> JobStatus:
         """How it stands."""
 
     def read_log(self, job: Job, offset: int, last: bool = False) -> tuple[str, int]:
@@ -144,7 +144,7 @@ def tag_of(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
     return TAG_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class Step(enum.Enum):
+class TaskStep(enum.Enum):
     """What a task has to do first."""
 
     START = "start"
@@ -153,8 +153,8 @@ class Step(enum.Enum):
 
 
 def decide(
-    stored: tuple[Job, State] | None, done: Sequence[str], found: Sequence[Known]
-) -> tuple[Step, Job | None, str]:
+    stored: tuple[Job, JobState] | None, done: Sequence[str], found: Sequence[Known]
+) -> tuple[TaskStep, Job | None, str]:
     """Start a job, follow one, or collect the result of one that is over; and why, for the log.
 
     Args:
@@ -165,20 +165,20 @@ def decide(
     if stored is not None and stored[0].id not in done:
         job, state = stored
         if state.is_active:
-            return Step.FOLLOW, job, f"an earlier try started {job.id}, which is {state}: following it"
-        if state is State.SUCCEEDED:
-            return Step.COLLECT, job, f"an earlier try started {job.id}, which has succeeded: taking its result"
+            return TaskStep.FOLLOW, job, f"an earlier try started {job.id}, which is {state}: following it"
+        if state is JobState.SUCCEEDED:
+            return TaskStep.COLLECT, job, f"an earlier try started {job.id}, which has succeeded: taking its result"
     for known in found:
         if known.job.id not in done and known.state.is_active:
             return (
-                Step.FOLLOW,
+                TaskStep.FOLLOW,
                 known.job,
                 f"{known.job.id} was started for this task and is {known.state}: following it",
             )
     if found:
         youngest = found[0]
-        if youngest.state is State.SUCCEEDED and not youngest.delivered and youngest.job.id not in done:
-            return Step.COLLECT, youngest.job, f"{youngest.job.id} was started for this task and has succeeded"
+        if youngest.state is JobState.SUCCEEDED and not youngest.delivered and youngest.job.id not in done:
+            return TaskStep.COLLECT, youngest.job, f"{youngest.job.id} was started for this task and has succeeded"
         if not youngest.state.is_active:
-            return Step.START, None, f"the last job of this task, {youngest.job.id}, is over ({youngest.state})"
-    return Step.START, None, "nothing was started for this task yet"
+            return TaskStep.START, None, f"the last job of this task, {youngest.job.id}, is over ({youngest.state})"
+    return TaskStep.START, None, "nothing was started for this task yet"

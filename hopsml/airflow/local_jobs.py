@@ -27,7 +27,7 @@ from typing import Any
 
 from hopsml import profiles
 from hopsml.airflow import outcomes
-from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, Known, Look, Request, State
+from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobState, JobStatus, Known, Request
 from hopsml.errors import ArgumentError, ClusterError
 from hopsml.storage import job_record
 from hopsml.submission import hidden
@@ -77,22 +77,22 @@ def start(request: Request) -> Job:
     return Job("local", str(folder))
 
 
-def look(job: Job) -> Look:
+def look(job: Job) -> JobStatus:
     """How it stands."""
     folder = Path(job.id)
     ended = _read(folder / "exit.json")
     if ended is None and _is_held(folder / "lock"):
-        return Look(State.RUNNING)
+        return JobStatus(JobState.RUNNING)
     ended = ended or _read(folder / "exit.json")  # it may have ended between the two looks
     if ended is not None:
-        return Look(State(ended["state"]), str(ended["detail"]))
+        return JobStatus(JobState(ended["state"]), str(ended["detail"]))
     if not folder.is_dir():
-        return Look(
-            State.GONE,
+        return JobStatus(
+            JobState.GONE,
             f"there is no {folder} on this machine: a local job can be followed only where it was started; run task and "
             "triggerer on one machine, or use a profile in YARN's cluster mode",
         )
-    return Look(State.FAILED, "the process that kept the driver was killed, or this machine was restarted")
+    return JobStatus(JobState.FAILED, "the process that kept the driver was killed, or this machine was restarted")
 
 
 def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:

@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import AirflowException, TaskDeferralTimeout
 
 from hopsml import profiles, settings
 from hopsml.airflow import jobs, local_jobs
-from hopsml.airflow.jobs import Job, Jobs, Known, Look, Request, State, Step
+from hopsml.airflow.jobs import Job, Jobs, JobState, JobStatus, Known, Request, TaskStep
 from hopsml.airflow.patience import Patience
 from hopsml.airflow.triggers import HopsMLJobTrigger
 from hopsml.errors import ClusterUnavailable, HopsmlError
@@ -109,10 +109,10 @@ class HopsMLOperator(BaseOperator):
         self._job = job
         context["task_state_store"].set(JOB_KEY, job.as_dict())
         context["ti"].xcom_push(key="job", value=job.as_dict())
-        if not self.wait_for_completion and step is not Step.COLLECT:
+        if not self.wait_for_completion and step is not TaskStep.COLLECT:
             self._note_done(context, job)
             return {"job": job.as_dict()}
-        if self.deferrable and step is not Step.COLLECT:
+        if self.deferrable and step is not TaskStep.COLLECT:
             self.defer(
                 trigger=HopsMLJobTrigger(job.as_dict(), self.poll_interval_s),
                 method_name="execute_complete",
@@ -124,7 +124,7 @@ class HopsMLOperator(BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Called when the trigger has seen the end of the job."""
         job = self._job = Job.from_dict(event["job"])
-        return self._conclude(context, job, Look(State(event["state"]), event["detail"]), int(event["offset"]))
+        return self._conclude(context, job, JobStatus(JobState(event["state"]), event["detail"]), int(event["offset"]))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As BaseOperator's; when the wait took longer than ``execution_timeout``, the job is ended."""
@@ -188,7 +188,7 @@ class HopsMLOperator(BaseOperator):
         self.log.info("ending %s", job.id)
         jobs.of_kind(job.kind).end(job)
 
-    def _decide(self, kind: Jobs, request: Request, context: Context) -> tuple[Step, Job | None, str]:
+    def _decide(self, kind: Jobs, request: Request, context: Context) -> tuple[TaskStep, Job | None, str]:
         memory = context["task_state_store"]
         content, done = memory.get(JOB_KEY), memory.get(DONE_KEY) or []
         found: list[Known] = kind.find(request)
@@ -198,7 +198,7 @@ class HopsMLOperator(BaseOperator):
             stored = job, jobs.of_kind(job.kind).look(job).state
         return jobs.decide(stored, done, found)
 
-    def _follow(self, kind: Jobs, job: Job) -> tuple[Look, int]:
+    def _follow(self, kind: Jobs, job: Job) -> tuple[JobStatus, int]:
         """Wait in this process, telling the driver's log."""
         offset, told = 0, ""
         patience = Patience(self.log.warning)
@@ -209,10 +209,10 @@ class HopsMLOperator(BaseOperator):
                 patience.answered()
             except ClusterUnavailable as error:
                 patience.away(error)
-                seen = Look(State.RUNNING)
+                seen = JobStatus(JobState.RUNNING)
             if not seen.state.is_active:
                 return seen, offset
-            if seen.state is State.WAITING and seen.detail != told:
+            if seen.state is JobState.WAITING and seen.detail != told:
                 told = seen.detail
                 self.log.info("waiting: %s", told or "for resources")
             time.sleep(self.poll_interval_s)
@@ -225,23 +225,23 @@ class HopsMLOperator(BaseOperator):
             for line in text.splitlines():
                 self.log.info("%s", line)
 
-    def _outcome(self, kind: Jobs, context: Context, job: Job, seen: Look) -> dict[str, Any]:
+    def _outcome(self, kind: Jobs, context: Context, job: Job, seen: JobStatus) -> dict[str, Any]:
         """What the job left; a store that cannot be read must not hide why a job has failed."""
         try:
             return kind.outcome(job, self.request(context))
         except HopsmlError as error:
-            if seen.state is State.SUCCEEDED:
+            if seen.state is JobState.SUCCEEDED:
                 raise
             self.log.warning("what %s left cannot be read: %s", job.id, error)
             return {}
 
-    def _conclude(self, context: Context, job: Job, seen: Look, offset: int) -> dict[str, Any]:
+    def _conclude(self, context: Context, job: Job, seen: JobStatus, offset: int) -> dict[str, Any]:
         """The rest of the log, then the result; AirflowException for a job that has not succeeded."""
         kind = jobs.of_kind(job.kind)
         with contextlib.suppress(ClusterUnavailable):
             self._tell_log(kind, job, offset, last=True)
         left = self._outcome(kind, context, job, seen)
-        if seen.state is not State.SUCCEEDED:
+        if seen.state is not JobState.SUCCEEDED:
             if more := kind.errors(job):
                 self.log.info("the end of the driver's stderr:\n%s", more)
             reason = left.get("error") or seen.detail or "its log is above"

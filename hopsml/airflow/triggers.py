@@ -9,7 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from hopsml.airflow import jobs, run_states
-from hopsml.airflow.jobs import Job, Look, State
+from hopsml.airflow.jobs import Job, JobState, JobStatus
 from hopsml.airflow.patience import Patience
 from hopsml.errors import ClusterUnavailable, StorageError
 
@@ -59,9 +59,9 @@ class HopsMLJobTrigger(BaseTrigger):
         job = Job.from_dict(self.job)
         await asyncio.to_thread(jobs.of_kind(job.kind).end, job)
 
-    def _tell(self, seen: Look, told: str) -> str:
+    def _tell(self, seen: JobStatus, told: str) -> str:
         words = f"{seen.state} {seen.detail}".strip()
-        if words != told and seen.state is State.WAITING:
+        if words != told and seen.state is JobState.WAITING:
             self.log.info("waiting: %s", seen.detail or "for resources")
         return words
 

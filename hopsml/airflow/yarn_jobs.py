@@ -15,7 +15,7 @@ from typing import Any
 
 from hopsml import submission
 from hopsml.airflow import outcomes
-from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, Known, Look, Request, State
+from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobState, JobStatus, Known, Request
 from hopsml.airflow.local_jobs import DROPPED, hidden_settings, submit_command
 from hopsml.errors import ApplicationNotFound, ClusterError, StorageError
 from hopsml.storage import job_record, urls
@@ -38,7 +38,7 @@ def find(request: Request) -> list[Known]:
     yarn = ResourceManager.of_environment()
     for application in yarn.find(request.tag):
         state = state_of(application).state
-        delivered = state is State.SUCCEEDED and _is_delivered(request, application.id)
+        delivered = state is JobState.SUCCEEDED and _is_delivered(request, application.id)
         found.append(Known(_job(yarn, application.id), state, delivered))
     return found
 
@@ -61,12 +61,12 @@ def start(request: Request) -> Job:
         time.sleep(0.2)
 
 
-def look(job: Job) -> Look:
+def look(job: Job) -> JobStatus:
     """How it stands. ClusterUnavailable when no ResourceManager answers."""
     try:
         return state_of(_manager(job).application(job.id))
     except ApplicationNotFound as error:
-        return Look(State.GONE, str(error))
+        return JobStatus(JobState.GONE, str(error))
 
 
 def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
@@ -111,13 +111,13 @@ def mark_delivered(job: Job, request: Request) -> None:
 # ---------------------------------------------------------------------- pure
 
 
-def state_of(application: Application) -> Look:
+def state_of(application: Application) -> JobStatus:
     """YARN's words as ours."""
     if not application.over:
-        state = State.RUNNING if application.state == "RUNNING" else State.WAITING
-        return Look(state, application.diagnostics)
-    known = {"SUCCEEDED": State.SUCCEEDED, "KILLED": State.KILLED}
-    return Look(known.get(application.final_status, State.FAILED), application.diagnostics)
+        state = JobState.RUNNING if application.state == "RUNNING" else JobState.WAITING
+        return JobStatus(state, application.diagnostics)
+    known = {"SUCCEEDED": JobState.SUCCEEDED, "KILLED": JobState.KILLED}
+    return JobStatus(known.get(application.final_status, JobState.FAILED), application.diagnostics)
 
 
 def record_url(request: Request) -> str:

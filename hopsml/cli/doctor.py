@@ -11,7 +11,7 @@ import typer
 from hopsml.tracking import for_scripts
 
 if TYPE_CHECKING:
-    from hopsml.doctor import Report
+    from hopsml.doctor import Examination
 
 
 def doctor(
@@ -36,7 +36,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def screen(report: Report, width: int | None = None) -> str:
+def screen(report: Examination, width: int | None = None) -> str:
     """One line a finding, and a remedy below each that is not ok."""
     width = width or shutil.get_terminal_size((120, 24)).columns
     column = max(len(finding.name) for finding in report.findings)

@@ -6,7 +6,7 @@ facts in, a finding out), ``examination.py`` runs them side by side so that noth
 
 from __future__ import annotations
 
-from hopsml.doctor.examination import Report, examine
+from hopsml.doctor.examination import Examination, examine
 from hopsml.doctor.finding import Finding, Needs, Status
 
-__all__ = ["Finding", "Needs", "Report", "Status", "examine"]
+__all__ = ["Examination", "Finding", "Needs", "Status", "examine"]

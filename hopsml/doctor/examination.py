@@ -23,7 +23,7 @@ LIMIT_S = 25.0
 
 
 @dataclass(frozen=True)
-class Look:
+class Answer:
     """What one look came to: its facts, or why there are none."""
 
     facts: Any = None
@@ -31,7 +31,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Report:
+class Examination:
     """All findings, in the order of the screen."""
 
     profile: str
@@ -45,25 +45,25 @@ class Report:
         return next((status for status in (Status.FAIL, Status.WARN) if status in present), Status.OK)
 
 
-def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Report:
+def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Examination:
     """Look at everything, for at most ``limit_s`` seconds, and judge it against the profile."""
     began = time.monotonic()
     loaded, problem = _profile(profile_name)
     needs = Needs.of(loaded) if loaded is not None else Needs()
     looks = gather(_looks(loaded, needs), limit_s)
     findings = _judge(loaded, problem, needs, looks)
-    return Report(needs.profile, tuple(findings), time.monotonic() - began)
+    return Examination(needs.profile, tuple(findings), time.monotonic() - began)
 
 
-def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, Look]:
+def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, Answer]:
     """Every look on a thread of its own; one that has not ended after ``limit_s`` seconds is left behind."""
-    done: dict[str, Look] = {}
+    done: dict[str, Answer] = {}
 
     def work(name: str, look: Callable[[], Any]) -> None:
         try:
-            done[name] = Look(look())
+            done[name] = Answer(look())
         except Exception as error:  # noqa: BLE001 one look that breaks must not hide the others
-            done[name] = Look(problem=str(error) or type(error).__name__)
+            done[name] = Answer(problem=str(error) or type(error).__name__)
 
     threads = [
         threading.Thread(target=work, args=item, name=f"hopsml-doctor-{item[0]}", daemon=True) for item in looks.items()
@@ -73,7 +73,7 @@ def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, 
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {name: done.get(name, Look(problem=f"no answer within {limit_s:g} s")) for name in looks}
+    return {name: done.get(name, Answer(problem=f"no answer within {limit_s:g} s")) for name in looks}
 
 
 def _profile(name: str | None) -> tuple[profiles.Profile | None, str]:
@@ -116,7 +116,7 @@ def _project_url(loaded: profiles.Profile | None) -> str:
     return settings.project_url()
 
 
-def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: Mapping[str, Look]) -> list[Finding]:
+def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: Mapping[str, Answer]) -> list[Finding]:
     packages = looks["frameworks"].facts
     judges: dict[str, Callable[[Any], Finding]] = {
         "java": lambda seen: checks.java(seen, needs),
@@ -147,20 +147,20 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
     return findings
 
 
-def unanswered(name: str, look: Look, needs: Needs) -> Finding:
+def unanswered(name: str, look: Answer, needs: Needs) -> Finding:
     """A look that broke or did not end: as bad as what it looks for not being there."""
     needed = {"hdfs": needs.yarn, "yarn": needs.yarn, "java": needs.spark, "spark": needs.spark, "gpus": False}
     remedy = "correct the setting that the message names; where nothing answered, look at that service itself"
     return Finding(name, needs.missing(needed.get(name, True)), look.problem, remedy)
 
 
-def _skews(looks: Mapping[str, Look]) -> dict[str, float]:
+def _skews(looks: Mapping[str, Answer]) -> dict[str, float]:
     names = {"project store": "the project store", "yarn": "the ResourceManager"}
     seen = {names[name]: looks[name].facts.skew_s for name in names if looks[name].facts is not None}
     return {name: skew_s for name, skew_s in seen.items() if skew_s is not None}
 
 
-def as_dict(report: Report) -> dict[str, Any]:
+def as_dict(report: Examination) -> dict[str, Any]:
     """For scripts."""
     return {
         "hopsml": hopsml.__version__,

@@ -74,16 +74,16 @@ def _jar_version(folder: Path, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class GpuFacts:
+class HostGpuFacts:
     """GPUs that answer, and whether a driver is installed."""
 
     gpus: tuple[HostGpu, ...]
     has_driver: bool
 
 
-def gpus() -> GpuFacts:
+def gpus() -> HostGpuFacts:
     """By NVML, else by nvidia-smi, which has a deadline of its own."""
-    return GpuFacts(host_gpus(), shutil.which("nvidia-smi") is not None)
+    return HostGpuFacts(host_gpus(), shutil.which("nvidia-smi") is not None)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from hopsml.cluster.forking.zygote_process import ZygoteProcess
 from hopsml.cluster.shared import processes
 from hopsml.errors import CoordinatorLost
 from hopsml.experiment import shared_machine
-from hopsml.experiment.taking_up import EarlierRuns
+from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
 from hopsml.submission import hidden
 from hopsml.tracking.mlflow.link import LINK

@@ -48,20 +48,20 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class GoOn:
+class Continue:
     """Begin where this run stands; one that had finished has nothing left to do."""
 
     run: Earlier
 
 
 @dataclass(frozen=True)
-class Refuse:
+class RefuseAgain:
     """The same code has failed before, and would again."""
 
     run: Earlier
 
 
-Decision = Begin | GoOn | Refuse
+Decision = Begin | Continue | RefuseAgain
 
 
 def decide(call: Call, attempt: int, runs: Sequence[Earlier], answered: Collection[str] = ()) -> Decision:
@@ -76,7 +76,7 @@ def decide(call: Call, attempt: int, runs: Sequence[Earlier], answered: Collecti
     if not open_ones:
         return Begin()
     first = min(open_ones, key=lambda run: _origin(run, by_url).number)
-    return Refuse(first) if first.raised else GoOn(first)
+    return RefuseAgain(first) if first.raised else Continue(first)
 
 
 def _origin(run: Earlier, by_url: Mapping[str, Earlier]) -> Earlier:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hopsml import settings, states
 from hopsml.errors import WorkerFailed
-from hopsml.experiment import applications, plan, taking_up
+from hopsml.experiment import applications, plan, takeover
 from hopsml.experiment.plain import as_json
 from hopsml.experiment.predecessor import combination
 from hopsml.experiment.result import Result
@@ -66,7 +66,7 @@ def _claimed(
     whole = claim(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
     job_record.announce(whole, application.id)
     if earlier:
-        taking_up.end(earlier, whole)
+        takeover.end(earlier, whole)
     return whole, earlier
 
 

@@ -22,7 +22,7 @@ from hopsml.cluster.shared.layout import check_environment
 from hopsml.cluster.shared.protocol import Resume
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, RunSpec, recorded
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, PermissionRefused, QuotaExceeded
-from hopsml.experiment import applications, arguments, mlflow, progress, taking_up
+from hopsml.experiment import applications, arguments, mlflow, progress, takeover
 from hopsml.experiment.events_folder import EventsFolder
 from hopsml.experiment.plain import as_json
 from hopsml.experiment.run import Run
@@ -94,9 +94,9 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     directory = plan.standing.directory(spec, store, application.id, record)
     events = EventsFolder(directory)
     if continues:
-        taking_up.end(continues, directory)
-    fits = taking_up.further_fits(continues or resume_url)
-    resume_url, resume_step = taking_up.standing(continues or resume_url)
+        takeover.end(continues, directory)
+    fits = takeover.further_fits(continues or resume_url)
+    resume_url, resume_step = takeover.standing(continues or resume_url)
     request = RunRequest(
         run_id=plan.standing.run_id(directory),
         spec=replace(spec, environment=_environment(plan, spec, directory, application)),

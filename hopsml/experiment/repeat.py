@@ -16,7 +16,7 @@ from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import RunSpec
 from hopsml.errors import ArgumentError
-from hopsml.experiment import plan, sign_of_life, taking_up
+from hopsml.experiment import plan, sign_of_life, takeover
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.states import State
@@ -129,7 +129,7 @@ def submit_resumed(
             f"collective_all_reduce(..., resume={directory.run_id!r}) trains on from its last checkpoint"
         )
     if successor := directory.successor():
-        raise taking_up.refusal(directory, successor)
+        raise takeover.refusal(directory, successor)
     if status is None and sign_of_life.driver_lives(directory):
         raise ArgumentError(
             f"run {directory.run_id} is under way: its driver lives; cancel it there first, or wait for its end"

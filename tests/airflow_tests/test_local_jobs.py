@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.airflow import local_jobs
-from hopsml.airflow.jobs import Job, Request, State
+from hopsml.airflow.jobs import Job, JobState, Request
 from hopsml.cluster.shared import processes
 from hopsml.errors import ArgumentError
 from tests import clock
@@ -52,7 +52,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None
         time.sleep(0.01)
 
 
-def ended(job: Job) -> State:
+def ended(job: Job) -> JobState:
     wait_until(lambda: not local_jobs.look(job).state.is_active)
     return local_jobs.look(job).state
 
@@ -81,7 +81,7 @@ def test_a_script_gets_its_arguments_and_variables_and_none_of_airflows(request_
         "--part", "1", environment={"COLOUR": "red"}, num_workers=3,
     )  # fmt: skip
     job = local_jobs.start(asked)
-    assert ended(job) is State.SUCCEEDED, log_of(job)
+    assert ended(job) is JobState.SUCCEEDED, log_of(job)
     assert local_jobs.outcome(job, asked)["metrics"] == {
         "arguments": ["--part", "1"], "airflow": [], "HOPSML_PROJECT_URL": asked.project_url, "HOPSML_PROFILE": "local",
         "HOPSML_LOCAL_SLOTS": "3", "COLOUR": "red",
@@ -97,7 +97,7 @@ def test_a_driver_outlives_who_started_it_and_is_found_again(request_of):
     starter = subprocess.Popen([sys.executable, "-c", text + "; import os; os.kill(os.getpid(), 9)"])
     assert starter.wait(20) == -signal.SIGKILL
     (known,) = local_jobs.find(asked)
-    assert (known.state, known.delivered) == (State.RUNNING, False)
+    assert (known.state, known.delivered) == (JobState.RUNNING, False)
     with pytest.raises(ArgumentError, match="follow it instead"):
         local_jobs.start(asked)
     assert len(local_jobs.find(asked)) == 1
@@ -107,7 +107,7 @@ def test_ending_a_job_ends_everything_that_it_started(request_of):
     job = local_jobs.start(request_of(SLEEP))
     wait_until(lambda: log_of(job))
     local_jobs.end(job)
-    assert local_jobs.look(job).state is State.KILLED
+    assert local_jobs.look(job).state is JobState.KILLED
     wait_until(lambda: not alive(log_of(job)))
     local_jobs.end(job)  # once more is nothing
 
@@ -117,7 +117,7 @@ def test_a_driver_dies_with_its_keeper(request_of):
     wait_until(lambda: log_of(job))
     driver, child = map(int, log_of(job).split())
     os.kill(json.loads(Path(job.id, "job.json").read_text())["keeper"]["pid"], signal.SIGKILL)
-    assert ended(job) is State.FAILED
+    assert ended(job) is JobState.FAILED
     assert "was killed" in local_jobs.look(job).detail
     wait_until(lambda: not alive(str(driver)))
     processes.kill_quietly(child)  # a grandchild that detached itself is out of a dead keeper's reach
@@ -172,11 +172,11 @@ keeper.main(folder)
 
 def test_how_a_driver_failed_is_told(request_of):
     left = local_jobs.start(request_of("import sys; sys.exit(3)"))
-    assert ended(left) is State.FAILED and "exit status 3" in local_jobs.look(left).detail
+    assert ended(left) is JobState.FAILED and "exit status 3" in local_jobs.look(left).detail
     killed = local_jobs.start(request_of("import os; os.kill(os.getpid(), 9)"))
-    assert ended(killed) is State.FAILED and "SIGKILL" in local_jobs.look(killed).detail
+    assert ended(killed) is JobState.FAILED and "SIGKILL" in local_jobs.look(killed).detail
     absent = local_jobs.start(replace(request_of(""), python="/nowhere/python"))
-    assert ended(absent) is State.FAILED and "/nowhere/python could not be started" in local_jobs.look(absent).detail
+    assert ended(absent) is JobState.FAILED and "/nowhere/python could not be started" in local_jobs.look(absent).detail
     assert [known.job for known in local_jobs.find(request_of(""))] == [absent, killed, left], "the youngest first"
 
 
@@ -201,15 +201,15 @@ def test_a_log_is_read_on_from_where_it_was_left(request_of, tmp_path):
 
 def test_a_job_of_another_machine_is_gone_here(tmp_path):
     look = local_jobs.look(Job("local", str(tmp_path / "elsewhere" / "1")))
-    assert look.state is State.GONE and "on this machine" in look.detail
+    assert look.state is JobState.GONE and "on this machine" in look.detail
 
 
 def test_a_starter_that_died_before_its_keeper_left_nothing_running(request_of, tmp_path):
     asked = request_of("print('works')")
     Path(asked.folder, asked.tag, "1").mkdir(parents=True)
     Path(asked.folder, asked.tag, "1", "lock").touch()
-    assert local_jobs.find(asked)[0].state is State.FAILED
-    assert ended(local_jobs.start(asked)) is State.SUCCEEDED
+    assert local_jobs.find(asked)[0].state is JobState.FAILED
+    assert ended(local_jobs.start(asked)) is JobState.SUCCEEDED
 
 
 def test_jobs_that_are_long_over_are_removed(request_of):

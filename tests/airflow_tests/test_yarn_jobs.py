@@ -14,7 +14,7 @@ import pytest
 
 import hopsml.airflow
 from hopsml.airflow import yarn_jobs
-from hopsml.airflow.jobs import Job, Request, State
+from hopsml.airflow.jobs import Job, JobState, Request
 from hopsml.errors import ClusterError
 from hopsml.yarn import Application
 from tests import clock
@@ -33,14 +33,14 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("state", "final", "ours"),
     [
-        ("NEW", "UNDEFINED", State.WAITING),
-        ("ACCEPTED", "UNDEFINED", State.WAITING),
-        ("RUNNING", "UNDEFINED", State.RUNNING),
-        ("FINISHED", "SUCCEEDED", State.SUCCEEDED),
-        ("FINISHED", "FAILED", State.FAILED),
-        ("FINISHED", "KILLED", State.KILLED),
-        ("FAILED", "FAILED", State.FAILED),
-        ("KILLED", "KILLED", State.KILLED),
+        ("NEW", "UNDEFINED", JobState.WAITING),
+        ("ACCEPTED", "UNDEFINED", JobState.WAITING),
+        ("RUNNING", "UNDEFINED", JobState.RUNNING),
+        ("FINISHED", "SUCCEEDED", JobState.SUCCEEDED),
+        ("FINISHED", "FAILED", JobState.FAILED),
+        ("FINISHED", "KILLED", JobState.KILLED),
+        ("FAILED", "FAILED", JobState.FAILED),
+        ("KILLED", "KILLED", JobState.KILLED),
     ],
 )
 def test_yarns_words(state, final, ours):

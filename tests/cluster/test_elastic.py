@@ -18,7 +18,7 @@ from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import applications, sign_of_life
 from hopsml.experiment.repeat import submit_resumed as submit_again
 from hopsml.experiment.run import Run
-from hopsml.experiment.taking_up import EarlierRuns
+from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage.checkpoints import steps
 from tests.chaos.history import generations, steps_lost
 from tests.cluster import elastic_workload

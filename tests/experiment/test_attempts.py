@@ -13,8 +13,8 @@ from hopsml.cluster.agent.resuming import fetch, fetch_further_fits, sources
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, Resume
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.errors import RunError, StorageError
-from hopsml.experiment import taking_up
-from hopsml.experiment.attempts import Begin, Call, Earlier, GoOn, Refuse, decide
+from hopsml.experiment import takeover
+from hopsml.experiment.attempts import Begin, Call, Continue, Earlier, RefuseAgain, decide
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
 
@@ -39,11 +39,11 @@ class Script:
         if isinstance(decision, Begin):
             return "new"
         self.answered.add(decision.run.url)
-        return f"{'refused' if isinstance(decision, Refuse) else 'goes on'} {decision.run.number}"
+        return f"{'refused' if isinstance(decision, RefuseAgain) else 'goes on'} {decision.run.number}"
 
 
 def test_a_call_goes_on_with_the_run_that_it_made_before() -> None:
-    assert decide(TRAIN, 2, [run(1, OTHER), run(2)]) == GoOn(run(2))
+    assert decide(TRAIN, 2, [run(1, OTHER), run(2)]) == Continue(run(2))
 
 
 def test_a_call_that_nobody_has_made_begins() -> None:
@@ -102,55 +102,55 @@ def test_each_earlier_run_is_taken_up_once(tmp_path: Path) -> None:
     directory(tmp_path, "app_x_1", 1)
     directory(tmp_path, "other_1", 1)
     (tmp_path / "Experiments" / "app_7").mkdir()
-    runs = taking_up.EarlierRuns("app", 2)
+    runs = takeover.EarlierRuns("app", 2)
     assert runs.take(str(tmp_path), record(TRAIN, 2)) == first.url
     assert runs.take(str(tmp_path), record(TRAIN, 2)) == ""
-    assert taking_up.EarlierRuns("app", 1).take(str(tmp_path), record(TRAIN, 1)) == ""
-    assert taking_up.EarlierRuns("app", 2).take(str(tmp_path / "empty"), record(TRAIN, 2)) == ""
+    assert takeover.EarlierRuns("app", 1).take(str(tmp_path), record(TRAIN, 1)) == ""
+    assert takeover.EarlierRuns("app", 2).take(str(tmp_path / "empty"), record(TRAIN, 2)) == ""
 
 
 def test_an_error_of_the_users_own_code_is_reported_and_not_repeated(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
     with pytest.raises(RunError, match="KeyError: 'label'"):
-        taking_up.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2))
+        takeover.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2))
 
 
 def test_a_run_that_the_cluster_ended_is_gone_on_with(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: its executor is gone", "raised": False})
-    assert taking_up.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2)) == first.url
+    assert takeover.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2)) == first.url
 
 
 def test_where_a_run_stands_is_looked_up_along_what_it_went_on_from(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 1)
     second.write_run(record(TRAIN, 2, continues=first.url))
     third = directory(tmp_path, "app_3", 3, continues=second.url)
-    assert taking_up.standing(third.url) == ("", -1)
+    assert takeover.standing(third.url) == ("", -1)
     checkpoint(first, tmp_path, 4)
-    assert taking_up.standing(third.url) == (first.url, 4)
+    assert takeover.standing(third.url) == (first.url, 4)
     checkpoint(second, tmp_path, 6)
-    assert taking_up.standing(third.url) == (second.url, 6)
-    assert taking_up.standing("") == ("", -1)
+    assert takeover.standing(third.url) == (second.url, 6)
+    assert takeover.standing("") == ("", -1)
 
 
 def test_further_fits_are_looked_up_along_what_a_run_went_on_from(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 1)
     second.write_run(record(TRAIN, 2, continues=first.url))
     third = directory(tmp_path, "app_3", 3, continues=second.url)
-    assert taking_up.further_fits(third.url) == taking_up.further_fits("") == ()
+    assert takeover.further_fits(third.url) == takeover.further_fits("") == ()
     checkpoint(first, tmp_path, 4)
-    assert taking_up.further_fits(third.url) == ()
+    assert takeover.further_fits(third.url) == ()
     for fit, step in ((2, 6), (2, 8), (3, 1)):
         checkpoint(first, tmp_path, step, fit=fit)
-    assert taking_up.further_fits(third.url) == ((first.url, 2, 8), (first.url, 3, 1))
+    assert takeover.further_fits(third.url) == ((first.url, 2, 8), (first.url, 3, 1))
     # The second run passed over the first two, and went on in the third.
     checkpoint(second, tmp_path, 2, fit=3)
-    assert taking_up.further_fits(third.url) == ((first.url, 2, 8), (second.url, 3, 2))
-    assert taking_up.standing(third.url) == (first.url, 4)
+    assert takeover.further_fits(third.url) == ((first.url, 2, 8), (second.url, 3, 2))
+    assert takeover.standing(third.url) == (first.url, 4)
     # The third run trained more in the first: what others have left of the second came of something else.
     checkpoint(third, tmp_path, 9)
-    assert taking_up.further_fits(third.url) == ()
+    assert takeover.further_fits(third.url) == ()
 
 
 def test_workers_get_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_first_end_of_a_run_stands(tmp_path: Path) -> None:
     """A driver that was taken for dead, and was not, does not undo what its successor has written."""
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     first.check_open()
-    taking_up.end(first.url, second)
+    takeover.end(first.url, second)
     status = first.read_status()
     assert status is not None and (status["state"], status["continued_by"]) == ("LOST", second.url)
     assert not first.end({"state": "FINISHED"})
@@ -210,7 +210,7 @@ def test_an_agent_that_was_cut_off_adds_no_checkpoint_to_a_run_that_goes_on_else
                 held.slots.write(slot, step, [b"content"])
                 held.committed(step, slot)
                 await held.persist_last(formation(first), patience_s=60.0)  # of no use: not tried again
-                taking_up.end(first.url, second)  # while it was away
+                takeover.end(first.url, second)  # while it was away
         finally:
             await held.close()
 

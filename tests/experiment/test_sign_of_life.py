@@ -17,7 +17,7 @@ import pytest
 
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import ArgumentError
-from hopsml.experiment import sign_of_life, taking_up
+from hopsml.experiment import sign_of_life, takeover
 from hopsml.experiment.sign_of_life import SignOfLife, driver_lives
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.tracking import machine
@@ -89,7 +89,7 @@ def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_
 
     def take(successor: RunDir) -> str:
         try:
-            taking_up.end(left.url, successor)
+            takeover.end(left.url, successor)
         except ArgumentError as error:
             return str(error)
         return successor.url

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, RunError
-from hopsml.experiment.attempts import Begin, Call, Earlier, Refuse, decide, earlier
+from hopsml.experiment.attempts import Begin, Call, Earlier, RefuseAgain, decide, earlier
 from hopsml.states import State
 from hopsml.storage import checkpoints, urls
 from hopsml.storage.filesystem import for_url
@@ -43,7 +43,7 @@ class EarlierRuns:
             if isinstance(decision, Begin):
                 return ""
             self._answered.add(decision.run.url)
-        if isinstance(decision, Refuse):
+        if isinstance(decision, RefuseAgain):
             raise RunError(
                 f"it has failed by its own code in an earlier attempt at {self._application_id}, and is not started "
                 f"again: {decision.run.raised}",
