@@ -80,13 +80,12 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     check_environment({**os.environ, **spec.environment}, spec.honour_environment)
     tell = progress.teller() if plan.progress else None
     redact.register_settings(spec.environment)
-    seed = seeds.choose(spec.environment, os.environ) if spec.seed is None else spec.seed
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
-    spec = replace(spec, seed=seed, preload=captured.preload if spec.preload is None else spec.preload)
+    spec = _settled(spec, captured)
     store = settings.project_url()
     resume_url = find(spec.resume, store).url if spec.resume else ""
     application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
-    spec = replace(spec, group=_group(spec, application), storage_timeout_s=settings.storage_timeout_s(), hooks=HOOKS)
+    spec = replace(spec, group=_group(spec, application))
     record = _record(plan, spec, captured, application)
     # What a search goes on with is in its journal.
     continues = (application.earlier_runs.take(store, record) if plan.standing.whole else "") or plan.continues
@@ -95,31 +94,45 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     events = EventsFolder(directory)
     if continues:
         takeover.end(continues, directory)
-    fits = takeover.further_fits(continues or resume_url)
-    resume_url, resume_step = takeover.standing(continues or resume_url)
+    begins = Resume(*takeover.checkpoint_of(continues or resume_url), takeover.further_fits(continues or resume_url))
     request = RunRequest(
         run_id=plan.standing.run_id(directory),
         spec=replace(spec, environment=_environment(plan, spec, directory, application)),
         payload=plan.standing.payload(captured, spec),
         run_url=directory.url,
-        resume=Resume(resume_url, resume_step, fits),
+        resume=begins,
     )
     run, application = _launch(plan, request, captured, directory, application, events)
     try:
         if tell is not None:
             run.observe(tell(run.state, spec.name, directory.url))
         if continues:
-            where = f"the checkpoint of step {resume_step}" if resume_url else "the beginning: it had no checkpoint yet"
-            run.state.publish(Change("note", text=f"goes on with {continues} from {where}"))
+            where = f"the checkpoint of step {begins.step}" if begins.url else "the beginning: it had no checkpoint yet"
+            _note(run, f"goes on with {continues} from {where}")
         unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
-        for text in [*plan.notes, application.passed_over(plan.profile), unrecorded, captured.large]:
-            if text:
-                run.state.publish(Change("note", text=text))
+        _note(run, *plan.notes, application.passed_over(plan.profile), unrecorded, captured.large)
         mlflow.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
     except BaseException:  # an interrupt: nobody will have the handle
         run.cancel("interrupted while it was being started")
         raise
     return run, application
+
+
+def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
+    """With what the driver decides before it has looked at the cluster."""
+    return replace(
+        spec,
+        seed=seeds.choose(spec.environment, os.environ) if spec.seed is None else spec.seed,
+        preload=captured.preload if spec.preload is None else spec.preload,
+        storage_timeout_s=settings.storage_timeout_s(),
+        hooks=HOOKS,
+    )
+
+
+def _note(run: Run, *texts: str) -> None:
+    """Tell people what is not empty."""
+    for text in filter(None, texts):
+        run.state.publish(Change("note", text=text))
 
 
 def _launch(
@@ -244,8 +257,7 @@ def record_of_several(
 ) -> dict[str, Any]:
     """``run.json`` of the whole of which runs with such plans are the members; ``table``: the arguments of them all."""
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
-    group = replace(plan.spec.group, size=count)
-    spec = replace(plan.spec, group=group, seed=seeds.choose(plan.spec.environment, os.environ))
+    spec = replace(_settled(plan.spec, captured), group=replace(plan.spec.group, size=count))
     record = _record(plan, spec, captured, application)
     return {**record, "arguments": redact.arguments(as_json(dict(table)))}
 

@@ -112,7 +112,7 @@ def _close(directory: RunDir, state: State, error: str, **more: Any) -> None:
     )
 
 
-def standing(url: str) -> tuple[str, int]:
+def checkpoint_of(url: str) -> tuple[str, int]:
     """Run directory and step of the newest checkpoint of a run, or of the runs that it went on from; ("", -1) for none.
 
     Asked once, by the driver, so that all members of the new group begin with the same one.

@@ -126,12 +126,12 @@ def test_where_a_run_stands_is_looked_up_along_what_it_went_on_from(tmp_path: Pa
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 1)
     second.write_run(record(TRAIN, 2, continues=first.url))
     third = directory(tmp_path, "app_3", 3, continues=second.url)
-    assert takeover.standing(third.url) == ("", -1)
+    assert takeover.checkpoint_of(third.url) == ("", -1)
     checkpoint(first, tmp_path, 4)
-    assert takeover.standing(third.url) == (first.url, 4)
+    assert takeover.checkpoint_of(third.url) == (first.url, 4)
     checkpoint(second, tmp_path, 6)
-    assert takeover.standing(third.url) == (second.url, 6)
-    assert takeover.standing("") == ("", -1)
+    assert takeover.checkpoint_of(third.url) == (second.url, 6)
+    assert takeover.checkpoint_of("") == ("", -1)
 
 
 def test_further_fits_are_looked_up_along_what_a_run_went_on_from(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_further_fits_are_looked_up_along_what_a_run_went_on_from(tmp_path: Path
     # The second run passed over the first two, and went on in the third.
     checkpoint(second, tmp_path, 2, fit=3)
     assert takeover.further_fits(third.url) == ((first.url, 2, 8), (second.url, 3, 2))
-    assert takeover.standing(third.url) == (first.url, 4)
+    assert takeover.checkpoint_of(third.url) == (first.url, 4)
     # The third run trained more in the first: what others have left of the second came of something else.
     checkpoint(third, tmp_path, 9)
     assert takeover.further_fits(third.url) == ()
