@@ -34,7 +34,7 @@ class Outcome:
 
 
 class Wait(Enum):
-    """Answers of ``Searcher.ask`` that are no configuration."""
+    """Why ``Searcher.ask`` gives no configuration."""
 
     LATER = "later"  # ask again after the next tell: what is running must end first
     DONE = "done"  # never again
@@ -49,12 +49,12 @@ class Suggestion:
 
 
 class Recalled(ABC):
-    """What can be pickled by its arguments and its ``state``, whatever it holds besides."""
+    """Base of objects that are pickled as constructor arguments and ``state()``, so that unpicklable models need not be."""
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *positional: Any, **named: Any) -> Self:
-        """Remember the arguments."""
+        """Keep the arguments, from which unpickling constructs the object again."""
         made = super().__new__(cls)
         made._made_with = positional, named
         return made
@@ -64,7 +64,7 @@ class Recalled(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """All that ``restore`` needs, as JSON values."""
+        """All that changed since construction, as JSON values, for ``restore``."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -96,21 +96,21 @@ class Searcher(Recalled):
 
     @abstractmethod
     def tell(self, number: int, outcome: Outcome) -> None:
-        """A trial has ended; once for each number."""
+        """Learn the outcome of a trial that has ended; called once for each number."""
 
     def extend(self, configurations: int) -> bool:
-        """The user wants so many more; whether it gives more than it would have given: one that ``counts`` does."""
+        """The user wants this many more configurations. Returns whether more will come: one that ``counts`` answers True."""
         return False
 
     def learn(self, config: Config, outcome: Outcome) -> None:
-        """A trial that was not asked for, such as one of an earlier search; before the first ``ask``."""
+        """Learn from a trial that was not asked for, such as one of an earlier search; called before the first ``ask``."""
 
     def report(self, number: int, step: int, score: float) -> None:
-        """A trial that is still running has reported; steps of one trial rise."""
+        """Learn an intermediate score of a running trial; its steps rise from call to call."""
 
 
 class Verdict(Enum):
-    """What a stopper says to a report."""
+    """A stopper's answer to a report."""
 
     CONTINUE = "continue"
     STOP = "stop"  # it ends here
@@ -126,12 +126,12 @@ class Exploit:
 
 
 class Stopper(Recalled):
-    """Says which trials go on, from what they report while they run."""
+    """Decides from intermediate scores which trials continue, pause or stop (early stopping, multi-fidelity)."""
 
     max_step: int | None = None  # at which a trial is complete, where the algorithm decides it
 
     def begin(self, number: int, config: Config) -> None:
-        """A trial begins; not called again when it is resumed."""
+        """A new trial begins; not called again when it is resumed."""
 
     @abstractmethod
     def report(self, number: int, step: int, score: float) -> Verdict | Exploit:

@@ -10,14 +10,14 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of all messages; ``number`` and ``attempt`` say which try of which trial."""
+    """Base of all messages; ``number`` and ``attempt`` identify the trial and which of its attempts is meant."""
 
     number: int
     attempt: int
 
 
 class RunTrial(Message, frozen=True, tag="run"):
-    """Driver -> lane: carry this trial out, after those that were sent before."""
+    """Driver -> lane: run this trial after those that were sent before."""
 
     trial_id: str
     config: bytes  # pickled dict
@@ -39,7 +39,7 @@ class EndTrial(Message, frozen=True, tag="end"):
 
 
 class TrialBegan(Message, frozen=True, tag="began"):
-    """Lane -> driver: the function is being called."""
+    """Lane -> driver: the user's function is being called, in process ``pid``."""
 
     pid: int
 

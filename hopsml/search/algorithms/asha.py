@@ -90,7 +90,7 @@ class Asha(Stopper):
         self._trials: dict[int, _Trial] = {}
 
     def begin(self, number: int, config: Config) -> None:
-        """To the bracket that is furthest behind its share."""
+        """Assign a new trial to the bracket that has fewest trials for its share of them."""
         bracket = min(range(len(self._begun)), key=lambda place: ((self._begun[place] + 1) / self._share(place), place))
         self._begun[bracket] += 1
         self._trials[number] = _Trial(bracket)
@@ -136,11 +136,11 @@ class Asha(Stopper):
         return self._brackets[trial.bracket].step(trial.level)
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """What it scored on the rungs still counts there."""
+        """Forget a running trial; the scores that it reached on rungs still count in later comparisons."""
         self._trials.pop(number, None)
 
     def resume(self) -> int | None:
-        """The best trial that may go on from the highest rung."""
+        """The best promotable paused trial (top ``1/factor`` of its rung) of the highest rung; None: no promotion is due."""
         rungs = [
             (bracket.step(level), place, level)
             for place, bracket in enumerate(self._brackets)

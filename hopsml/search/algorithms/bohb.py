@@ -72,7 +72,7 @@ class Bohb(Searcher):
     # ---------------------------------------------------------------------------------------- what is known
 
     def report(self, number: int, step: int, score: float) -> None:
-        """Its first score at or past each level counts."""
+        """Record the score at each level (``factor`` ** level steps) that the trial passes, at its first report past it."""
         level = self._next[number]
         while step >= self.factor**level:
             self._levels.setdefault(level, {})[number] = score
@@ -80,7 +80,7 @@ class Bohb(Searcher):
         self._next[number] = level
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """One without a score is a bad one, at whatever level."""
+        """Record the final score of a trial; a trial without one counts among the bad configurations at every level."""
         if outcome.score is None:
             self._failed.append(number)
             return

@@ -38,11 +38,11 @@ class Bracket:
 
     @property
     def expected(self) -> int:
-        """How many members may still join."""
+        """How many members may still join before the first rung is full."""
         return max(self.sizes[0] - self.joined, 0)
 
     def join(self, member: int) -> None:
-        """A member begins."""
+        """Add a member, which runs to the first rung."""
         self.joined += 1
         self._send(member, 0)
 
@@ -93,7 +93,7 @@ class Bracket:
 
     @property
     def over(self) -> bool:
-        """Whether nobody runs, will join or will go on."""
+        """Whether the bracket is complete: no member runs, none will join and none of those that wait will be promoted."""
         if self._running or self.expected:
             return False
         return not any(self._waiting_among_best(level) for level in range(len(self._rungs)))
@@ -118,7 +118,7 @@ class Bracket:
         return self._heading[level] + self._waiting_among_best(level - 1)
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The whole bracket as JSON values, for ``restored``."""
         return {
             "sizes": list(self.sizes),
             "joined": self.joined,
@@ -130,7 +130,7 @@ class Bracket:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Bracket:
-        """The bracket of which this is the ``state``."""
+        """A bracket made from another one's ``state()``."""
         bracket = cls(state["sizes"])
         bracket.joined = state["joined"]
         bracket._entered = list(state["entered"])

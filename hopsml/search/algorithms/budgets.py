@@ -112,7 +112,7 @@ class BudgetSearcher(Searcher):
         return member
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """A trial without a score is the end of its configuration."""
+        """Pass the score at this budget to the rule, which decides on the next budget; no score ends the configuration."""
         member, budget = self._running.pop(number)
         if outcome.score is None:
             self._end(member, Outcome(End.FAILED, step=budget))
@@ -139,7 +139,7 @@ class BudgetSearcher(Searcher):
         self._last.pop(member, None)
 
     def learn(self, config: Config, outcome: Outcome) -> None:
-        """What was tried with less than the whole budget counts as stopped."""
+        """Learn from an earlier trial; one that ran with less than the largest budget counts as stopped."""
         step = config.get(BUDGET, outcome.step)
         whole = step is None or self._rule.max_step is None or step >= self._rule.max_step
         end = End.STOPPED if outcome.end is End.COMPLETED and not whole else outcome.end

@@ -42,7 +42,7 @@ class Density:
         return min(max(least, rate * spread), (count - 1) / count)
 
     def log(self, points: Array) -> Array:
-        """The logarithm of the density at each point."""
+        """The logarithm of the estimated density at each row of ``points``."""
         import numpy as np
         from scipy.special import logsumexp
 

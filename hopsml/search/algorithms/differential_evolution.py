@@ -58,7 +58,7 @@ class DifferentialEvolution(Searcher):
         self._next = 0  # of the children
 
     def generation_of(self, number: int) -> int:
-        """The generation of a trial that was asked for, from 0."""
+        """The generation, counted from 0, of a trial that ``ask`` has given."""
         return self._generation_of[number]
 
     def ask(self, number: int) -> Suggestion | Wait:

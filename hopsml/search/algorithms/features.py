@@ -21,7 +21,7 @@ NOT_THERE = 0.5
 
 
 class Features:
-    """Turns points into features, many at a time."""
+    """Encodes points of the unit cube as inputs of a Gaussian process: one column a number, one-hot columns a category."""
 
     def __init__(self, space: Searchspace) -> None:
         self._parameters = list(space.parameters.values())

@@ -23,7 +23,7 @@ SQRT5 = math.sqrt(5.0)
 
 @dataclass(frozen=True)
 class Kernel:
-    """Variance, length of each feature, and variance of the noise of a single observation."""
+    """Hyper-parameters of a Matern 5/2 kernel: signal variance, length scale of each feature, variance of the noise."""
 
     variance: float
     lengths: tuple[float, ...]
@@ -96,7 +96,7 @@ def log_likelihood(logarithms: Array, squares: Array, values: Array) -> tuple[fl
 
 
 class Posterior:
-    """What a kernel and observations say of other places."""
+    """A Gaussian process conditioned on observations: predicts mean and deviation at other points."""
 
     def __init__(self, kernel: Kernel, rows: Array, values: Array) -> None:
         import numpy as np
@@ -108,7 +108,7 @@ class Posterior:
         self._weights: Array = cho_solve(self._factor, values, check_finite=False)
 
     def at(self, rows: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of the function, noise left out, at each row."""
+        """Predicted mean and standard deviation of the noise-free function at each row."""
         import numpy as np
         from scipy.linalg import solve_triangular
 
@@ -118,7 +118,7 @@ class Posterior:
         return covariance.T @ self._weights, np.sqrt(np.maximum(variance, 1e-12))
 
     def slope(self, row: Array) -> tuple[float, float, Array, Array]:
-        """Mean and standard deviation at one row, and the gradients of both."""
+        """Predicted mean and standard deviation at one row, and the gradient of each with respect to that row."""
         import numpy as np
         from scipy.linalg import cho_solve
 
@@ -148,7 +148,7 @@ def log_improvement(mean: Array, deviation: Array, best: float) -> Array:
 
 
 def log_improvement_slope(posterior: Posterior, row: Array, best: float) -> tuple[float, Array]:
-    """The same at one row, with its gradient."""
+    """The logarithm of the expected improvement over ``best`` at one row, and its gradient."""
     import numpy as np
     from scipy.special import log_ndtr
 

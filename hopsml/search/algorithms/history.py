@@ -12,7 +12,7 @@ from hopsml.search.space.space import Searchspace
 
 @dataclass(frozen=True)
 class PastTrial:
-    """One trial; ``outcome`` None: it is running."""
+    """A configuration that was tried and its outcome; None while it runs."""
 
     config: Config
     outcome: Outcome | None = None
@@ -27,11 +27,11 @@ class History:
         self.asked: list[PastTrial] = []
 
     def ask(self, config: Config) -> None:
-        """One more trial is running."""
+        """Add a running trial with this configuration; its number is the count of those before."""
         self.asked.append(PastTrial(config))
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """It has ended."""
+        """Set the outcome of a trial that has ended."""
         self.asked[number] = PastTrial(self.asked[number].config, outcome)
 
     def learn(self, config: Config, outcome: Outcome) -> bool:
@@ -43,27 +43,27 @@ class History:
 
     @property
     def trials(self) -> list[PastTrial]:
-        """All; those learned from elsewhere first."""
+        """All trials, those learned from earlier searches first."""
         return self.learned + self.asked
 
     def scored(self) -> list[tuple[Config, float]]:
-        """Those that have a score."""
+        """(configuration, score) of every trial that has ended with a score."""
         ended = [(trial.config, trial.outcome) for trial in self.trials if trial.outcome is not None]
         return [(config, outcome.score) for config, outcome in ended if outcome.score is not None]
 
     def running(self) -> list[Config]:
-        """Those that have not ended."""
+        """Configurations of the trials that have not ended."""
         return [trial.config for trial in self.asked if trial.outcome is None]
 
     def state(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """All trials as JSON values, for ``restore``."""
         return {
             "learned": [self._written(trial) for trial in self.learned],
             "asked": [self._written(t) for t in self.asked],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """What ``state`` gave takes the place of what was there."""
+        """Replace all trials by those of another history's ``state()``."""
         self.learned = [self._read(written) for written in state["learned"]]
         self.asked = [self._read(written) for written in state["asked"]]
 

@@ -34,20 +34,20 @@ class Ladders:
         self._round = sum(sizes[0] for sizes in self._sizes)
 
     def sizes(self, bracket: int) -> tuple[int, ...]:
-        """How many come to each rung of this bracket."""
+        """How many configurations reach each rung of this bracket, from the first rung on."""
         return self._sizes[bracket % len(self._sizes)]
 
     def steps(self, bracket: int) -> tuple[int, ...]:
-        """At which steps its rungs are; the last one is ``max_step``."""
+        """The step of each rung of this bracket; that of the last rung is ``max_step``."""
         return self._steps[bracket % len(self._steps)]
 
     def first(self, bracket: int) -> int:
-        """How many begin in all the brackets before this one."""
+        """How many configurations begin in all brackets before this one: the number of its first."""
         rounds, rest = divmod(bracket, len(self._sizes))
         return rounds * self._round + sum(sizes[0] for sizes in self._sizes[:rest])
 
     def bracket_of(self, number: int) -> int:
-        """The bracket to which the ``number``-th of those that begin belongs."""
+        """The bracket to which the configuration ``number`` belongs, counted from 0 in the order of their begin."""
         rounds, rest = divmod(number, self._round)
         bracket = rounds * len(self._sizes)
         while rest >= self.sizes(bracket)[0]:
@@ -57,12 +57,12 @@ class Ladders:
 
     @property
     def configurations(self) -> int | None:
-        """How many begin in all; None: without end."""
+        """How many configurations begin in all brackets; None: there is no end."""
         return None if self.count is None else self.first(self.count)
 
     @property
     def trials(self) -> int | None:
-        """The same where every rung of a configuration is a trial of its own."""
+        """How many trials that is if each rung of a configuration is a trial of its own; None: there is no end."""
         return None if self.count is None else sum(sum(self.sizes(bracket)) for bracket in range(self.count))
 
 
@@ -150,7 +150,7 @@ class Hyperband(Stopper):
         return self._ladders.steps(place)[self._brackets[place].level(number)]
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """The others of its bracket do not wait for it any more."""
+        """Remove a trial that is over from its bracket, whose other trials no longer wait for it."""
         place = self._bracket_of.pop(number)
         del self._verdicts[number]
         if place in self._brackets:
@@ -171,7 +171,7 @@ class Hyperband(Stopper):
         return None
 
     def settle(self) -> int | None:
-        """Brackets for which there are no more trials go on with those that they have."""
+        """Close brackets that no further trial can fill, at their present size; the trial to be resumed, or None."""
         for place, bracket in list(self._brackets.items()):
             bracket.close()
             self._forget_if_over(place)

@@ -11,7 +11,7 @@ from hopsml.errors import ArgumentError
 
 
 def require(who: str, *names: str) -> None:
-    """Raise ArgumentError unless these can be imported; they are not imported yet."""
+    """Raise ArgumentError unless all packages ``names``, which ``who`` needs, are installed; none of them is imported."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(f"{who} needs {', '.join(missing)}: {extras.install('search')}")

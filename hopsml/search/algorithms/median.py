@@ -123,7 +123,7 @@ class MedianStop(Stopper):
         return known.value()
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """Others are compared with it from now on, unless it failed or never reported."""
+        """Add the trial's curve to those that others are compared with, unless it failed or never reported."""
         curve = self._running.pop(number)
         if outcome.end is not End.FAILED:
             self._ended.append(curve)

@@ -94,7 +94,7 @@ class PopulationBased(Stopper):
         self._members[number] = Individual(dict(config))
 
     def report(self, number: int, step: int, score: float) -> Verdict | Exploit:
-        """The first report at or past the end of an interval counts."""
+        """At the first report past an interval's end decide whether the trial goes on, exploits a better one or stops."""
         member = self._members[number]
         if member.verdict is not Verdict.CONTINUE:
             return member.verdict
@@ -190,7 +190,7 @@ class PopulationBased(Stopper):
         return perturbed(self.space, source.config, draw, self.resample, self.factors)
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """Those that are over are compared with nobody."""
+        """Remove a trial that is over from the population: others are no longer compared with it."""
         self._members.pop(number, None)
 
     def resume(self) -> int | None:
@@ -209,12 +209,12 @@ class PopulationBased(Stopper):
         return number
 
     def settle(self) -> int | None:
-        """There are no more trials than those that have begun: they are the population."""
+        """No further trial will begin: compare those that have, even if fewer than ``population``; then as ``resume``."""
         self._closed = True
         return self.resume()
 
     def wants(self) -> bool:
-        """While the population is not complete."""
+        """Whether the population is still smaller than ``population``."""
         return len(self._members) < self.population
 
     def state(self) -> dict[str, Any]:

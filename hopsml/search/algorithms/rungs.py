@@ -25,7 +25,7 @@ class Rung:
         return len(self._keys)
 
     def add(self, number: int, score: float) -> Key:
-        """A trial came to this rung with this score; once for each trial."""
+        """Record a trial's score at this rung, once for each trial; returns its sort key."""
         key = (-score, self._arrived, number)
         self._arrived += 1
         self._key_of[number] = key
@@ -33,40 +33,40 @@ class Rung:
         return key
 
     def remove(self, number: int) -> None:
-        """As if the trial had never come."""
+        """Take a trial and its score out of the comparison, as if it had never reached this rung."""
         key = self._key_of.pop(number)
         del self._keys[bisect_left(self._keys, key)]
 
     def key(self, number: int) -> Key:
-        """What the trial is sorted by."""
+        """The sort key of a trial: better scores first, among equal ones the earlier arrival."""
         return self._key_of[number]
 
     def rank(self, number: int) -> int:
-        """How many are better than the trial."""
+        """How many trials at this rung are better than this one."""
         return bisect_left(self._keys, self._key_of[number])
 
     def is_among(self, count: int, key: Key) -> bool:
-        """Whether what has this key is one of the ``count`` best."""
+        """Whether the trial with this key is one of the ``count`` best."""
         return count > 0 and key <= self._worst(count)
 
     def is_as_good_as(self, count: int, key: Key) -> bool:
-        """Whether what has this key scored as much as one of the ``count`` best."""
+        """Whether its score is at least that of the ``count``-th best, whatever the order of arrival."""
         return count > 0 and key[0] <= self._worst(count)[0]
 
     def _worst(self, count: int) -> Key:
         return self._keys[min(count, len(self._keys)) - 1]
 
     def best(self, count: int) -> list[int]:
-        """The ``count`` best, or all if there are fewer."""
+        """Numbers of the ``count`` best trials, best first; of all if there are fewer."""
         return [number for _, _, number in self._keys[: max(count, 0)]]
 
     def state(self) -> list[list[float]]:
-        """[number, score] in the order of arrival."""
+        """A [number, score] pair for each trial in the order of arrival, for ``restored``."""
         return [[number, -negative] for negative, _, number in sorted(self._keys, key=lambda key: key[1])]
 
     @classmethod
     def restored(cls, state: list[list[float]]) -> Rung:
-        """The rung of which this is the ``state``."""
+        """A rung made from another one's ``state()``."""
         rung = cls()
         for number, score in state:
             rung.add(int(number), score)

@@ -38,10 +38,10 @@ class Warmup:
         return self.space.inverse_transform(draw.random(len(self.space)).tolist())
 
     def state(self) -> dict[str, Any]:
-        """As JSON values; the seed is in it."""
+        """The position in the sequence and the seed, as JSON values."""
         return self._spread.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state`` of another one."""
+        """Continue from another instance's ``state()``."""
         self._spread.restore(state)
         self.seed = self._spread.seed

@@ -20,25 +20,25 @@ Fact = tuple[Any, ...]
 
 
 class NeverStop(Stopper):
-    """Stops nobody."""
+    """A stopper that stops no trial: used where a search has none."""
 
     def report(self, number: int, step: int, score: float) -> Verdict:
-        """Every trial goes on."""
+        """Always ``CONTINUE``."""
         return Verdict.CONTINUE
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """Nothing to be known."""
+        """Does nothing: no trial is compared with another."""
 
     def state(self) -> dict[str, Any]:
-        """There is none."""
+        """Empty: there is no state."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """There is none."""
+        """Does nothing: there is no state."""
 
 
 class AskTell:
-    """Searcher, stopper and ledger, kept in step; every change of theirs goes through here."""
+    """Keeps searcher, stopper and ledger in step: all calls to the first two go through here and are recorded as facts."""
 
     def __init__(self, spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> None:
         self.spec = spec
@@ -55,24 +55,24 @@ class AskTell:
         self._planned = min(known) if known else None
 
     def take_facts(self) -> list[Fact]:
-        """What has become known since the last call; to be kept before it is acted upon."""
+        """Facts since the last call; the caller must write them to the journal before it acts upon them."""
         facts, self._facts = self._facts, []
         return facts
 
     @property
     def limit(self) -> int | None:
-        """How many trials there are to be; None: until the searcher has no more."""
+        """Total number of trials of the search; None: until the searcher has no more."""
         return None if self._planned is None else self._planned + self.extra
 
     @property
     def left(self) -> int | None:
-        """How many trials may still be asked for; None: nobody knows."""
+        """How many new trials the searcher may still be asked for; None: unbounded."""
         if self.done:
             return 0
         return None if self._planned is None else max(0, self._planned + self.extra - len(self.ledger.trials))
 
     def extend(self, trials: int) -> None:
-        """The user wants more."""
+        """Raise the number of trials of the search by ``trials``, at the user's request."""
         self.extra += trials
         if self.searcher.extend(trials):
             self.done = False
@@ -81,7 +81,7 @@ class AskTell:
     # ---------------------------------------------------------------------------------------- new trials
 
     def ask(self) -> Trial | None:
-        """The next trial; None: there is none, or none at present."""
+        """The next new trial; None: the searcher has none (``done``), or none before a running one has ended (``later``)."""
         if self.done or self.later or self.left == 0 or not self.stopper.wants():
             return None
         number = len(self.ledger)
@@ -104,14 +104,14 @@ class AskTell:
     # ---------------------------------------------------------------------------------------- what trials do
 
     def begin(self, trial: Trial, attempt: int) -> None:
-        """The function is being called."""
+        """Record that the user's function was called for this attempt of the trial."""
         trial.attempt = attempt
         trial.begun += 1
         self.ledger.move(trial, TrialPhase.RUNNING)
         self._facts.append(("begin", trial.number, attempt))
 
     def report(self, trial: Trial, step: int, value: float, checkpoint: bool) -> Verdict | Exploit:
-        """A value of a later step than all before; the answer stands in the trial as well."""
+        """Record a metric value of a new, higher step; the stopper's verdict is returned and kept in ``trial.asked``."""
         trial.step, trial.value = step, value
         if checkpoint:
             trial.resume_from = trial.number
@@ -130,13 +130,13 @@ class AskTell:
             trial.asked = verdict.value
 
     def rest(self, trial: Trial, seconds: float) -> None:
-        """The trial has paused, as it was asked to."""
+        """Record that the trial has paused as requested, after an attempt of ``seconds``."""
         trial.seconds += seconds
         self._facts.append(("rest", trial.number, seconds))
         self._part_over(trial, TrialPhase.PAUSED)
 
     def again(self, trial: Trial, kind: str, error: str, seconds: float) -> None:
-        """An attempt is over and the trial is not. ``kind``: failed | lost (its slot is gone)."""
+        """Record that an attempt of ``seconds`` ended, but not the trial. ``kind``: failed | lost (its slot went away)."""
         trial.seconds += seconds
         trial.error = error
         if kind == "failed":
@@ -147,6 +147,7 @@ class AskTell:
         self._part_over(trial, TrialPhase.PAUSED if trial.asked == "pause" else TrialPhase.READY)
 
     def _part_over(self, trial: Trial, phase: TrialPhase) -> None:
+        # What the stopper decided while the attempt ran takes effect now that it is over.
         if trial.exploit is not None:
             trial.config, trial.resume_from = dict(trial.exploit.config), trial.exploit.source
             phase = TrialPhase.READY
@@ -156,7 +157,7 @@ class AskTell:
         self.ledger.move(trial, phase)
 
     def resume(self, settle: bool = False) -> Trial | None:
-        """The trial that shall go on now. One that has not paused yet stays where it is, and will not rest."""
+        """The paused trial that the stopper resumes now, or None. ``settle``: nothing runs, and no new trial is to come."""
         number = self.stopper.settle() if settle else self.stopper.resume()
         if number is None:
             if settle:
@@ -185,7 +186,7 @@ class AskTell:
         seconds: float = 0.0,
         fault: bool = False,
     ) -> Settled:
-        """The trial is over for good: both are told, once. ``fault``: its error may be that of all trials."""
+        """End the trial for good; searcher and stopper are told, once. ``fault``: all trials may share this error."""
         trial.seconds += seconds
         if end is End.FAILED and trial.number in self.ledger.placed:
             trial.tries += 1  # the last attempt; those before it were counted by ``again``
@@ -228,7 +229,7 @@ class AskTell:
     # ---------------------------------------------------------------------------------------- saying it again
 
     def repeat(self, fact: Sequence[Any]) -> None:
-        """Say again what a fact tells; nothing runs, and no new fact comes of it."""
+        """Replay one fact of the journal with the same calls to searcher and stopper; nothing runs, no new fact results."""
         kind, *rest = fact
         if kind == "ask":
             self._ask_again(*rest)

@@ -15,7 +15,7 @@ LOST_AT_MOST = 10  # times that a trial's slot may go away under it
 
 
 class Attempts:
-    """Decides about one trial at a time; ``closing`` is set once the search ends, and whoever begins is told so."""
+    """Decides what follows from events of one trial; while ``closing`` is set, each trial that begins is asked to end."""
 
     def __init__(self, spec: SearchSpec, supply: Supply, places: LaneTable | Groups) -> None:
         self.spec = spec
@@ -27,7 +27,7 @@ class Attempts:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has ended the search: what is under way then is not over."""
+        """Whether the search was cancelled: running trials then are left open, for a session that continues the search."""
         return self.closing is not None and self.closing.reason == "cancelled"
 
     def _trial_of(self, event: Began | Reported | Ended) -> Trial | None:
@@ -35,7 +35,7 @@ class Attempts:
         return trial if trial is not None and trial.attempt == event.attempt else None
 
     def began(self, event: Began, now: float) -> list[Action]:
-        """The function of a trial is being called."""
+        """The user's function was called for a trial."""
         trial = self._trial_of(event)
         return self._has_begun(trial, now) if trial is not None and trial.phase is TrialPhase.PLACED else []
 
@@ -69,7 +69,7 @@ class Attempts:
         return actions
 
     def ended(self, event: Ended, now: float) -> list[Action]:
-        """An attempt is over, and its place is free."""
+        """An attempt is over and its slots are free: end the trial, pause it, or queue it for another attempt."""
         trial = self._trial_of(event)
         if trial is None:
             return []
@@ -93,7 +93,7 @@ class Attempts:
             self.break_off(trial, seconds)
         else:
             actions.append(self._stopped(trial, event, seconds))
-        return [action for action in actions if not isinstance(action, EndTrial)]
+        return [action for action in actions if not isinstance(action, EndTrial)]  # it has ended: there is nobody to ask
 
     def _line_up(self, trial: Trial) -> None:
         if trial.phase is TrialPhase.READY:
@@ -126,7 +126,7 @@ class Attempts:
         return []
 
     def unplace(self, trial: Trial) -> None:
-        """It has not begun, and waits again, as the next of all."""
+        """Return a trial whose function has not been called to the head of the queue."""
         trial.asked = ""
         self.ledger.move(trial, TrialPhase.READY)
         self.supply.ready.put(trial, first=True)

@@ -49,7 +49,7 @@ NEWS_S = 2.0  # for the news of an end to come in, after the patience
 
 
 def check_version(found: Any, what: str) -> None:
-    """Raises ArgumentError where ``found`` is none that this hopsml can read."""
+    """Raise ArgumentError unless ``found`` is a version of state or journal that this hopsml can read."""
     if not isinstance(found, int):
         raise ArgumentError(f"{what} names no version (found {found!r}): it was not written by hopsml, or is damaged")
     if found > VERSION:
@@ -77,12 +77,12 @@ class Dispatch:
 
     @property
     def closing(self) -> Closing | None:
-        """How the search ends, once it does."""
+        """Why and until when the search is ending; None while it is not."""
         return self.attempts.closing
 
     @property
     def is_complete(self) -> bool:
-        """Whether all trials are over, and there are to be no more."""
+        """Whether every trial is over and no further one will be asked for."""
         return self.ask_tell.left == 0 and self.ledger.over == len(self.ledger)
 
     # ---------------------------------------------------------------------------------------- from outside
@@ -96,12 +96,12 @@ class Dispatch:
             actions.extend(self.attempts.lost(trial, "the driver of the search was gone", 0.0))
         self.supply.ready.drain()
         waiting = [trial for trial in self.ledger.trials if trial.phase is TrialPhase.READY]
-        for trial in sorted(waiting, key=lambda trial: trial.begun == 0):
+        for trial in sorted(waiting, key=lambda trial: trial.begun == 0):  # those that have run before go first
             self.supply.ready.put(trial)
         return actions + self._follow(now, fresh=True)
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """What follows from an event. What concerns an earlier attempt of a trial changes nothing."""
+        """Apply an event and return the actions that follow. Events of an earlier attempt of a trial are ignored."""
         if self.conclusion is not None:
             return []
         actions = [] if self._open else self.begin(now)
@@ -124,14 +124,14 @@ class Dispatch:
         return actions + self._follow(now, fresh=not isinstance(event, Reported | Began))
 
     def wake_at(self) -> float | None:
-        """When the next ``Tick`` is needed although nothing happens; None: never."""
+        """Monotonic time in seconds of the next ``Tick`` that is needed even if nothing else happens; None: never."""
         if self.conclusion is not None:
             return None
         at = self.closing.hard_at if self.closing else min(self.bounds.stop_at()[0], self.places.wake_at())
         return at if at < float("inf") else None
 
     def take_facts(self) -> list[Fact]:
-        """What is to be written to the journal before the actions are carried out."""
+        """Facts to be appended to the journal before the actions of the last ``handle`` are carried out."""
         facts = self.ask_tell.take_facts()
         spent_s = self.bounds.spent_s
         if facts and spent_s - self._noted_s >= NOTED_S:
@@ -161,14 +161,14 @@ class Dispatch:
         return dispatch
 
     def repeat(self, fact: Sequence[Any]) -> None:
-        """Say again what a journal tells of an earlier session; before ``begin``."""
+        """Replay one fact of an earlier session's journal; all of them before ``begin``."""
         if fact[0] == "spent":
             self.bounds.spent_s = self._noted_s = fact[1]
         else:
             self.ask_tell.repeat(fact)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table of trials."""
+        """One dict of plain values for each trial, as in the table of results."""
         return self.ledger.rows()
 
     def best(self) -> dict[str, Any] | None:
@@ -241,7 +241,7 @@ class Dispatch:
         actions = self._give_up_if_hopeless(now)
         if self.closing is None:
             actions += self.places.fill(now)
-            actions += self._give_up_if_hopeless(now)
+            actions += self._give_up_if_hopeless(now)  # again: a faulty ``workers_per_trial`` ends trials while filling
         if self.closing is None and not self.ledger.placed:
             actions += self._settle(now)
         if self.closing is not None and not self.ledger.placed:
@@ -264,7 +264,10 @@ class Dispatch:
         return self._close(Closing("failed", text, now + self.spec.patience_s + NEWS_S), now)
 
     def _settle(self, now: float) -> list[Action]:
-        """Nothing runs: resume what the stopper wants to have resumed, give up what has paused, end."""
+        """Nothing runs: resume what the stopper wants to have resumed, give up what has paused, end.
+
+        Each turn starts a trial, ends one or closes the search: so it comes to an end, and no search waits for nothing.
+        """
         actions: list[Action] = []
         while not self.ledger.placed and not self._waiting() and (self.places.dry or self.ask_tell.left == 0):
             trial = self.ask_tell.resume(settle=True)

@@ -24,7 +24,7 @@ class LaneJoined:
 
 @dataclass(frozen=True)
 class LaneLost:
-    """The slot is gone with its executor or agent; what it held comes back to the queue."""
+    """A lane is gone with its executor or agent; its trials are queued again."""
 
     lane: int
     reason: str
@@ -32,14 +32,14 @@ class LaneLost:
 
 @dataclass(frozen=True)
 class SlotsChanged:
-    """How many slots there are in all for groups, those in use included."""
+    """The number of slots for distributed trials has changed; those in use are included."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Began:
-    """The function of this trial is being called."""
+    """A lane or group has called the user's function for this trial."""
 
     number: int
     attempt: int
@@ -47,7 +47,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Reported:
-    """A running trial's values; ``value`` is the searched metric, None where it is missing or no number."""
+    """Metric values of a running trial; ``value`` is the searched metric, None where it is missing or not a number."""
 
     number: int
     attempt: int
@@ -74,7 +74,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Extend:
-    """The user wants this many trials more, or another deadline."""
+    """The user wants ``trials`` more, or another deadline, in seconds from the begin of the session."""
 
     trials: int = 0
     deadline_s: float | None = None
@@ -82,14 +82,14 @@ class Extend:
 
 @dataclass(frozen=True)
 class CancelAsked:
-    """End the search; what has been found so far stands."""
+    """The user cancels the search; results so far are kept."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time passes; deadline, budget and patience are enforced here alone."""
+    """Time has passed: deadline, budget and patience are enforced on this event alone."""
 
 
 Event = LaneJoined | LaneLost | SlotsChanged | Began | Reported | Ended | Extend | CancelAsked | Tick
@@ -135,7 +135,7 @@ class EndTrial:
 
 @dataclass(frozen=True)
 class Resize:
-    """A group's size changes while it trains."""
+    """Change the number of workers of an elastic group while it trains."""
 
     number: int
     size: int
@@ -143,14 +143,14 @@ class Resize:
 
 @dataclass(frozen=True)
 class WantLanes:
-    """How many slots the search can use now; more than it has, or fewer."""
+    """How many slots the search can use now, for the owner to request more or to give some back."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Settled:
-    """The trial is over for good: to be recorded, with what the searcher was told."""
+    """A trial is over for good: to be recorded, with what the searcher was told."""
 
     number: int
     end: End

@@ -24,7 +24,7 @@ class Futility:
         self._mixed = False
 
     def failed(self, error: str) -> None:
-        """A trial is over, and has failed."""
+        """Count a trial that has failed for good. Numbers in ``error`` do not make it another error."""
         shape = _PARTICULAR.sub("#", error)
         if self._mixed or (self.count and shape != self._shape):
             self.mixed()
@@ -33,18 +33,18 @@ class Futility:
         self._shape, self.error = shape, self.error or error
 
     def mixed(self) -> None:
-        """A trial has given a value: nothing follows from failures from now on."""
+        """A trial has given a value: failures are no longer counted."""
         self._mixed, self.count = True, 0
 
     def hopeless(self, lanes: int) -> bool:
-        """Whether so many have failed that more of them would say nothing new."""
+        """Whether all trials so far failed with the same error, at least 3 and twice as many as ``lanes``."""
         return self.count >= 3 and self.count >= 2 * lanes
 
     def state(self) -> dict[str, Any]:
-        """For ``restore``, as JSON values."""
+        """The counts as JSON values, for ``restore``."""
         return {"count": self.count, "error": self.error, "mixed": self._mixed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state()`` of another one."""
+        """Continue from another instance's ``state()``."""
         self.count, self.error, self._mixed = state["count"], state["error"], state["mixed"]
         self._shape = _PARTICULAR.sub("#", self.error)

@@ -23,7 +23,7 @@ STEADY_S = 5.0  # the slots must not have changed for so long before an elastic 
 
 @dataclass(slots=True)
 class Held:
-    """A group that has its slots."""
+    """A distributed trial that holds its slots. ``size``: workers now; ``wish``: as many as it may have."""
 
     trial: Trial
     size: int
@@ -39,12 +39,12 @@ class Reservation:
 
 
 class Groups:
-    """All groups of a search, and the line of those that wait for slots."""
+    """Allocates slots to distributed trials of different sizes, and keeps the queue of those that wait for slots."""
 
     def __init__(self, spec: SearchSpec, supply: Supply) -> None:
         self._spec = spec
         self._supply = supply
-        self._teller = supply.ask_tell
+        self._ask_tell = supply.ask_tell
         self.count = 0
         self.used = 0
         self.groups: dict[int, Held] = {}
@@ -57,24 +57,24 @@ class Groups:
 
     @property
     def held(self) -> int:
-        """How many slots the search has."""
+        """Number of slots that the search has, free ones included."""
         return self.count
 
     @property
     def width(self) -> int:
-        """How many trials run at the same time when all is well."""
+        """Number of trials that fit at the same time."""
         return max(1, self.count // max(1, self._size_seen))
 
     @property
     def free(self) -> int:
-        """Slots without a group; below 0 when slots were lost that groups count on."""
+        """Number of slots that no group holds; below 0 when slots were lost that groups still count on."""
         return self.count - self.used
 
     def wanted(self) -> int:
-        """How many slots could be of use, those that there are included."""
-        left, most = self._teller.left, self._spec.max_lanes
+        """Number of slots that the search could use now, those that it has included."""
+        left, most = self._ask_tell.left, self._spec.max_lanes
         size = max(1, self._size_seen)
-        further = len(self._supply.ready) + len(self._teller.ledger.paused) + (left or 0)
+        further = len(self._supply.ready) + len(self._ask_tell.ledger.paused) + (left or 0)
         useful = self.used + sum(size for _, size, _ in self._line) + further * size
         useful += sum(max(0, group.wish - group.size) for group in self.groups.values())
         if left is None:
@@ -84,22 +84,22 @@ class Groups:
     # ---------------------------------------------------------------------------------------- what happens
 
     def slots(self, count: int, now: float) -> None:
-        """So many slots are there now."""
+        """Set the number of slots that the search has."""
         if count != self.count:
             self.count, self._changed_at = count, now
 
     def began(self, trial: Trial, now: float) -> None:
-        """The training has begun: its time counts from here."""
+        """The training has begun: its duration counts from ``now``."""
         trial.since = now
 
     def promote(self, trial: Trial) -> None:
-        """The trial goes on past a step: it may have more workers."""
+        """Raise the number of workers that the trial may have to what ``promoted_workers`` allows at its step."""
         group = self.groups.get(trial.number)
         if group is not None:
             group.wish = max(group.wish, self._spec.promoted_size(trial.step))
 
     def over(self, trial: Trial, seconds: float | None) -> None:
-        """The group has been given back; ``seconds`` that it ran, None where they say nothing about others."""
+        """Free the group's slots. ``seconds``: how long it ran, for later estimates; None: not representative."""
         group = self.groups.pop(trial.number, None)
         if group is None:
             return
@@ -109,14 +109,14 @@ class Groups:
             self._means[group.size] = count + 1, total + seconds
 
     def leave_line(self) -> list[Trial]:
-        """Nobody waits in the line any more; who did, in order."""
+        """Empty the queue of trials that wait for slots; returns them in order."""
         trials = [trial for trial, _, _ in self._line]
         self._line.clear()
         return trials
 
     @property
     def in_line(self) -> int:
-        """How many trials wait for their slots."""
+        """Number of trials that wait for slots."""
         return len(self._line)
 
     def wake_at(self) -> float:
@@ -125,18 +125,18 @@ class Groups:
 
     @property
     def dry(self) -> bool:
-        """Whether there are slots for which nothing was found."""
+        """Whether slots are free and no trial is left to wait for them."""
         return self.free > 0 and not self._line
 
     # ---------------------------------------------------------------------------------------- what follows
 
     def fill(self, now: float) -> list[Action]:
-        """Form the groups for which there are slots."""
+        """Form as many groups as fit the free slots, and let elastic ones grow into what is left over."""
         actions: list[Action] = []
         self._wake_at = float("inf")
         if not self._size_seen:
             self._append(self._supply.next(), actions)  # how many slots are of use depends on it
-        while self.free > 0 and not self._teller.alike.hopeless(self.width):
+        while self.free > 0 and not self._ask_tell.alike.hopeless(self.width):
             self._gather(actions)
             reservation = self._reservation(now)
             action = self._form_one(reservation, now) or self._grow_one(reservation)
@@ -149,6 +149,7 @@ class Groups:
     def _gather(self, actions: list[Action]) -> None:
         """Trials that have been under way go before new ones, but not before a head that has its reservation."""
         while len(self._line) < AHEAD and (trial := self._supply.returning()):
+            # After the head, whose reservation must not move, and after those that began before, in their order.
             known = [index for index, (other, _, _) in enumerate(self._line) if other.attempt or index == 0]
             self._append(trial, actions, known[-1] + 1 if known else 0)
 
@@ -159,7 +160,7 @@ class Groups:
             size, minimum = self._size_of(trial)
         except Exception as error:  # noqa: BLE001 the function is the user's: its fault is the trial's, not the search's
             text = f"workers_per_trial of {trial.config}: {type(error).__name__}: {error}"
-            actions.append(self._teller.end(trial, End.FAILED, None, error=text, fault=True))
+            actions.append(self._ask_tell.end(trial, End.FAILED, None, error=text, fault=True))
             return True
         self._size_seen = max(self._size_seen, size)
         if at is None:
@@ -213,6 +214,7 @@ class Groups:
         """It does not move back; once it has passed, those that begin must leave the head its slots for good."""
         if now <= promised:
             return replace(reservation, at=min(reservation.at, promised))
+        # The estimate was wrong: what has begun since then may hold slots of the head's, so it counts against the extra.
         begun_since = sum(group.size for group in self.groups.values() if group.trial.since > promised)
         return Reservation(promised, min(reservation.extra, self.count - target - begun_since))
 
@@ -241,12 +243,12 @@ class Groups:
     def _form(self, index: int, size: int, now: float) -> Form:
         trial, wish, minimum = self._line.pop(index)
         wish = max(wish, self._spec.promoted_size(trial.step))
-        size = max(size, min(wish, self.free)) if not self._line else size
+        size = max(size, min(wish, self.free)) if not self._line else size  # more than it needs only if none waits
         self.groups[trial.number] = Held(trial, size, wish)
         self.used += size
         trial.attempt += 1
         trial.since = now
-        self._teller.ledger.move(trial, TrialPhase.PLACED)
+        self._ask_tell.ledger.move(trial, TrialPhase.PLACED)
         return Form(trial.number, trial.attempt, trial.config, size, min(minimum, size), trial.resume_from, trial.step)
 
     def _grow_one(self, reservation: Reservation | None) -> Resize | None:
@@ -267,11 +269,11 @@ class Groups:
         return Resize(best.trial.number, grown)
 
     def _score(self, trial: Trial) -> float:
-        score = self._teller.ledger.score(trial.value)
+        score = self._ask_tell.ledger.score(trial.value)
         return float("-inf") if score is None else score
 
     def _look_ahead(self, reservation: Reservation | None, actions: list[Action]) -> bool:
         """Ask for one trial more: the next in line, or one that may fit before the head."""
         if self._line and (reservation is None or len(self._line) >= AHEAD):
             return False
-        return self._append(self._teller.ask(), actions)
+        return self._append(self._ask_tell.ask(), actions)

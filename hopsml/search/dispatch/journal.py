@@ -24,12 +24,12 @@ _KEY = "hopsml search"
 
 
 def opening() -> str:
-    """The first line of a session."""
+    """The first line that a session writes: the journal's version."""
     return to_line({_KEY: VERSION})
 
 
 def lines_of(facts: Iterable[Fact]) -> list[str]:
-    """``Dispatch.take_facts()`` as lines, without the ends of lines."""
+    """Facts of ``Dispatch.take_facts()`` as lines of JSON, without line ends."""
     return [to_line(list(fact)) for fact in facts]
 
 

@@ -13,7 +13,7 @@ from hopsml.search.dispatch.supply import Supply
 
 @dataclass(slots=True)
 class LaneState:
-    """One slot whose process carries out one trial after another."""
+    """A slot whose process runs one trial after another: ``current``, then ``waiting``, which was sent ahead."""
 
     number: int
     host: str = ""
@@ -31,6 +31,7 @@ class LaneTable:
         self._ledger = supply.ask_tell.ledger
         self._prefetch = Prefetch(spec.prefetch)
         self.lanes: dict[int, LaneState] = {}
+        # Each lane is in at most one of these tables, by what it can take: no decision looks at all lanes.
         self._idle: dict[int, LaneState] = {}
         self._room: dict[int, LaneState] = {}
         self._behind: dict[int, LaneState] = {}  # a trial waits there
@@ -39,16 +40,16 @@ class LaneTable:
 
     @property
     def held(self) -> int:
-        """How many slots the search has."""
+        """Number of slots that the search has."""
         return len(self.lanes)
 
     @property
     def width(self) -> int:
-        """How many trials run at the same time when all is well."""
+        """Number of trials that run at the same time."""
         return len(self.lanes)
 
     def wanted(self) -> int:
-        """How many lanes could be of use, those that there are included."""
+        """Number of lanes that the search could use now, those that it has included."""
         left = self._supply.ask_tell.left
         most = self._spec.max_lanes
         if left is None:
@@ -59,13 +60,13 @@ class LaneTable:
     # ---------------------------------------------------------------------------------------- what happens
 
     def join(self, number: int, host: str) -> None:
-        """A lane is there. One that is known already stays as it is."""
+        """Add a lane; one that is known already is left unchanged."""
         if number not in self.lanes:
             lane = self.lanes[number] = LaneState(number, host)
             self._sort(lane)
 
     def lose(self, number: int) -> tuple[Trial | None, Trial | None]:
-        """The lane is gone; who ran there, and who waited."""
+        """Remove a lane; returns the trial that it ran and the one that waited behind it, None for none."""
         lane = self.lanes.pop(number, None)
         if lane is None:
             return None, None
@@ -74,7 +75,7 @@ class LaneTable:
         return lane.current, lane.waiting
 
     def began(self, trial: Trial, now: float) -> None:
-        """The trial has begun where it was sent."""
+        """Record that the trial's function was called on its lane."""
         if trial.asked == "withdraw":
             trial.asked = ""
         if trial.gap:
@@ -86,7 +87,7 @@ class LaneTable:
             self._sort(lane)
 
     def over(self, trial: Trial, seconds: float | None) -> None:
-        """The trial is no longer where it was; ``seconds`` that it ran, None where they say nothing about others."""
+        """Free the trial's place. ``seconds``: how long it ran, for later estimates; None: not representative."""
         if seconds is not None:
             self._prefetch.took(seconds)
         lane = self._lane_of(trial)
@@ -114,26 +115,28 @@ class LaneTable:
             self._calling[lane.number] = lane
         elif lane.waiting.phase is TrialPhase.PLACED:
             self._behind[lane.number] = lane
+        # else: the waiting one has begun, and the end of the one before is still to be reported: nothing can be called back
 
     def wake_at(self) -> float:
-        """Nothing here waits for a time."""
+        """Always infinity: no decision about lanes depends on time alone."""
         return float("inf")
 
     @property
     def dry(self) -> bool:
-        """Whether there are lanes for which nothing was found."""
+        """Whether lanes are idle because no trial was found for them."""
         return bool(self._idle)
 
     # ---------------------------------------------------------------------------------------- what follows
 
     def fill(self, now: float) -> list[Action]:
-        """Give work to the lanes that want some."""
+        """Assign trials to idle lanes; where none is idle and it pays, send busy lanes a further trial ahead of time."""
         actions: list[Action] = []
         while self._idle and (found := self._match(self._idle)):
             actions.append(self._assign(*found, now))
         if self._idle:
             actions.extend(self._spread())
         elif self._room and self._prefetch.pays:
+            # As many trials as lanes stay unsent: sent ahead, the last ones might wait while another lane falls idle.
             left = self._supply.ask_tell.left
             while self._room and (left is None or left > len(self.lanes)) and (found := self._match(self._room)):
                 actions.append(self._assign(*found, now))
@@ -142,6 +145,7 @@ class LaneTable:
 
     def _match(self, free: dict[int, LaneState]) -> tuple[LaneState, Trial] | None:
         """The next trial, and which of these lanes it goes to: where it ran last, but not where it failed."""
+        # One free lane among several: skip trials that failed on it, which the others can take. A lone lane takes all.
         only = next(iter(free)) if len(free) == 1 and len(self.lanes) > 1 else None
         trial = self._supply.next(only)
         if trial is None:
@@ -161,19 +165,19 @@ class LaneTable:
     def _assign(self, lane: LaneState, trial: Trial, now: float) -> Assign:
         trial.attempt += 1
         trial.lane, trial.since = lane.number, now
-        trial.gap = lane.current is None and lane.used
+        trial.gap = lane.current is None and lane.used  # a lane's first begin includes imports: no gap to measure
         if lane.current is None:
             lane.current = trial
         else:
             lane.waiting = trial
         self._ledger.move(trial, TrialPhase.PLACED)
         self._sort(lane)
-        isolated = self._spec.isolated or trial.tries > 0
+        isolated = self._spec.isolated or trial.tries > 0  # a retry shall not meet what earlier trials left in a process
         return Assign(lane.number, trial.number, trial.attempt, trial.config, isolated, trial.resume_from, trial.step)
 
     def _spread(self) -> list[Action]:
         """Call back what waits behind busy lanes while others have nothing to do; it goes on when it has come back."""
-        missing = len(self._idle) - len(self._calling)
+        missing = len(self._idle) - len(self._calling)  # what is being called back already will fill as many
         only = next(iter(self._idle)) if len(self._idle) == 1 else None
         called: list[Trial] = []
         for lane in self._behind.values():
@@ -184,7 +188,7 @@ class LaneTable:
         return [self.withdraw(trial) for trial in called]
 
     def withdraw(self, trial: Trial) -> EndTrial:
-        """Tell a trial that has not begun that it shall not; it may have, meanwhile."""
+        """Ask a lane to return a trial that it has not begun; the answer may be that it has begun meanwhile."""
         trial.asked = "withdraw"
         lane = self._lane_of(trial)
         if lane is not None:

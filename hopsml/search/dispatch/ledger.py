@@ -22,7 +22,7 @@ class TrialPhase(Enum):
 
 @dataclass(slots=True)
 class Trial:
-    """One trial. ``value`` is the metric as the function gave it, whatever the direction."""
+    """The state of one trial. ``value`` is the metric as the function gave it, whichever direction is better."""
 
     number: int
     config: Config
@@ -49,12 +49,12 @@ class Trial:
 
     @property
     def where(self) -> str:
-        """For people: waiting, placed, running, paused; completed, stopped, failed."""
+        """State as shown to users: waiting, placed, running, paused; completed, stopped, failed."""
         return self.end.value if self.end else self.phase.value
 
 
 class Ledger:
-    """All trials of a search, in the order in which they were asked for."""
+    """All trials of a search in the order in which they were created, with indices by phase and the best one."""
 
     def __init__(self, direction: str = "max") -> None:
         self.direction = direction
@@ -69,11 +69,11 @@ class Ledger:
         return len(self.trials)
 
     def get(self, number: int) -> Trial | None:
-        """The trial of this number, None for a number that was never given."""
+        """The trial of this number; None if there is none."""
         return self.trials[number] if 0 <= number < len(self.trials) else None
 
     def add(self, config: Config, parent: int | None) -> Trial:
-        """A new trial; its number follows from its place."""
+        """Create a trial; its number is the count of those before it."""
         trial = Trial(len(self.trials), config, parent, parent)
         self.trials.append(trial)
         return trial
@@ -89,7 +89,7 @@ class Ledger:
             self.move(trial, trial.phase)
 
     def move(self, trial: Trial, phase: TrialPhase) -> None:
-        """The only way in which a trial changes its phase."""
+        """Set a trial's phase and keep the indices by phase in step; every change of a phase goes through here."""
         trial.phase = phase
         if phase is TrialPhase.PLACED or phase is TrialPhase.RUNNING:
             self.placed[trial.number] = trial
@@ -101,16 +101,16 @@ class Ledger:
             self.paused.pop(trial.number, None)
 
     def score(self, value: float | None) -> float | None:
-        """The value as searchers and stoppers want it: larger is better."""
+        """The value with the sign turned where the metric is minimised: for searchers and stoppers larger is better."""
         return None if value is None else self._sign * value
 
     def outcome(self, trial: Trial) -> Outcome:
-        """What a searcher is told of a trial that is over."""
+        """The result of a trial that is over, as searcher and stopper are told it."""
         assert trial.end is not None
         return Outcome(trial.end, self.score(trial.value), trial.step if trial.step >= 0 else None)
 
     def close(self, trial: Trial, end: End) -> None:
-        """The trial is over for good; its value, outputs and error stand in it."""
+        """End a trial for good; value, outputs and error must have been set. Updates counts and the best trial."""
         trial.end = end
         self.move(trial, TrialPhase.OVER)
         self.ends[end] += 1
@@ -140,7 +140,7 @@ class Ledger:
         return {"waiting": waiting, "running": running, "paused": len(self.paused), **ended}
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table of trials, one row each, in the order of their numbers."""
+        """One dict of plain values for each trial, in the order of their numbers."""
         return [row(trial) for trial in self.trials]
 
 
@@ -149,7 +149,7 @@ _PLAIN = tuple(known.name for known in fields(Trial) if known.name not in _ELSEW
 
 
 def as_json(trial: Trial) -> dict[str, Any]:
-    """All of a trial but its number and its place; what is as at the begin is left out."""
+    """A trial's fields for ``Ledger.restore``, without its number and lane; those with their default are left out."""
     known = {name: getattr(trial, name) for name in _PLAIN if getattr(trial, name) != getattr(_NEW, name)}
     phase = TrialPhase.READY if trial.phase is TrialPhase.PLACED else trial.phase
     if trial.asked == "withdraw":
@@ -170,7 +170,7 @@ def _from_json(number: int, written: dict[str, Any]) -> Trial:
 
 
 def row(trial: Trial) -> dict[str, Any]:
-    """One row of the table: JSON values besides those of the configuration."""
+    """One trial's row of the table of results; JSON values, but for those of its configuration."""
     return {
         "number": trial.number,
         "state": trial.where,

@@ -11,7 +11,7 @@ _SHARE = 0.1  # of a bound at most is kept for letting trials end in order
 
 @dataclass(frozen=True)
 class Closing:
-    """The search ends: ``hard_at`` is when it is over even if a trial has not answered."""
+    """Why the search ends. ``hard_at``: monotonic time in seconds at which it ends even if a trial has not answered."""
 
     reason: str
     text: str
@@ -23,7 +23,7 @@ class Closing:
 
 
 class Bounds:
-    """Counts what the search costs, and says when it must begin to end."""
+    """Accounts the slot-seconds that a search uses, and tells when its deadline or budget requires it to end."""
 
     def __init__(self, spec: SearchSpec) -> None:
         self._spec = spec
@@ -34,17 +34,17 @@ class Bounds:
         self.deadline: float | None = None
 
     def begin(self, now: float) -> None:
-        """A session begins; the deadline counts from here."""
+        """Start the clock of a session; ``deadline_s`` counts from ``now``."""
         self._began = self._counted = now
         self._held = 0
         self.move_deadline(self._spec.deadline_s)
 
     def move_deadline(self, seconds: float | None) -> None:
-        """Another deadline, in seconds from the begin of the session; None: none."""
+        """Set the deadline to ``seconds`` after the begin of the session; None removes it."""
         self.deadline = None if seconds is None else self._began + seconds
 
     def holds(self, slots: int, now: float) -> None:
-        """From now on the search holds so many slots."""
+        """The search holds ``slots`` slots from ``now`` on; those held until then are charged."""
         self.spent_s += self._held * (now - self._counted)
         self._held, self._counted = slots, now
 
@@ -57,7 +57,7 @@ class Bounds:
         return min(self._spec.patience_s, _SHARE * self._spec.budget_executor_s / max(1, self._held))
 
     def stop_at(self) -> tuple[float, str]:
-        """When trials are to be asked to end, and which bound it is; infinity where there is none."""
+        """The time (monotonic, s) at which trials are to be asked to end, and the bound that says so; infinity for none."""
         at, reason = float("inf"), ""
         if self.deadline is not None:
             at, reason = self.deadline - self._reserve_of_deadline(), "deadline"
@@ -70,7 +70,7 @@ class Bounds:
         return at, reason
 
     def closing(self, now: float) -> Closing | None:
-        """How the search ends where a bound has been reached."""
+        """How the search is to end if its deadline or budget has been reached by ``now``, else None."""
         at, reason = self.stop_at()
         if now < at:
             return None

@@ -24,7 +24,7 @@ _WEIGHT = 0.1  # of the newest duration in their mean
 
 
 class Prefetch:
-    """The measured gap and duration, and what follows."""
+    """Measures how long lanes idle between trials and how long trials take, and decides whether prefetching pays."""
 
     def __init__(self, fixed: bool | None = None) -> None:
         self._fixed = fixed
@@ -33,17 +33,17 @@ class Prefetch:
         self.mean_s: float | None = None
 
     def gap(self, seconds: float) -> None:
-        """An idle lane that has run trials before began the next so long after it was sent."""
+        """Record the ``seconds`` between sending a trial to an idle lane that ran trials before, and its begin there."""
         self._gaps.append(seconds)
         self.gap_s = median(self._gaps)
 
     def took(self, seconds: float) -> None:
-        """A trial, or the part of one until its pause, took so long."""
+        """Record the ``seconds`` that an attempt of a trial ran, until its end or pause."""
         self.mean_s = seconds if self.mean_s is None else self.mean_s + _WEIGHT * (seconds - self.mean_s)
 
     @property
     def pays(self) -> bool:
-        """Whether the next configuration should be asked for ahead of time."""
+        """Whether to send a trial to a lane that is still busy."""
         if self._fixed is not None:
             return self._fixed
         return self.mean_s is not None and self.gap_s > WORTH * self.mean_s

@@ -8,14 +8,14 @@ from hopsml.search.dispatch.waiting import ReadyQueue
 
 
 class Supply:
-    """Trials for places that are free."""
+    """Chooses the next trial for a free lane or group."""
 
     def __init__(self, ask_tell: AskTell) -> None:
         self.ask_tell = ask_tell
         self.ready = ReadyQueue()
 
     def returning(self, lane: int | None = None) -> Trial | None:
-        """A trial that has been under way before and may go on this lane (None: on any)."""
+        """The next trial that ran before and goes on, by retry or resume, where ``lane`` may take it (None: any lane)."""
         trial = self.ready.take(lane)
         while trial is None:
             trial = self.ask_tell.resume()
@@ -29,5 +29,5 @@ class Supply:
         return trial
 
     def next(self, lane: int | None = None) -> Trial | None:
-        """Whatever is to be tried next on this lane (None: on any)."""
+        """The next trial for ``lane`` (None: any): one that ran before, else a new one; None if there is none at present."""
         return self.returning(lane) or self.ask_tell.ask()

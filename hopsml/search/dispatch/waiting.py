@@ -20,7 +20,7 @@ class ReadyQueue:
         return self._count
 
     def put(self, trial: Trial, first: bool = False) -> None:
-        """``first``: before all that wait, as it was on its way already."""
+        """Append a trial; ``first``: before all others, as it was on its way already."""
         queue = self._queues.setdefault(trial.avoid, deque())
         self._count += 1
         if first:
@@ -31,7 +31,7 @@ class ReadyQueue:
             queue.append((self._last, trial))
 
     def take(self, lane: int | None = None) -> Trial | None:
-        """The next one that may go to this lane; None for the lane: to any."""
+        """Remove and return the first trial that may run on ``lane`` (None: on any lane); None if there is none."""
         turns = [(queue[0][0], key) for key, queue in self._queues.items() if lane is None or key != lane]
         if not turns:
             return None
@@ -44,7 +44,7 @@ class ReadyQueue:
         return trial
 
     def drain(self) -> list[Trial]:
-        """All of them, in order; none waits afterwards."""
+        """Remove and return all trials, in order."""
         entries = sorted((entry for queue in self._queues.values() for entry in queue), key=lambda entry: entry[0])
         self._queues.clear()
         self._count = 0

@@ -11,7 +11,7 @@ _VALUE = "hopsml value"
 
 
 class Named(str):
-    """The name of a value that is not among those that are known here."""
+    """Stands for a value of an earlier session that cannot be found by its name in this one."""
 
 
 def name_of(value: Any) -> str:
@@ -21,7 +21,7 @@ def name_of(value: Any) -> str:
 
 
 def marked(value: Any) -> Any:
-    """The value with nothing in it but what JSON knows."""
+    """A copy of ``value`` that JSON can represent: tuples and named objects become tagged dicts."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, dict):
@@ -41,12 +41,12 @@ def marked(value: Any) -> Any:
 
 
 def to_line(value: Any) -> str:
-    """One line of JSON."""
+    """``value`` as one line of JSON, for ``reader``."""
     return json.dumps(marked(value), separators=(",", ":"))
 
 
 def reader(values: Iterable[Any]) -> Callable[[str], Any]:
-    """Reads lines of ``to_line``; ``values`` are those that can be found by their names."""
+    """A function that parses lines of ``to_line``; ``values``: the objects that are found again by their names."""
     by_name = {name_of(value): value for value in values}
 
     def back(written: dict[str, Any]) -> Any:

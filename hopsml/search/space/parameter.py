@@ -34,11 +34,11 @@ class Parameter(ABC):
     @property
     @abstractmethod
     def count(self) -> int | None:
-        """How many values it has; None: more than can be told apart."""
+        """Number of distinct values; None for a continuous range."""
 
     @abstractmethod
     def at(self, unit: float) -> Any:
-        """The value at a place from 0 to 1; places beyond count as the nearest end."""
+        """The value at ``unit``, a position in [0, 1]; positions outside are clipped."""
 
     @abstractmethod
     def unit(self, value: Any) -> float:
@@ -46,7 +46,7 @@ class Parameter(ABC):
 
     @abstractmethod
     def holds(self, value: Any) -> bool:
-        """Whether the value is one of the region."""
+        """Whether ``value`` lies in the region."""
 
     def listed(self) -> Sequence[Any]:
         """All values, ascending or in the order in which they were given. Raises ArgumentError where they are endless."""
@@ -142,7 +142,7 @@ class Choice(Parameter):
         return (self.index(value) + 0.5) / len(self.values)
 
     def index(self, value: Any) -> int:
-        """The place of a value. Raises ValueError where there is none."""
+        """The position of ``value`` in ``values``. Raises ValueError if it is not among them."""
         for place, known in enumerate(self.values):
             if same(known, value):
                 return place

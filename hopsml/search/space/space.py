@@ -117,15 +117,15 @@ class Searchspace:
         return [(name, (found.kind, found.region)) for name, found in self._parameters.items()]
 
     def names(self) -> dict[str, str]:
-        """Name -> type."""
+        """Parameter names mapped to their types, such as 'DOUBLE'."""
         return {name: found.kind for name, found in self._parameters.items()}
 
     def keys(self) -> list[str]:
-        """The names in the order in which they were given."""
+        """Parameter names in the order in which they were given."""
         return list(self._parameters)
 
     def values(self) -> list[tuple[str, list[Any]]]:
-        """(type, region) of each."""
+        """(type, region) of each parameter, in the order of ``keys``."""
         return [pair for _, pair in self._pairs()]
 
     def items(self) -> Iterator[dict[str, Any]]:
@@ -135,7 +135,7 @@ class Searchspace:
     __iter__ = items
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The region of a parameter, else ``default``."""
+        """The region of the parameter ``name``; ``default`` if there is none."""
         found = self._parameters.get(name)
         return default if found is None else found.region
 
@@ -174,7 +174,7 @@ class Searchspace:
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """By name, in the order in which they were given."""
+        """Parameters by name, in the order in which they were given."""
         return dict(self._parameters)
 
     def build(self, choose: Callable[[Parameter], Any]) -> Config:
@@ -216,7 +216,7 @@ class Searchspace:
             yield from self._combined(place + 1, {**values, found.name: value})
 
     def size(self) -> int | None:
-        """How many configurations there are; None where a parameter has no list of values."""
+        """Number of different configurations; None where a parameter is continuous."""
         if any(found.count is None for found in self._order):
             return None
         return self._counted(0, {})
@@ -234,20 +234,20 @@ class Searchspace:
         return counted + (alike * self._counted(place + 1, {**values, found.name: _ANY_OTHER}) if alike else 0)
 
     def key(self, config: Mapping[str, Any]) -> str:
-        """A text that two configurations have in common if they are the same."""
+        """A string that is equal for equal configurations, such as for a dict's key."""
         return json.dumps(self.encode(config), sort_keys=True)
 
     def encode(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration as JSON values: the place of a listed value stands for it."""
+        """The configuration as JSON values; values of a list are replaced by their positions in it."""
         return {name: _encoded(self._parameters[name], value) for name, value in config.items()}
 
     def decode(self, encoded: Mapping[str, Any]) -> Config:
-        """What ``encode`` was given."""
+        """The configuration that ``encode`` was given."""
         return {name: _decoded(self._parameters[name], value) for name, value in encoded.items()}
 
 
 def check_filled(space: Searchspace) -> None:
-    """Raise ArgumentError if there is nothing to search."""
+    """Raise ArgumentError if the space has no parameter."""
     if not len(space):
         raise ArgumentError("the search space is empty; give it a parameter: Searchspace(lr=('DOUBLE', [0.01, 0.1]))")
 

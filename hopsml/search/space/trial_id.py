@@ -37,7 +37,7 @@ class TrialIds:
         self._seen: Counter[str] = Counter()
 
     def of(self, config: Mapping[str, Any]) -> str:
-        """The id of one more trial."""
+        """The id of one more trial with this configuration."""
         plain = trial_id(config)
         self._seen[plain] += 1
         return trial_id(config, self._seen[plain] - 1)
