@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext hopsml``: the magics ``%runs``, ``%logs`` and ``%tensorboard_run``."""
+    """Called by ``%load_ext hopsml``: registers the magics ``%runs``, ``%logs`` and ``%tensorboard_run``."""
     from hopsml.notebook import magics
 
     magics.register(shell)

@@ -31,26 +31,26 @@ Worth = Literal["update", "news", "end"]
 
 
 class Rule(Protocol[T]):
-    """What a backlog must know of its items."""
+    """Strategy of a backlog: how much an item weighs, and what of it may be dropped."""
 
     def worth(self, item: T) -> Worth:
-        """``update``: may be skipped when there are too many. ``news``: when there are very many. ``end``: never."""
+        """``update``: dropped when there are too many. ``news``: dropped when there are very many. ``end``: never."""
 
     def size(self, item: T) -> int:
-        """Bytes that an update takes."""
+        """The memory in bytes that an update takes."""
 
     def same_as(self, item: T) -> Hashable | None:
-        """Of skipped updates with one key the newest is kept; None: nothing is kept of it."""
+        """Of dropped updates with the same key the newest is kept; None: none is kept."""
 
     def count(self, item: T, skipped: Counter[str]) -> None:
-        """Add what is skipped with it to the counts."""
+        """Count in ``skipped``, by kind, what is dropped with this item."""
 
     def told(self, skipped: Counter[str]) -> T:
-        """An item that says what was skipped."""
+        """An item that tells the reader what was dropped."""
 
 
 class Backlog(Generic[T]):
-    """Items that wait for one reader, in order. Bounded: see ``put``."""
+    """A bounded queue for one reader; items that find it full are dropped as its ``Rule`` allows."""
 
     def __init__(
         self, rule: Rule[T], updates: int = MOST_UPDATES, most_bytes: int = MOST_BYTES, news: int = MOST_NEWS
@@ -92,7 +92,7 @@ class Backlog(Generic[T]):
         return bool(self._skipped) or (full and self._updates > 0)
 
     def take(self) -> T | None:
-        """The next item; None where nothing waits."""
+        """Remove and return the next item; None if there is none."""
         if not self._items:
             self._say_what_was_skipped()
         if not self._items:
@@ -132,13 +132,13 @@ class Delivery(Generic[T]):
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget what waits; in a forked process, where no thread is."""
+        """Drop what waits and forget the thread, which does not exist in a forked process."""
         self._backlog = Backlog(self._rule)
         self._changed = threading.Condition()
         self._thread_is_there = self._is_calling = self._closed = False
 
     def put(self, item: T) -> None:
-        """Have the function called with it; returns at once."""
+        """Queue an item for the function, which is called on another thread; returns at once."""
         with self._changed:
             if self._closed:
                 return
@@ -155,7 +155,7 @@ class Delivery(Generic[T]):
             return self._changed.wait_for(lambda: self._closed or not (self._backlog or self._is_calling), timeout_s)
 
     def close(self) -> None:
-        """Deliver nothing more. A call that is under way goes on."""
+        """Deliver nothing more; a call that is under way goes on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -190,7 +190,7 @@ def immediate(function: C) -> C:
 
 
 def is_immediate(function: Callable[..., object]) -> bool:
-    """Whether it was marked so."""
+    """Whether the function is marked to be called at once, on the caller's thread."""
     return bool(getattr(function, "immediate", False))
 
 

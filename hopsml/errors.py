@@ -48,7 +48,7 @@ class HopsmlError(Exception):
 
 
 class ArgumentError(HopsmlError, ValueError):
-    """A call that cannot be carried out as it stands; nothing was started."""
+    """A call with an argument that cannot be used; nothing was started."""
 
 
 class CaptureError(ArgumentError):
@@ -67,7 +67,7 @@ class UnknownName(ArgumentError, KeyError):
 
 
 class ArgumentTypeError(HopsmlError, TypeError):
-    """An argument of the wrong type; nothing was started."""
+    """A call with an argument of the wrong type; nothing was started."""
 
 
 class EnvironmentConflict(HopsmlError):
@@ -79,7 +79,7 @@ class UnsupportedVersion(HopsmlError):
 
 
 class RunError(HopsmlError, RuntimeError):
-    """A run that was started and did not finish."""
+    """Base of errors of a run that was started and did not finish."""
 
     def __init__(self, message: str, run_dir: str | None = None) -> None:
         super().__init__(message)
@@ -87,11 +87,11 @@ class RunError(HopsmlError, RuntimeError):
 
 
 class StartTimeout(RunError):
-    """Members were missing at the start deadline."""
+    """Workers were missing when the time allowed for the start was over."""
 
 
 class NotEnoughSlots(RunError):
-    """The cluster can never give as many slots as were asked for."""
+    """The run needs more slots than the cluster can ever give."""
 
 
 class WorkerFailed(RunError):
@@ -127,11 +127,11 @@ class RunCancelled(RunError):
 
 
 class CoordinatorLost(RunError):
-    """The launcher itself broke: Spark was stopped, its JVM ended, or the agents' job failed."""
+    """What all workers depend on failed: Spark was stopped, its JVM ended, or the agents' Spark job failed."""
 
 
 class ClusterError(HopsmlError, RuntimeError):
-    """YARN refused what was asked."""
+    """YARN refused a request."""
 
 
 class ApplicationNotFound(ClusterError, LookupError):
@@ -139,7 +139,7 @@ class ApplicationNotFound(ClusterError, LookupError):
 
 
 class ClusterUnavailable(ClusterError):
-    """No ResourceManager answers; asking again later can help."""
+    """No ResourceManager answers; the same call may succeed later."""
 
 
 class TrialStopped(BaseException):
@@ -188,8 +188,8 @@ class SafeMode(StorageError):
 
 
 class StorageUnavailable(StorageError):
-    """Nobody answers at the address, or the connection broke."""
+    """The storage service does not answer, or the connection broke."""
 
 
 class StorageTimeout(StorageError, TimeoutError):
-    """The call did not end within its deadline."""
+    """A storage call did not return within its deadline."""

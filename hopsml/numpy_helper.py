@@ -15,27 +15,27 @@ from hopsml.hdfs.names import AnyPath
 
 
 def load(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``numpy.load``."""
+    """Read a file of the project by ``numpy.load``."""
     return _read("load", hdfs_filename, **kwds)
 
 
 def loadtxt(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``numpy.loadtxt``."""
+    """Read a file of the project by ``numpy.loadtxt``."""
     return _read("loadtxt", hdfs_filename, **kwds)
 
 
 def genfromtxt(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``numpy.genfromtxt``."""
+    """Read a file of the project by ``numpy.genfromtxt``."""
     return _read("genfromtxt", hdfs_filename, **kwds)
 
 
 def fromregex(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``numpy.fromregex``."""
+    """Read a file of the project by ``numpy.fromregex``."""
     return _read("fromregex", hdfs_filename, **kwds)
 
 
 def fromfile(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``numpy.fromfile``."""
+    """Read a file of the project by ``numpy.fromfile``."""
     return _on_disk("fromfile", hdfs_filename, **kwds)
 
 
@@ -45,17 +45,17 @@ def memmap(hdfs_filename: AnyPath, **kwds: Any) -> Any:
 
 
 def save(hdfs_filename: AnyPath, data: Any) -> None:
-    """As ``numpy.save``; an existing file is replaced."""
+    """Write an array to the project by ``numpy.save``; an existing file is replaced."""
     _write("save", hdfs_filename, data)
 
 
 def savez(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> None:
-    """As ``numpy.savez``; an existing file is replaced."""
+    """Write arrays to the project by ``numpy.savez``; an existing file is replaced."""
     _write("savez", hdfs_filename, *args, **kwds)
 
 
 def savez_compressed(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> None:
-    """As ``numpy.savez_compressed``; an existing file is replaced."""
+    """Write arrays to the project by ``numpy.savez_compressed``; an existing file is replaced."""
     _write("savez_compressed", hdfs_filename, *args, **kwds)
 
 

@@ -13,39 +13,39 @@ from hopsml.hdfs.names import AnyPath
 
 
 def read_csv(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``pandas.read_csv``."""
+    """Read a file of the project by ``pandas.read_csv``."""
     return _read("read_csv", hdfs_filename, **kwds)
 
 
 def read_parquet(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``pandas.read_parquet``."""
+    """Read a file of the project by ``pandas.read_parquet``."""
     return _read("read_parquet", hdfs_filename, **kwds)
 
 
 def read_json(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``pandas.read_json``."""
+    """Read a file of the project by ``pandas.read_json``."""
     return _read("read_json", hdfs_filename, **kwds)
 
 
 def read_excel(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``pandas.read_excel``, which needs openpyxl."""
+    """Read a file of the project by ``pandas.read_excel``, which needs openpyxl."""
     return _read("read_excel", hdfs_filename, **kwds)
 
 
 def write_csv(hdfs_filename: AnyPath, dataframe: Any, **kwds: Any) -> None:
-    """As ``DataFrame.to_csv``; an existing file is replaced."""
+    """Write a table to the project by ``DataFrame.to_csv``; an existing file is replaced."""
     hdfs.dump(dataframe.to_csv(**kwds), hdfs_filename)
 
 
 def write_parquet(hdfs_filename: AnyPath, dataframe: Any, **kwds: Any) -> None:
-    """As ``DataFrame.to_parquet``; an existing file is replaced."""
+    """Write a table to the project by ``DataFrame.to_parquet``; an existing file is replaced."""
     buffer = io.BytesIO()
     dataframe.to_parquet(buffer, **kwds)
     hdfs.dump(buffer.getvalue(), hdfs_filename)
 
 
 def write_json(hdfs_filename: AnyPath, dataframe: Any, **kwds: Any) -> None:
-    """As ``DataFrame.to_json``; an existing file is replaced."""
+    """Write a table to the project by ``DataFrame.to_json``; an existing file is replaced."""
     hdfs.dump(dataframe.to_json(**kwds), hdfs_filename)
 
 

@@ -40,7 +40,7 @@ _KEYS = (
 
 @dataclass(frozen=True)
 class Profile:
-    """One profile; ``spark`` holds settings as text."""
+    """Where and how jobs run, one file of ``conf/``. ``spark``: Spark settings; ``store``: URL of projects, or ""."""
 
     name: str
     master: str
@@ -55,7 +55,7 @@ class Profile:
 
     @property
     def uses_spark(self) -> bool:
-        """Whether agents are Spark tasks."""
+        """Whether agents run as Spark tasks, not as processes of this machine."""
         return self.master != "none"
 
     def settings(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class Profile:
 
 
 def folders() -> list[Path]:
-    """Where profiles are looked for, first match wins."""
+    """Folders that are searched for profiles, in this order."""
     named = os.environ.get("HOPSML_CONF_DIR")
     return [Path(named)] if named else [Path.cwd() / "conf", own_folder(Path(__file__).resolve().parent)]
 
@@ -79,7 +79,7 @@ def own_folder(package: Path) -> Path:
 
 
 def names() -> list[str]:
-    """The profiles that there are."""
+    """Names of all profiles in ``folders()``, sorted."""
     return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
 
 
@@ -113,7 +113,7 @@ def _with_environment(profile: Profile) -> Profile:
 
 
 def parse(name: str, text: str, source: str) -> Profile:
-    """A profile from its YAML; ``source`` is for the error messages."""
+    """The profile in a YAML ``text``; ``source`` names it in errors. Raises ArgumentError where it is not valid."""
     import yaml
 
     try:

@@ -65,7 +65,7 @@ _DATA = (str, bytes)
 
 @functools.lru_cache(4096)
 def is_secret(name: str) -> bool:
-    """Whether a setting or variable of this name is not written down."""
+    """Whether the value of a setting or variable of this name is kept out of every record."""
     if name in _NO_SECRETS:
         return False
     return _SETTING.search(name) is not None or not _ALONE.isdisjoint(_words(name))
@@ -111,7 +111,7 @@ def register(name: str, value: object) -> None:
 
 
 def register_settings(values: Mapping[str, str]) -> None:
-    """Mask from now on what of these settings or variables is secret by its name."""
+    """Mask, from now on, the values of those settings or variables whose names say that they are secret."""
     for name, value in values.items():
         if names_a_secret(name):
             register(name, value)
@@ -142,7 +142,7 @@ def is_telling(text: str) -> bool:
 
 
 def of_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Value -> name of those variables (or settings) that hold secrets."""
+    """Value -> name of those variables or settings that hold secrets."""
     return {value: name for name, value in variables.items() if names_a_secret(name) and is_telling(value)}
 
 
@@ -176,7 +176,7 @@ def _spellings(value: str) -> set[str]:
 
 @functools.lru_cache(16)
 def values_pattern(values: frozenset[str]) -> re.Pattern[str] | None:
-    """Finds any of these values, URL-encoded and escaped too; None without any."""
+    """A pattern that finds any of these values, URL-encoded and escaped forms included; None if there are none."""
     spellings = sorted({one for value in values for one in _spellings(value)}, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, spellings))) if spellings else None
 
@@ -287,7 +287,7 @@ def spans(text: str, *, code: bool = False, assignments: bool = True) -> list[tu
 
 
 def text(value: str) -> str:
-    """Any text without the secrets in it."""
+    """``value`` with all known secrets masked."""
     return _masked(value, spans(value))
 
 
@@ -360,7 +360,7 @@ class CleaningHandler(logging.Handler):
     """Stands on a logger of a package and cleans each record, traceback included, before any handler above writes it."""
 
     def emit(self, entry: logging.LogRecord) -> None:
-        """In place: the handlers further up see the cleaned record."""
+        """Mask secrets in the record itself, before handlers of parent loggers see it."""
         try:
             entry.msg, entry.args = text(entry.getMessage()), None
         except Exception:  # noqa: BLE001 the caller's format does not fit its arguments: whoever writes it says so

@@ -106,7 +106,7 @@ def hadoop_conf_dir() -> Path | None:
 
 
 def hadoop_settings() -> Mapping[str, str]:
-    """Key -> value of the client configuration's files; empty without one."""
+    """Settings of the Hadoop client configuration (core-site.xml and the like); empty without one."""
     folder = hadoop_conf_dir()
     settings: dict[str, str] = {}
     for name in _CONF_FILES if folder else ():
@@ -155,7 +155,7 @@ def default_fs() -> str | None:
 
 
 def user_name() -> str:
-    """The user that files belong to: ``HADOOP_USER_NAME``, else the login user."""
+    """The user in whose name files are written: ``HADOOP_USER_NAME``, else the login user."""
     named = os.environ.get("HADOOP_USER_NAME")
     if named:
         return named

@@ -14,7 +14,7 @@ from hopsml.errors import RunCancelled
 
 
 class State(StrEnum):
-    """Of a run, of a search, of a worker."""
+    """The state of a run, a search or a worker."""
 
     WAITING = "WAITING"  # for executors
     STARTING = "STARTING"  # workers import and begin
@@ -31,7 +31,7 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing comes after it."""
+        """Whether no other state follows."""
         return self in _FINAL
 
 
@@ -40,7 +40,7 @@ ENDS = (State.FINISHED, State.FAILED, State.CANCELLED, State.LOST)  # in which a
 
 
 def end(error: BaseException | None) -> State:
-    """How a run ended that raised this, or nothing."""
+    """The final state of a run that raised ``error``; None: it finished."""
     if error is None:
         return State.FINISHED
     return State.CANCELLED if isinstance(error, (RunCancelled, KeyboardInterrupt)) else State.FAILED

@@ -25,7 +25,7 @@ on_render: list[Callable[[BaseException], None]] = []  # called with an error th
 
 
 def is_own(file: str) -> bool:
-    """Whether a frame of this file is one of ours."""
+    """Whether ``file`` is one of hopsml's own source files."""
     return file.startswith(_OWN)
 
 
@@ -87,6 +87,6 @@ def render(error: BaseException) -> list[str]:
 
 
 def shortened(error: E) -> E:
-    """Have IPython show an error that is not one of ours as if it were; returns it."""
+    """Make IPython show this error without hopsml's frames, as it shows errors of hopsml's own; returns the error."""
     error._render_traceback_ = lambda: render(error)  # type: ignore[attr-defined]
     return error

@@ -87,7 +87,7 @@ class HopsworksLaunchOperator(HopsMLOperator):
                 self.log.warning("%s=%r has no effect: the project is found by its name", name, value)
 
     def request(self, context: Context) -> Request:
-        """By the job's description."""
+        """Build the request from the job's description in ``Jobs/``."""
         self.project_url = project_of(self.project_name)
         found = described(self.project_url, self.job_name)
         self.script = _fetched(str(found["appPath"]), self.jobs_folder or local_jobs.default_folder())
@@ -126,7 +126,7 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
         self.job_name, self.project_name = job_name, project_name
 
     def poke(self, context: Context) -> bool:
-        """Whether the last execution has succeeded."""
+        """Whether the job's last execution has succeeded."""
         content = _believed(_execution(project_of(self.project_name), self.job_name), "it says which job is waited for")
         if content is None:
             return False

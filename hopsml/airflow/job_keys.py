@@ -15,7 +15,7 @@ _REASONS = {
 
 
 def without_effect(description: Mapping[str, Any], job_name: str) -> list[str]:
-    """One sentence for each key that changes nothing."""
+    """A sentence for each key of a job's description that is ignored here."""
     strange = [
         key
         for key in description

@@ -23,7 +23,7 @@ LOG_PIECE_BYTES = 256 * 1024
 
 
 class JobState(enum.StrEnum):
-    """How a job stands."""
+    """The state of a job."""
 
     WAITING = "WAITING"  # accepted, no resources yet
     RUNNING = "RUNNING"
@@ -34,7 +34,7 @@ class JobState(enum.StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Whether more will come of it."""
+        """Whether the job has not ended."""
         return self in (JobState.WAITING, JobState.RUNNING)
 
 
@@ -55,12 +55,12 @@ class Job:
     where: Mapping[str, Any] = field(default_factory=dict)  # the ResourceManagers; nothing for a local job
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON."""
+        """The job as JSON values, for ``from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Job:
-        """The opposite of ``as_dict``. ArgumentError for anything else."""
+        """The job that ``as_dict`` described. Raises ArgumentError for anything else."""
         try:
             return cls(str(content["kind"]), str(content["id"]), dict(content.get("where") or {}))
         except (KeyError, TypeError, AttributeError) as error:
@@ -69,7 +69,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Request:
-    """What a task asks for; complete, so that starting it needs nothing else."""
+    """Everything needed to start a task's job."""
 
     tag: str
     script: str
@@ -94,16 +94,16 @@ class Known:
 
 
 class Jobs(Protocol):
-    """One kind of job. Every call has a deadline of its own; errors are HopsmlErrors."""
+    """Interface to one kind of job. Every call has a deadline of its own and raises HopsmlErrors."""
 
     def find(self, request: Request) -> list[Known]:
-        """All jobs with the request's tag, the youngest first."""
+        """All jobs started for the request's tag, newest first."""
 
     def start(self, request: Request) -> Job:
-        """Start one; when this returns it can be found by its tag."""
+        """Start a job; from its return on ``find`` finds the job by its tag."""
 
     def look(self, job: Job) -> JobStatus:
-        """How it stands."""
+        """The job's present state."""
 
     def read_log(self, job: Job, offset: int, last: bool = False) -> tuple[str, int]:
         """What the driver has printed from ``offset`` on (at most LOG_PIECE_BYTES), and the offset behind it; ``last``: the
@@ -111,7 +111,7 @@ class Jobs(Protocol):
         """
 
     def errors(self, job: Job) -> str:
-        """What else says why a job has failed; may be empty."""
+        """Further text that explains a job's failure; may be empty."""
 
     def end(self, job: Job) -> None:
         """End it, and everything that it started; one that is over is left alone. Returns when it is over."""
@@ -127,7 +127,7 @@ _MODULES = {"yarn": "hopsml.airflow.yarn_jobs", "local": "hopsml.airflow.local_j
 
 
 def of_kind(kind: str) -> Jobs:
-    """The module for a kind of job."""
+    """The module that handles jobs of this kind. Raises ArgumentError for an unknown one."""
     if kind not in _MODULES:
         raise ArgumentError(f"a job of kind {kind!r} is not known; there are: {', '.join(_MODULES)}")
     return cast("Jobs", importlib.import_module(_MODULES[kind]))
@@ -145,7 +145,7 @@ def tag_of(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
 
 
 class TaskStep(enum.Enum):
-    """What a task has to do first."""
+    """What a task has to do first: start a job, follow a running one, or collect the result of one that has ended."""
 
     START = "start"
     FOLLOW = "follow"

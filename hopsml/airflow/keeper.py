@@ -31,7 +31,7 @@ class _Ended(BaseException):
 
 
 def main(folder: Path) -> None:
-    """Take the order, let go of who gave it, run the driver to its end."""
+    """Read the order, detach from the process that gave it, and run the driver to its end."""
     order = json.load(sys.stdin)
     if os.fork():  # the starter waits for this process alone, and has nothing to reap later
         os._exit(0)

@@ -20,7 +20,7 @@ class _Ended(BaseException):
 
 
 def main(parent: int, command: list[str]) -> int:
-    """The command's exit status."""
+    """Run ``command``, ended when process ``parent`` ends; returns its exit status."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     processes.become_subreaper()
     try:

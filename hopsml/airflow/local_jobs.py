@@ -49,7 +49,7 @@ def default_folder() -> str:
 
 
 def find(request: Request) -> list[Known]:
-    """All jobs with the request's tag, the youngest first."""
+    """All jobs started for the request's tag, newest first."""
     found = []
     for number in sorted(_numbers(Path(request.folder, request.tag)), reverse=True):
         folder = Path(request.folder, request.tag, str(number))
@@ -78,7 +78,7 @@ def start(request: Request) -> Job:
 
 
 def look(job: Job) -> JobStatus:
-    """How it stands."""
+    """The job's present state."""
     folder = Path(job.id)
     ended = _read(folder / "exit.json")
     if ended is None and _is_held(folder / "lock"):
@@ -110,7 +110,7 @@ def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
 
 
 def errors(job: Job) -> str:
-    """Everything is in the log."""
+    """Always empty: a local job's log has everything."""
     return ""
 
 
@@ -131,7 +131,7 @@ def end(job: Job) -> None:
 
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:
-    """The run that its driver announced; without one what the driver printed last."""
+    """The result of the run that the driver announced; without one, what its log says of metrics."""
     found = outcomes.of_record(record_url(job))
     if found:
         return found
@@ -150,7 +150,7 @@ def mark_delivered(job: Job, request: Request) -> None:
 
 
 def record_url(job: Job) -> str:
-    """Where the driver announces its run."""
+    """URL of the file in which the driver announces its run."""
     return f"file://{Path(job.id, 'record.json')}"
 
 

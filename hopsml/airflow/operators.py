@@ -99,7 +99,7 @@ class HopsMLOperator(BaseOperator):
     # ------------------------------------------------------------------------------------------ Airflow's calls
 
     def execute(self, context: Context) -> Any:
-        """Start the job, or find the one that an earlier try of this task has started."""
+        """Start the job, or find the one that an earlier try of this task has started, and follow it."""
         request = self._request = self.request(context)
         kind = self._kind(request)
         step, job, why = self._decide(kind, request, context)
@@ -122,7 +122,7 @@ class HopsMLOperator(BaseOperator):
         return self._conclude(context, job, seen, offset)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Called when the trigger has seen the end of the job."""
+        """Called by Airflow when the trigger has seen the end of the job; returns the result."""
         job = self._job = Job.from_dict(event["job"])
         return self._conclude(context, job, JobStatus(JobState(event["state"]), event["detail"]), int(event["offset"]))
 
@@ -137,7 +137,7 @@ class HopsMLOperator(BaseOperator):
             raise
 
     def on_kill(self) -> None:
-        """End the job, with everything that it started."""
+        """Called by Airflow when the task is killed: end the job and everything that it started."""
         if self._is_starting:  # this is a signal's handler: whoever starts the job lets go of it, and ends it
             raise _KilledWhileStarting("the task was killed while its job was being started")
         if self._job is not None:
@@ -150,7 +150,7 @@ class HopsMLOperator(BaseOperator):
     # ------------------------------------------------------------------------------------------ parts
 
     def request(self, context: Context) -> Request:
-        """Everything about the job; needs the rendered fields."""
+        """Build the request; templated fields must have been rendered."""
         ti = context["ti"]
         store = self.project_url or os.environ.get("HOPSML_PROJECT_URL") or profiles.load(self.profile).store
         return Request(

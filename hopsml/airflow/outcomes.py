@@ -22,7 +22,7 @@ def of_record(url: str, application: str | None = None) -> dict[str, Any]:
 
 
 def of_run(directory: RunDir) -> dict[str, Any]:
-    """The same of any run; ``state`` is empty as long as it has not ended."""
+    """State, directory and metrics of a run; ``state`` is empty as long as it has not ended."""
     status = directory.read_status() or {}
     try:
         metrics = directory.read_json(directory.outputs_json)

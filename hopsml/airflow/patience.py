@@ -18,14 +18,14 @@ class Patience:
         self._answered, self._away = time.monotonic(), False
 
     def answered(self) -> None:
-        """It has answered."""
+        """Note that the service has answered."""
         now = time.monotonic()
         if self._away:
             self._say("it answers again, after %.0f s", now - self._answered)
         self._answered, self._away = now, False
 
     def away(self, error: Exception) -> None:
-        """It has not; raises the error after so long a time."""
+        """Note that the service did not answer; raises ``error`` once that has lasted for the whole limit."""
         if time.monotonic() - self._answered > self._limit_s:
             raise error
         if not self._away:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """By Airflow's schema for providers."""
+    """This package's description by Airflow's schema for providers."""
     from hopsml import __version__
 
     name = "hopsml"

@@ -14,7 +14,7 @@ from hopsml.tracking import catalog
 
 
 def directory_of(run: str, project_url: str) -> RunDir:
-    """Where a run given by id, path or URL lies, or will lie."""
+    """The directory, existing or not, of a run that is given by id, path or URL."""
     return RunDir(run if "/" in run else urls.join(project_url, EXPERIMENTS, run))
 
 

@@ -49,7 +49,7 @@ class HopsMLRunSensor(BaseSensorOperator):
         return PokeReturnValue(found is not None, self._accepted(found) if found is not None else None)
 
     def execute(self, context: Context) -> Any:
-        """Poke until the end, or let the triggerer do it."""
+        """Wait for the end here, or defer to ``HopsMLRunTrigger``."""
         if not self.deferrable:
             return super().execute(context)
         project_url = self.project_url or settings.project_url()
@@ -60,7 +60,7 @@ class HopsMLRunSensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Called when the trigger has seen the end of the run."""
+        """Called by Airflow when the trigger has seen the end of the run; returns the result."""
         return self._accepted(event)
 
     def _accepted(self, found: dict[str, Any]) -> dict[str, Any]:

@@ -25,12 +25,12 @@ class HopsMLJobTrigger(BaseTrigger):
         self.job, self.poll_interval_s, self.offset = job, poll_interval_s, offset
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Everything that another triggerer needs."""
+        """Class path and arguments, from which a triggerer makes this trigger again."""
         content = {"job": self.job, "poll_interval_s": self.poll_interval_s, "offset": self.offset}
         return "hopsml.airflow.triggers.HopsMLJobTrigger", content
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event, at the end."""
+        """Follow the job; yields one event, at its end."""
         job = Job.from_dict(self.job)
         kind = jobs.of_kind(job.kind)
         offset, told = self.offset, ""
@@ -74,12 +74,12 @@ class HopsMLRunTrigger(BaseTrigger):
         self.run_name, self.project_url, self.poll_interval_s = run, project_url, poll_interval_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Everything that another triggerer needs."""
+        """Class path and arguments, from which a triggerer makes this trigger again."""
         content = {"run": self.run_name, "project_url": self.project_url, "poll_interval_s": self.poll_interval_s}
         return "hopsml.airflow.triggers.HopsMLRunTrigger", content
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event, at the end."""
+        """Poll the run; yields one event, at its end."""
         patience = Patience(self.log.warning)
         while True:
             try:

@@ -33,7 +33,7 @@ RECORDS = "Airflow"  # folder of the project
 
 
 def find(request: Request) -> list[Known]:
-    """All applications with the request's tag, the youngest first."""
+    """All applications with the request's tag, newest first."""
     found = []
     yarn = ResourceManager.of_environment()
     for application in yarn.find(request.tag):
@@ -62,7 +62,7 @@ def start(request: Request) -> Job:
 
 
 def look(job: Job) -> JobStatus:
-    """How it stands. ClusterUnavailable when no ResourceManager answers."""
+    """The application's present state. Raises ClusterUnavailable when no ResourceManager answers."""
     try:
         return state_of(_manager(job).application(job.id))
     except ApplicationNotFound as error:
@@ -83,7 +83,7 @@ def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
 
 
 def errors(job: Job) -> str:
-    """The end of Spark's own log, which says why where the script itself did not."""
+    """The end of the driver's stderr, where Spark says why it failed; empty if it cannot be read."""
     try:
         return logs.tail(_manager(job).application(job.id), "stderr", 4096).strip()
     except ClusterError:
@@ -91,13 +91,13 @@ def errors(job: Job) -> str:
 
 
 def end(job: Job) -> None:
-    """End it; returns when it is over. ClusterError if it will not end."""
+    """Kill the application and wait for its end. Raises ClusterError if it does not end."""
     with contextlib.suppress(ApplicationNotFound):
         submission.end(job.id, yarn=_manager(job), timeout_s=END_TIMEOUT_S)
 
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:
-    """The run that its driver announced; without one what the driver printed last."""
+    """The result of the run that the driver announced; without one, what its log says of metrics."""
     found = outcomes.of_record(record_url(request), job.id)
     return found or {"metrics": outcomes.of_log(_tail(job))}
 
@@ -112,7 +112,7 @@ def mark_delivered(job: Job, request: Request) -> None:
 
 
 def state_of(application: Application) -> JobStatus:
-    """YARN's words as ours."""
+    """The state of a YARN application as a ``JobStatus``."""
     if not application.over:
         state = JobState.RUNNING if application.state == "RUNNING" else JobState.WAITING
         return JobStatus(state, application.diagnostics)
@@ -126,7 +126,7 @@ def record_url(request: Request) -> str:
 
 
 def settings_of(request: Request) -> dict[str, str]:
-    """Spark's settings: the request's, and the driver's variables."""
+    """Spark settings of the request, with the driver's environment variables among them."""
     variables = {
         "HOPSML_PROJECT_URL": request.project_url,
         **request.environment,

@@ -10,7 +10,7 @@ from hopsml.errors import HopsmlError
 
 
 def main() -> None:
-    """Entry point; errors of ours are one sentence, without a traceback."""
+    """Entry point of ``hopsml``; an error of ours is printed as one sentence, without a traceback."""
     import typer
 
     from hopsml.cli import cancel, class_data, doctor, follow, logs, metrics, profiles, rerun, runs, status, submit

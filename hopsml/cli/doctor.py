@@ -37,7 +37,7 @@ def doctor(
 
 
 def screen(report: Examination, width: int | None = None) -> str:
-    """One line a finding, and a remedy below each that is not ok."""
+    """The report as text: a line for each finding, and the remedy below each that is not ok. ``width`` in characters."""
     width = width or shutil.get_terminal_size((120, 24)).columns
     column = max(len(finding.name) for finding in report.findings)
     margin = " " * (6 + column + 2)

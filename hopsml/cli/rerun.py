@@ -45,7 +45,7 @@ def rerun(
 
 
 def text(outcome: Rerun) -> str:
-    """The verdict for people."""
+    """Whether the rerun gave the same as the original, for the terminal."""
     from hopsml.cli.runs import difference_row
     from hopsml.tracking.listing import table
 
@@ -68,7 +68,7 @@ def text(outcome: Rerun) -> str:
 
 
 def as_dict(outcome: Rerun) -> dict[str, Any]:
-    """The verdict for scripts."""
+    """Whether the rerun gave the same as the original, for ``--json``."""
     from dataclasses import asdict
 
     return {

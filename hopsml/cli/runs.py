@@ -133,7 +133,7 @@ def rm(
 
 
 def difference_row(found: Difference) -> tuple[str, str, str]:
-    """What differs, and the two values."""
+    """A difference as a table's row: what differs, and the value on each side, shortened."""
     return f"{found.section}: {found.name}", short(found.left), short(found.right)
 
 

@@ -16,7 +16,7 @@ RUNNING_SHOWN = 8  # trials at most
 
 
 def seen(directory: RunDir, record: dict[str, Any]) -> Seen | None:
-    """The search whose ``run.json`` this is; None for any other run."""
+    """A reader of the search whose ``run.json`` is ``record``; None for a run that is no search."""
     search = record.get("search")
     if not isinstance(search, dict):
         return None
@@ -42,7 +42,7 @@ def facts(search: Seen, state: str) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> dict[str, str]:
-    """The same for people, by name; each may be several lines long."""
+    """``facts()`` for the terminal: name -> text, which may have several lines."""
     metric, best, running = found["metric"], found["best"], found["trials_running"]
     said = {"trials": trials(found["trials"])}
     if best is not None:
@@ -57,7 +57,7 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
 
 
 def trials(counts: dict[str, Any]) -> str:
-    """``3 of 5 over (1 stopped), 2 running``."""
+    """Counts of trials as text, such as ``3 of 5 over (1 stopped), 2 running``."""
     planned = "" if counts["planned"] is None else f" of {counts['planned']}"
     ends = ", ".join(f"{counts[name]} {name}" for name in ("stopped", "failed") if counts[name])
     others = [f"{counts[name]} {name}" for name in ("running", "paused", "waiting") if counts.get(name)]
@@ -65,7 +65,7 @@ def trials(counts: dict[str, Any]) -> str:
 
 
 def config(values: dict[str, Any]) -> str:
-    """A configuration, ``lr=0.1  act=relu``."""
+    """A configuration as text, such as ``lr=0.1  act=relu``."""
     from hopsml.tracking.listing import short
 
     return "  ".join(
@@ -75,7 +75,7 @@ def config(values: dict[str, Any]) -> str:
 
 
 def progress(found: dict[str, Any]) -> str:
-    """How a search stands, in one line that is not too long."""
+    """Trials, best value and its configuration in one line of at most 80 characters, "hopsml: " included."""
     from hopsml.tracking.listing import cut
 
     best = found["best"]

@@ -20,7 +20,7 @@ PORTS_COMFORTABLE = 10
 
 
 def python(version: tuple[int, int, int]) -> Finding:
-    """This interpreter, the driver's."""
+    """Check that the driver's Python version is supported."""
     text = ".".join(map(str, version))
     if version[:2] in PYTHONS:
         return ok("python", text, version=text)
@@ -36,7 +36,7 @@ def java_version(output: str) -> int | None:
 
 
 def java(facts: JavaFacts, needs: Needs) -> Finding:
-    """Spark 4 needs Java 17; without Spark no Java is needed."""
+    """Check for a Java that Spark 4 can use, 17 or later; without Spark none is needed."""
     install = "install Java 17 (for instance openjdk-17-jre-headless) and let JAVA_HOME name it"
     if not facts.path and not needs.spark:
         return ok("java", f"none; profile {needs.profile} runs without Spark and needs none")
@@ -59,7 +59,7 @@ def java(facts: JavaFacts, needs: Needs) -> Finding:
 
 
 def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Finding:
-    """pyspark, the Hadoop client that it brings, and whatever else of Spark is there."""
+    """Check pyspark, the Hadoop client that it brings, and a Spark that SPARK_HOME names."""
     install = extras.install("spark")
     known = {"pyspark": facts.pyspark, "hadoop_client": facts.hadoop_client, "spark_home": facts.home}
     if "pyspark-client" in packages and facts.pyspark:
@@ -148,7 +148,7 @@ def _bad_combinations(packages: Mapping[str, str], environment: Mapping[str, str
 
 
 def gpus(found: Sequence[HostGpu], has_driver: bool, packages: Mapping[str, str]) -> Finding:
-    """The GPUs of this machine; executors may have others."""
+    """Check that the GPUs of this machine answer; executors elsewhere may have others."""
     facts = {"gpus": [{"index": gpu.index, "uuid": gpu.uuid, "processes": gpu.processes} for gpu in found]}
     if not found and has_driver:
         return warn(
@@ -170,7 +170,7 @@ def gpus(found: Sequence[HostGpu], has_driver: bool, packages: Mapping[str, str]
 
 
 def limits(facts: LimitFacts, gpu_count: int = 0) -> Finding:
-    """Open files, processes, stack, shared memory."""
+    """Check the limits of open files, processes, stack and shared memory."""
     known = {
         "open_files": facts.open_files,
         "processes": facts.processes,
@@ -195,7 +195,7 @@ def limits(facts: LimitFacts, gpu_count: int = 0) -> Finding:
 
 
 def scratch(facts: ScratchFacts) -> Finding:
-    """Space for what is not yet on shared storage: events, logs, checkpoints."""
+    """Check the space for files that are not yet on shared storage: events, logs, checkpoints."""
     known = {"folder": facts.folder, "free_bytes": facts.free_bytes}
     remedy = f"free space in {facts.folder}, or let TMPDIR name a folder on a larger disk"
     if facts.problem:
@@ -209,7 +209,7 @@ def scratch(facts: ScratchFacts) -> Finding:
 
 
 def ports(facts: PortFacts) -> Finding:
-    """Each agent holds one port, the coordinator one more."""
+    """Check that ports can be bound: each agent holds one, the coordinator one more."""
     known = {"range": facts.text, "tried": facts.tried, "free": facts.free}
     if facts.tried == 0:
         remedy = "set it to two port numbers, for instance 40000-40100, or unset it"
@@ -228,7 +228,7 @@ def ports(facts: PortFacts) -> Finding:
 
 
 def shared_host(others: Sequence[str]) -> Finding:
-    """Whoever has processes beside a training can command TensorFlow's server."""
+    """Warn of other users' processes on this machine, which can command TensorFlow's unprotected server."""
     if not others:
         return ok("shared host", "nobody else has processes on this machine, as far as can be seen", others=[])
     remedy = (
@@ -243,7 +243,7 @@ def shared_host(others: Sequence[str]) -> Finding:
 
 
 def addresses(facts: AddressFacts, needs: Needs) -> Finding:
-    """Executors must reach the driver at the address that it announces."""
+    """Check that the address which the driver announces is one that executors can reach."""
     known = {"hostname": facts.hostname, "local": list(facts.local), "announced": facts.announced, "from": facts.source}
     real = [address for address in facts.local if not address.startswith("127.") and address != "::1"]
     choose = (

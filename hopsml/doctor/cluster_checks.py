@@ -41,7 +41,7 @@ def profile(loaded: Profile | None, problem: str, existing: Mapping[str, bool]) 
 
 
 def shipped_files(loaded: Profile) -> list[str]:
-    """Local files that the profile's settings name, and which must be here."""
+    """Local files that the profile's settings name, and which must exist on this machine."""
     found: list[str] = []
     for key in (
         "spark.yarn.dist.files",
@@ -61,7 +61,7 @@ def shipped_files(loaded: Profile) -> list[str]:
 
 
 def store(facts: StoreFacts, needs: Needs) -> Finding:
-    """Where run directories lie."""
+    """Check that run directories can be written where the project's URL says, and that executors see the same place."""
     known = {"url": facts.url, "probed": facts.probed, "seconds": round(facts.seconds, 3)}
     if facts.problem:
         remedy = _REMEDIES.get(facts.kind, "let HOPSML_PROJECT_URL name a store that can be written")
@@ -78,7 +78,7 @@ def store(facts: StoreFacts, needs: Needs) -> Finding:
 
 
 def hdfs(facts: HdfsFacts, needs: Needs) -> Finding:
-    """The HDFS of the Hadoop configuration."""
+    """Check that the HDFS of the Hadoop configuration answers and has space."""
     known = {"conf_dir": facts.conf_dir, "default_fs": facts.default_fs, "total_bytes": facts.total_bytes}
     if not facts.default_fs:
         what = f"{facts.conf_dir} names no HDFS in fs.defaultFS" if facts.conf_dir else "no Hadoop configuration"
@@ -98,7 +98,7 @@ def hdfs(facts: HdfsFacts, needs: Needs) -> Finding:
 
 
 def yarn(facts: YarnFacts, needs: Needs) -> Finding:
-    """The ResourceManager of the Hadoop configuration."""
+    """Check that the ResourceManager of the Hadoop configuration answers and has nodes."""
     known = {
         "addresses": list(facts.addresses),
         "nodes": facts.nodes,
@@ -130,7 +130,7 @@ def yarn(facts: YarnFacts, needs: Needs) -> Finding:
 
 
 def spark_master(facts: MasterFacts) -> Finding:
-    """A standalone master."""
+    """Check that a standalone Spark master accepts connections."""
     if facts.answered:
         return ok("spark master", f"{facts.answered} accepts connections", master=facts.master)
     remedy = "start it (sbin/start-master.sh), or let HOPSML_SPARK_MASTER name the right one"
@@ -138,7 +138,7 @@ def spark_master(facts: MasterFacts) -> Finding:
 
 
 def clock(now_s: float, skews: Mapping[str, float]) -> Finding:
-    """This machine's clock, against those of the services that were asked."""
+    """Check this machine's clock against those of the services that were asked; ``skews``: service -> seconds."""
     facts = {"skew_s": {name: round(skew_s, 1) for name, skew_s in skews.items()}}
     remedy = "let both machines keep time (chrony or systemd-timesyncd; timedatectl shows the state)"
     if now_s < EARLIEST_S:

@@ -24,7 +24,7 @@ LIMIT_S = 25.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What one look came to: its facts, or why there are none."""
+    """The facts that one probe has found, or the problem that kept it from finding any."""
 
     facts: Any = None
     problem: str = ""
@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Examination:
-    """All findings, in the order of the screen."""
+    """All findings, in the order in which they are shown; ``seconds``: how long finding them took."""
 
     profile: str
     findings: tuple[Finding, ...]
@@ -40,7 +40,7 @@ class Examination:
 
     @property
     def status(self) -> Status:
-        """The worst of all."""
+        """The worst status among the findings."""
         present = {finding.status for finding in self.findings}
         return next((status for status in (Status.FAIL, Status.WARN) if status in present), Status.OK)
 
@@ -148,7 +148,7 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
 
 
 def unanswered(name: str, look: Answer, needs: Needs) -> Finding:
-    """A look that broke or did not end: as bad as what it looks for not being there."""
+    """The finding for a probe that raised or did not end: as bad as the absence of what it looks for."""
     needed = {"hdfs": needs.yarn, "yarn": needs.yarn, "java": needs.spark, "spark": needs.spark, "gpus": False}
     remedy = "correct the setting that the message names; where nothing answered, look at that service itself"
     return Finding(name, needs.missing(needed.get(name, True)), look.problem, remedy)
@@ -161,7 +161,7 @@ def _skews(looks: Mapping[str, Answer]) -> dict[str, float]:
 
 
 def as_dict(report: Examination) -> dict[str, Any]:
-    """For scripts."""
+    """The examination for ``--json``."""
     return {
         "hopsml": hopsml.__version__,
         "profile": report.profile,

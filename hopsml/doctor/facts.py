@@ -52,7 +52,7 @@ class SparkFacts:
 
 
 def spark(packages: dict[str, str]) -> SparkFacts:
-    """From the installed packages, and the names of the jars; no JVM is started."""
+    """Versions of the installed pyspark and Hadoop client, read from packages and jar names; no JVM is started."""
     home = os.environ.get("SPARK_HOME", "")
     spec = find_spec("pyspark")
     installed = str(Path(spec.origin).parent) if spec is not None and spec.origin is not None else ""
@@ -75,20 +75,20 @@ def _jar_version(folder: Path, name: str) -> str:
 
 @dataclass(frozen=True)
 class HostGpuFacts:
-    """GPUs that answer, and whether a driver is installed."""
+    """The GPUs of this machine that answer, and whether NVIDIA's driver is installed."""
 
     gpus: tuple[HostGpu, ...]
     has_driver: bool
 
 
 def gpus() -> HostGpuFacts:
-    """By NVML, else by nvidia-smi, which has a deadline of its own."""
+    """Ask NVML for GPUs, or nvidia-smi (with a deadline) where NVML is not there."""
     return HostGpuFacts(host_gpus(), shutil.which("nvidia-smi") is not None)
 
 
 @dataclass(frozen=True)
 class PythonFacts:
-    """What an executor's Python says of itself; ``asked`` is how it was named."""
+    """What the executors' Python says of itself; ``asked``: the path or name by which it was started."""
 
     asked: str
     source: str  # the variable, or "default"
@@ -126,7 +126,7 @@ class LimitFacts:
 
 
 def limits() -> LimitFacts:
-    """Soft limits: those count, unless the process raises them itself."""
+    """The soft limits of this process; they count, unless the process raises them itself."""
     try:
         shm = os.statvfs("/dev/shm")
         shm_bytes = shm.f_frsize * shm.f_blocks
@@ -142,7 +142,7 @@ def limits() -> LimitFacts:
 
 @dataclass(frozen=True)
 class ScratchFacts:
-    """The folder in which agents keep their files until they are on shared storage."""
+    """Space in the folder where agents keep files until they are on shared storage."""
 
     folder: str
     free_bytes: int
@@ -151,7 +151,7 @@ class ScratchFacts:
 
 
 def scratch() -> ScratchFacts:
-    """A file is written there and read back."""
+    """Write and remove a file in the temporary folder, and measure its free space."""
     folder = tempfile.gettempdir()
     try:
         with tempfile.NamedTemporaryFile(prefix="hopsml-doctor-") as file:
@@ -252,5 +252,5 @@ def run(command: list[str], timeout_s: float = PROCESS_TIMEOUT_S, cwd: str | Non
 
 
 def python_version() -> tuple[int, int, int]:
-    """Of this interpreter, the driver's."""
+    """The version of this interpreter, which is the driver's."""
     return sys.version_info[:3]

@@ -19,7 +19,7 @@ class Status(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the screen; ``remedy`` is there whenever the status is not OK."""
+    """The result of one check; ``remedy`` is given whenever the status is not OK, ``facts`` is for ``--json``."""
 
     name: str
     status: Status
@@ -44,7 +44,7 @@ class Needs:
 
     @classmethod
     def of(cls, profile: Profile) -> Needs:
-        """From a profile."""
+        """What runs under ``profile`` need."""
         return cls(
             profile=profile.name,
             spark=profile.uses_spark,
@@ -54,20 +54,20 @@ class Needs:
         )
 
     def missing(self, needed: bool) -> Status:
-        """The status of something that is not there."""
+        """The status of something that is missing: FAIL if the profile needs it, else WARN."""
         return Status.FAIL if needed else Status.WARN
 
 
 def ok(name: str, summary: str, /, **facts: Any) -> Finding:
-    """All is well."""
+    """A finding without a problem."""
     return Finding(name, Status.OK, summary, facts=facts)
 
 
 def warn(name: str, summary: str, remedy: str, /, **facts: Any) -> Finding:
-    """Runs will work, or some of them."""
+    """A finding under which some runs, or all, will still work."""
     return Finding(name, Status.WARN, summary, remedy, facts)
 
 
 def fail(name: str, summary: str, remedy: str, /, **facts: Any) -> Finding:
-    """Runs will not work."""
+    """A finding under which runs of this profile will not work."""
     return Finding(name, Status.FAIL, summary, remedy, facts)

@@ -21,7 +21,7 @@ STEP_S = 5.0
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """A probe written, read and deleted where the project's runs would lie."""
+    """The result of writing, reading and deleting a file where the project's runs would lie."""
 
     url: str
     probed: str = ""  # the nearest folder that exists
@@ -32,7 +32,7 @@ class StoreFacts:
 
 
 def store(url: str) -> StoreFacts:
-    """Nothing is left behind, and no folder of the project is made."""
+    """Write, read and delete a file in the nearest existing folder of ``url``; leaves nothing behind, creates no folder."""
     system = filesystem.for_url(url, STEP_S)
     folder = url
     began = time.monotonic()
@@ -76,7 +76,7 @@ def _nearest(url: str) -> str:
 
 @dataclass(frozen=True)
 class HdfsFacts:
-    """``fs.defaultFS`` and whether its NameNode answers."""
+    """``fs.defaultFS`` of the Hadoop configuration, and whether its NameNode answers."""
 
     conf_dir: str  # "" without a Hadoop configuration
     default_fs: str
@@ -109,7 +109,7 @@ def hdfs() -> HdfsFacts:
 
 @dataclass(frozen=True)
 class YarnFacts:
-    """What the ResourceManager says of its cluster."""
+    """State of the YARN cluster, as its ResourceManager tells it."""
 
     addresses: tuple[str, ...]  # of its REST service; () where nothing is configured
     answered: str = ""  # the address that did

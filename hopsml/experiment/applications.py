@@ -39,15 +39,15 @@ _INTERRUPTED_START_S = 10.0  # that a start of Spark which nobody wants any more
 
 
 class Joinable(Protocol):
-    """A run or a search whose last files are written by a thread."""
+    """A run or a search whose last files are written on a thread."""
 
     def join(self, timeout_s: float) -> None:
-        """Wait for it."""
+        """Wait at most ``timeout_s`` seconds until they are written."""
 
 
 @dataclass
 class Application:
-    """Where runs go. ``id`` is Spark's application id, or one of our own without Spark."""
+    """A cluster to run on. ``id``: Spark's application id, or one of our own without Spark."""
 
     id: str
     backend: Backend

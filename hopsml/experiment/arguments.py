@@ -33,7 +33,7 @@ def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[in
 
 
 def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str, str]:
-    """The variables that a call gives to its workers; who may read its run is one of them."""
+    """The workers' environment variables; ``share``, who may read the run's files, becomes one of them."""
     checked = checks.variables("environment", value or {})
     if share is None:
         return checked
@@ -42,7 +42,7 @@ def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str,
 
 
 def check_evaluator(size: int) -> None:
-    """The last of at least three workers becomes the evaluator."""
+    """Raise ArgumentError for fewer than three workers: the last one becomes the evaluator."""
     if size < 3:
         raise ArgumentError(
             f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
@@ -50,7 +50,7 @@ def check_evaluator(size: int) -> None:
 
 
 def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | None, verb: str) -> dict[str, Any]:
-    """``args`` as keyword arguments of the function; unknown and missing names are errors."""
+    """``args`` as keyword arguments of ``function``. Raises ArgumentError for unknown or missing names."""
     if args is None:
         args = {}
     if not isinstance(args, Mapping):
@@ -82,7 +82,7 @@ _WITHOUT_EFFECT = {
 
 
 def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """One sentence for each of the predecessor's arguments that was given and changes nothing."""
+    """A sentence for each of the predecessor's arguments that was given and is ignored."""
     return tuple(
         f"{name}={given[name]!r:.80} has no effect: {reason}"
         for name, reason in _WITHOUT_EFFECT.items()

@@ -16,7 +16,7 @@ from hopsml.storage import urls
 
 @dataclass(frozen=True)
 class Call:
-    """What makes two calls of a script the same one."""
+    """What identifies a call of a verb in a script: two calls with equal fields are the same one."""
 
     verb: str
     function: str
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Earlier:
-    """A run of this application that is there already."""
+    """A run that an earlier attempt of this application, or this one, has begun."""
 
     url: str
     call: Call
@@ -44,19 +44,19 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Begin:
-    """No earlier attempt has made this call: a new run."""
+    """Start a new run: no earlier attempt has made this call."""
 
 
 @dataclass(frozen=True)
 class Continue:
-    """Begin where this run stands; one that had finished has nothing left to do."""
+    """Continue from where ``run`` stopped; where it had finished nothing is left to do."""
 
     run: Earlier
 
 
 @dataclass(frozen=True)
 class RefuseAgain:
-    """The same code has failed before, and would again."""
+    """Refuse the call: the same code has failed in ``run``, and would fail again."""
 
     run: Earlier
 

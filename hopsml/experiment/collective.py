@@ -58,7 +58,7 @@ def submit(options: RunOptions) -> Run:
 
 
 def build(options: RunOptions, verb: str = "collective_all_reduce") -> plan.Plan:
-    """Check a call completely and say what it would do; nothing is started."""
+    """Check a call completely and return the plan of its run; nothing is started."""
     return plan.Plan(
         spec=specified(
             RunSpec,

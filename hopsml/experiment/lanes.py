@@ -73,7 +73,7 @@ class Lanes:
 
     @classmethod
     def start(cls, plan: plans.Plan) -> Lanes:
-        """Begin the run; raises before anything is started where the plan cannot be carried out."""
+        """Start the search's run; raises before anything is started if the plan cannot be carried out."""
         if not isinstance(plan.standing, OfSearch):
             raise ArgumentError(f"Plan.standing is {plan.standing!r:.80}: a plan of a search was expected")
         run, application = plans.start_on(plan)
@@ -88,11 +88,11 @@ class Lanes:
             self._came.put(change)
 
     def post(self, event: Event) -> None:
-        """Have ``get`` return this in its turn: a cancellation, a wish for more trials."""
+        """Queue an event for ``get``, such as a cancellation or a request for more trials."""
         self._came.put(News(event))
 
     def get(self, timeout_s: float | None = None) -> News | None:
-        """The next thing that happened; None when nothing does within the time."""
+        """Wait up to ``timeout_s`` seconds (None: without limit) for the next event; None when none comes."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -141,7 +141,7 @@ class Lanes:
     # ------------------------------------------------------------------------------------------ what to do
 
     def assign(self, lane: int, trial: RunTrial) -> None:
-        """Send a trial; on a lane that is lost nothing happens, as its loss tells."""
+        """Send a trial to a lane; does nothing if the lane is lost, which its ``LaneLost`` tells."""
         if lane not in self.joined:
             return
         if trial.resume_from and trial.resume_step < 0:
@@ -150,12 +150,12 @@ class Lanes:
         self._coordinator.tell(self.run.run_id, lane, messages.encode(trial))
 
     def end(self, lane: int, message: EndTrial) -> None:
-        """Tell a trial to stop, to pause, or not to begin; its ``Ended`` says what came of that."""
+        """Ask a trial to stop, to pause, or not to begin; the ``Ended`` that follows says which of it happened."""
         if lane in self.joined:
             self._coordinator.tell(self.run.run_id, lane, messages.encode(message))
 
     def want(self, count: int) -> None:
-        """Have up to ``count`` slots, as many as there are; lanes beyond it go as soon as they have no trial."""
+        """Hold up to ``count`` slots; of further lanes those without a trial are given back now, others when theirs ends."""
         if count == self._wanted:
             return
         self._wanted = count

@@ -62,7 +62,7 @@ def _plan(options: LaunchOptions, combination: dict[str, Any]) -> plan.Plan:
 
 
 def zipped(table: Any) -> list[dict[str, Any]]:
-    """The combinations of an ``args_dict``; one empty one for None."""
+    """The combinations of an ``args_dict``, the n-th values of all lists together; one empty combination for None."""
     if table is None:
         return [{}]
     if not isinstance(table, dict):

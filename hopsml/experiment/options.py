@@ -294,6 +294,6 @@ class EvolutionOptions(PredecessorOptions):
 
 
 def taken_from(source: StartOptions, kind: type[_Options], **more: Any) -> _Options:
-    """A ``kind`` with what it has in common with ``source``, and with ``more``."""
+    """An object of class ``kind`` with the fields that it shares with ``source``, and those of ``more``."""
     known = {one.name for one in fields(kind)} - set(more)  # type: ignore[arg-type]
     return kind(**{one.name: getattr(source, one.name) for one in fields(source) if one.name in known}, **more)

@@ -60,12 +60,12 @@ class Plan:
 
 
 def start(plan: Plan) -> Run:
-    """Start the run; raises before anything is started where the plan cannot be carried out."""
+    """Start the run and return its handle; raises before anything is started if the plan cannot be carried out."""
     return start_on(plan)[0]
 
 
 def start_on(plan: Plan) -> tuple[Run, applications.Application]:
-    """As ``start``; the application as well, on which it was started."""
+    """As ``start``, with the application on which the run was started."""
     try:
         return _start_on(plan)
     except (PermissionRefused, QuotaExceeded) as error:  # the way there is nothing to a person either

@@ -41,7 +41,7 @@ LONGEST_NAME = 200  # characters of a folder's name; file systems take 255 bytes
 
 
 class Direction:
-    """Whether the metric shall be large or small."""
+    """Whether the largest or the smallest value of the metric is searched."""
 
     MAX = "MAX"
     MIN = "MIN"
@@ -82,7 +82,7 @@ def submit_grid_search(options: GridOptions) -> SearchRun:
 
 
 def of_grid(options: GridOptions) -> calls.SearchCall:
-    """The search that a call stands for; nothing is started."""
+    """The search that a call of ``grid_search`` describes; nothing is started."""
     space = Searchspace.from_grid(_table("grid_search", "grid_dict", options.grid_dict))
     return _call("grid_search", space, options, options.optimization_key, searcher="grid", num_trials=None)
 
@@ -103,7 +103,7 @@ def submit_random_search(options: RandomOptions) -> SearchRun:
 
 
 def of_random(options: RandomOptions) -> calls.SearchCall:
-    """The search that a call stands for; nothing is started."""
+    """The search that a call of ``random_search`` describes; nothing is started."""
     samples = checks.whole_number("samples", options.samples)
     space = Searchspace.from_boundaries(_table("random_search", "boundary_dict", options.boundary_dict))
     return _call("random_search", space, options, options.optimization_key, searcher="random", num_trials=samples)
@@ -128,7 +128,7 @@ def submit_differential_evolution(options: EvolutionOptions) -> SearchRun:
 
 
 def of_evolution(options: EvolutionOptions) -> calls.SearchCall:
-    """The search that a call stands for; nothing is started."""
+    """The search that a call of ``differential_evolution`` describes; nothing is started."""
     population = checks.whole_number("population", options.population)
     generations = checks.whole_number("generations", options.generations)
     if population <= 3:

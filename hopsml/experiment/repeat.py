@@ -28,7 +28,7 @@ from hopsml.tracking.compare import Verdict
 
 @dataclass(frozen=True)
 class Rerun:
-    """What came of it, and how that compares with the original."""
+    """The result of a repeated run, and how it compares with the original."""
 
     original: RunDir
     result: Result

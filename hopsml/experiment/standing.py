@@ -33,11 +33,11 @@ class Alone:
         return directory
 
     def run_id(self, directory: RunDir) -> str:
-        """By which the coordinator knows it: no other of its runs has the same."""
+        """The id by which the coordinator knows the run; unique among its runs."""
         return directory.run_id
 
     def experiment(self, directory: RunDir) -> str:
-        """The predecessor's ML_ID."""
+        """The value of the predecessor's variable ML_ID: the id of the experiment that the run belongs to."""
         return directory.run_id
 
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:
@@ -45,11 +45,11 @@ class Alone:
         return captured.shipped
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The function's, for ``run.json``."""
+        """The function's arguments, as ``run.json`` records them."""
         return dict(arguments)
 
     def facts(self) -> dict[str, Any]:
-        """What else ``run.json`` says."""
+        """Further entries of ``run.json``."""
         return {}
 
 
@@ -68,20 +68,20 @@ class Part(Alone):
     recorded: bool = False  # else code and environment are recorded with the whole
 
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
-        """The one that it was given."""
+        """The folder that was given, inside the whole run's directory."""
         self.place.write_run(record)
         return self.place
 
     def run_id(self, directory: RunDir) -> str:
-        """The one that it was given."""
+        """The id that was given."""
         return self.id
 
     def experiment(self, directory: RunDir) -> str:
-        """That of the whole."""
+        """The id of the whole run."""
         return self.of or directory.run_id
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Its configuration: the function around the user's has other arguments."""
+        """The configuration: what the function around the user's is called with says nothing to people."""
         return dict(self.config)
 
 
@@ -98,7 +98,7 @@ class OfSearch(Alone):
     about: Mapping[str, Any] = field(default_factory=dict)  # for run.json
 
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
-        """A new one; that of a search which goes on as it is."""
+        """A new directory, or that of the search that is continued."""
         if self.continued is None:
             return super().directory(spec, store, application, record)
         cancel_request.withdraw(self.continued)
@@ -117,5 +117,5 @@ class OfSearch(Alone):
         return pickle.dumps((lane.serve, options))
 
     def facts(self) -> dict[str, Any]:
-        """What is searched, and how."""
+        """The description of the search: what is searched, and how."""
         return dict(self.about)

@@ -75,7 +75,7 @@ def _read(directory: RunDir) -> Earlier | None:
 
 
 def refusal(left: RunDir, successor: str) -> ArgumentError:
-    """What whoever wants to take a run up is told where another one has done so."""
+    """The error for an attempt to resume a run that another run, ``successor``, has resumed already."""
     return ArgumentError(f"run {left.run_id} goes on in {successor} already: resume that one")
 
 

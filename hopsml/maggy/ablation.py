@@ -28,40 +28,40 @@ _CUSTOM = "custom: "
 
 
 class Features:
-    """The features of the training data that are left out, one at a time."""
+    """The features of the training data to be ablated, one in each trial."""
 
     def __init__(self) -> None:
         self.included: list[str] = []
 
     def include(self, *features: str | Iterable[str]) -> None:
-        """Try the training without each of these."""
+        """Add features, each of which is left out in a trial of its own."""
         self.included += [name for name in _flat(features, "feature") if name not in self.included]
 
     def exclude(self, *features: str | Iterable[str]) -> None:
-        """Not without these."""
+        """Remove features that were included: they are not ablated."""
         gone = set(_flat(features, "feature"))
         self.included = [name for name in self.included if name not in gone]
 
     def list_all(self) -> list[str]:
-        """Those that are included."""
+        """Print the features that are ablated, and return them."""
         for name in self.included:
             print(name)
         return list(self.included)
 
 
 class Layers:
-    """Layers of the base model that are left out, by their names."""
+    """The layers and groups of layers of the base model to be ablated, one in each trial; known by their names."""
 
     def __init__(self) -> None:
         self.included: list[str] = []
         self.groups: list[tuple[str, ...] | str] = []  # names, or a prefix of them
 
     def include(self, *layers: str | Iterable[str]) -> None:
-        """Try the training without each of these."""
+        """Add layers, each of which is left out in a trial of its own."""
         self.included += [name for name in _flat(layers, "layer") if name not in self.included]
 
     def exclude(self, *layers: str | Iterable[str]) -> None:
-        """Not without these."""
+        """Remove layers that were included: they are not ablated."""
         gone = set(_flat(layers, "layer"))
         self.included = [name for name in self.included if name not in gone]
 
@@ -70,7 +70,7 @@ class Layers:
         self.groups += [group for group in self._groups(groups, prefix) if group not in self.groups]
 
     def exclude_groups(self, *groups: Sequence[str], prefix: str | None = None) -> None:
-        """Not without these."""
+        """Remove groups that were included, given by their layers or by the ``prefix`` of their names."""
         gone = self._groups(groups, prefix)
         self.groups = [group for group in self.groups if group not in gone]
 
@@ -85,11 +85,11 @@ class Layers:
         return found if prefix is None else [*found, prefix]
 
     def print_all(self) -> None:
-        """Print the layers that are included."""
+        """Print the layers that are ablated."""
         print("\n".join(self.included))
 
     def print_all_groups(self) -> None:
-        """Print the groups that are included."""
+        """Print the groups that are ablated."""
         print("\n".join(str(group) for group in self.groups))
 
 
@@ -102,11 +102,11 @@ class Model:
         self.custom_model_generators: dict[str, Callable[..., Any]] = {}
 
     def set_base_model_generator(self, base_model_generator: Callable[..., Any]) -> None:
-        """What makes the whole model, compiled or not, anew at each call."""
+        """Set the function that makes the whole model, compiled or not, anew at each call."""
         self.base_model_generator = base_model_generator
 
     def add_custom_model_generator(self, custom_model_generator: Callable[..., Any], model_identifier: str) -> None:
-        """Another model, in a trial of its own."""
+        """Add another model to compare, with a trial of its own. Raises ArgumentError for an identifier that is taken."""
         if model_identifier in self.custom_model_generators:
             raise ArgumentError(f"the custom model {model_identifier!r} is there already; choose another identifier")
         self.custom_model_generators[model_identifier] = custom_model_generator
@@ -131,7 +131,7 @@ class AblationStudy:
         self.model = Model()
 
     def set_dataset_generator(self, dataset_generator: Callable[..., Any]) -> None:
-        """What makes the data."""
+        """Set the function that makes the training data."""
         self.dataset_generator = dataset_generator
 
     def configurations(self) -> list[Config]:
@@ -144,7 +144,7 @@ class AblationStudy:
         return [{FEATURE: feature, LAYER: layer} for feature, layer in trials]
 
     def space(self) -> Searchspace:
-        """The same as a search space."""
+        """The study as a search space of two categorical parameters, the ablated feature and the ablated layer."""
         configs = self.configurations()
         return Searchspace(
             **{name: ("CATEGORICAL", list(dict.fromkeys(one[name] for one in configs))) for name in (FEATURE, LAYER)}
@@ -180,7 +180,7 @@ def _flat(names: Iterable[Any], what: str) -> list[str]:
 
 
 class Listed(Searcher):
-    """Given configurations, each once, in their order."""
+    """A searcher that suggests given configurations, each once, in their order."""
 
     def __init__(self, configs: list[Config]) -> None:
         self._configs, self._asked = configs, 0

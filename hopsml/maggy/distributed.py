@@ -112,13 +112,13 @@ class Reporter:
         self._next = 0
 
     def broadcast(self, metric: Any, step: int | None = None) -> None:
-        """A value of the metric; steps count up by themselves where none is given."""
+        """Report a value of the metric at ``step``; without it steps are counted."""
         step = self._next if step is None else int(step)
         self._next = step + 1
         report(step, metric=metric)
 
     def log(self, message: Any, jupyter: bool = False) -> None:
-        """A line of the worker's log; ``jupyter`` is taken for the sake of existing code."""
+        """Print a line to the worker's log; ``jupyter`` has no effect."""
         print(message, flush=True)
 
 

@@ -106,7 +106,7 @@ def lagom(options: LagomOptions) -> dict[str, Any]:
 
 
 def config_of(options: LagomOptions) -> AblationConfig | HyperparameterOptConfig:
-    """The config that arguments of Maggy 0.x stand for."""
+    """The config object that Maggy 0.x's keyword arguments stand for. Raises ArgumentError for an unknown type."""
     kind = options.experiment_type
     if kind not in ("optimization", "ablation"):
         raise ArgumentError(f"experiment_type={kind!r} is not known; there are 'optimization' and 'ablation'")
@@ -170,7 +170,7 @@ def _seed(given: LagomOptions) -> int:
 
 
 def stopper_arguments(config: HyperparameterOptConfig) -> dict[str, Any] | None:
-    """Of the stopper that ``es_policy`` names; None without one."""
+    """Keyword arguments for the stopper that ``es_policy`` names; None if it names none."""
     if _policy(config.es_policy) is None:
         return None
     return {"min_trials": config.es_min, "interval": config.es_interval}
@@ -187,7 +187,7 @@ def _key(key: str) -> str:
 
 
 def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:
-    """What a config has for parameters of the function."""
+    """The fields of ``config`` that ``function`` has parameters for, by name: model, dataset and the like."""
     try:
         known = inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -43,15 +43,15 @@ class Trial:
         return trial_id(self.params)
 
     def get_early_stop(self) -> bool:
-        """Whether it was stopped."""
+        """Whether the trial was stopped early, or is to be."""
         return self.early_stop
 
     def set_early_stop(self) -> None:
-        """It shall stop."""
+        """Mark the trial to be stopped early."""
         self.early_stop = True
 
     def append_metric(self, metric_data: Mapping[str, Any]) -> int | None:
-        """Take in ``{"step": ..., "value": ...}``; the step where it was new, else None."""
+        """Record ``{"step": ..., "value": ...}``; returns the step if it is a new one with a value, else None."""
         step, value = metric_data["step"], metric_data["value"]
         if value is None or step in self.metric_dict:
             return None
@@ -61,12 +61,12 @@ class Trial:
         return int(step)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, under Maggy's names."""
+        """All fields as a dict with Maggy's names."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {"__class__": "Trial", "trial_id": self.trial_id, **values}
 
     def to_json(self) -> str:
-        """The same as JSON."""
+        """All fields as JSON with Maggy's names."""
         return json.dumps(as_json(self.to_dict()))
 
     @classmethod

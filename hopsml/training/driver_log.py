@@ -37,7 +37,7 @@ def of(root: logging.Logger) -> str:
 
 
 def attach() -> None:
-    """In a worker, before the user's function."""
+    """Give this worker's root logger the level and format of the driver's; called before the user's function."""
     if told := os.environ.get(VARIABLE):
         follow(told, logging.getLogger())
 

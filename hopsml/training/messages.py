@@ -14,7 +14,7 @@ MOST_BYTES = 32 << 20  # of one value
 
 @dataclass(frozen=True)
 class Resize:
-    """What ``resize`` sends; the driver acts on it instead of handing it to the user."""
+    """The message that ``resize`` sends to the driver, which changes the group's size instead of handing it to the user."""
 
     size: int
 
@@ -61,7 +61,7 @@ def resize(size: int) -> None:
 
 
 def pickled(value: Any, caller: str) -> bytes:
-    """The bytes that travel; ArgumentError names what cannot."""
+    """``value`` as bytes by cloudpickle. Raises ArgumentError, in the name of ``caller``, if it cannot be pickled."""
     import cloudpickle
 
     try:

@@ -13,7 +13,7 @@ from hopsml.cluster.shared.layout import Placement
 
 @dataclass
 class ActiveRun:
-    """A run that has begun and is not over; used on the coordinator's loop."""
+    """A run that has begun and is not over; used on the coordinator's event loop alone."""
 
     request: RunRequest
     gang: Gang

@@ -86,7 +86,7 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ from any thread
 
     def start(self) -> None:
-        """Open the server; raises OSError when no port can be had."""
+        """Start the thread and open the server. Raises OSError when no port can be had."""
         self._thread.start()
         self._ready.wait()
         if self._problem is not None:
@@ -116,7 +116,7 @@ class Coordinator:
         self._call(self._tell, run_id, rank, data)
 
     def release(self, run_id: str, rank: int) -> None:
-        """Have an independent member end what it does, and give its agent back."""
+        """Let an independent worker finish its trial, and return its agent to the pool."""
         self._call(self._event, run_id, gang.ReleaseAsked(rank))
 
     def complete(self, run_id: str, reason: str, result: bytes = b"") -> None:
@@ -128,7 +128,7 @@ class Coordinator:
         self._call(self._event, run_id, gang.CancelAsked(reason))
 
     def close(self, timeout_s: float = 15.0) -> None:
-        """End all runs, dismiss all agents, close the server and its thread."""
+        """End all runs, dismiss all agents, close server and thread; waits at most ``timeout_s`` seconds."""
         if self._thread.is_alive():
             self._call(self._closing.set)
             self._thread.join(timeout_s)
@@ -272,7 +272,7 @@ class Coordinator:
         self._pool(self.pool.serve())
 
     def patience_s(self, session: Session) -> float:
-        """How long this agent may be silent: less where its group can go on without it."""
+        """Seconds without a message after which this agent counts as lost; fewer where its group can go on without it."""
         run = self.runs.get(session.work[0]) if session.work is not None else None
         silence_s = run.request.spec.group.silence_s if run is not None else None
         return self.lease_s if silence_s is None else silence_s

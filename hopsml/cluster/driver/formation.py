@@ -11,7 +11,7 @@ from hopsml.cluster.shared.spec import RunSpec
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Everything that a run needs from the coordinator."""
+    """Everything that the coordinator needs to carry out a run."""
 
     run_id: str  # as in the run directory's name
     spec: RunSpec
@@ -21,7 +21,7 @@ class RunRequest:
 
 
 def member_of(agent_id: str, hello: Hello, port: int) -> Member:
-    """An agent as the layout sees it; ``port`` is the one that it holds now."""
+    """The agent as input of the layout; ``port``: the one that it holds now."""
     return Member(
         agent_id=agent_id,
         host=hello.host,
@@ -37,7 +37,7 @@ def member_of(agent_id: str, hello: Hello, port: int) -> Member:
 
 
 def formation_of(request: RunRequest, layout: Layout, generation: int, source: CommitSource | None = None) -> Formation:
-    """What all members share; long, so it is encoded once."""
+    """The message that all workers of a generation share; it can be long, so it is encoded once."""
     return Formation(
         run_id=request.run_id,
         generation=generation,
@@ -53,7 +53,7 @@ def formation_of(request: RunRequest, layout: Layout, generation: int, source: C
 
 
 def launch_of(request: RunRequest, placement: Placement, generation: int, has_commit: bool = False) -> Launch:
-    """What differs from member to member."""
+    """The message that differs from worker to worker."""
     return Launch(
         run_id=request.run_id,
         generation=generation,

@@ -26,7 +26,7 @@ class Former:
         self._agents, self._tell = agents, tell
 
     def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
-        """These agents are the run's; where they cannot be used it is told so, which ends it."""
+        """Give these agents to the run. Where no layout can be made of them the run ends with the reason."""
         changes = run.request.spec.group.changes
         sessions = [self._agents[agent_id] for agent_id in agent_ids]
         for session in sessions:
@@ -57,7 +57,7 @@ class Former:
         return True
 
     def start(self, run: ActiveRun, action: gang.StartGeneration) -> None:
-        """What goes wrong with one run's messages must be that run's error, not the end of an agent's session."""
+        """Send the messages that start a generation's workers; an error here ends this run, not an agent's session."""
         try:
             with collection.postponed():
                 self._start(run, action)
@@ -116,5 +116,5 @@ class Former:
 
 
 def is_ready(session: Session, run: ActiveRun) -> bool:
-    """Whether the agent has imported what the run's workers need."""
+    """Whether the agent's fork server has imported the modules that the run's workers need."""
     return set(run.request.spec.modules) <= session.modules

@@ -15,7 +15,7 @@ PREFLIGHT_MODES = ("off", "warn", "enforce")
 
 
 def whole_number(name: str, value: Any, at_least: int = 1) -> int:
-    """An int that is no bool, not below ``at_least``."""
+    """An int, and no bool, of at least ``at_least``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(
             f"{name}={value!r} is a {type(value).__name__}; it must be a whole number, at least {at_least}"
@@ -26,7 +26,7 @@ def whole_number(name: str, value: Any, at_least: int = 1) -> int:
 
 
 def seconds(name: str, value: Any, above: float = 0.0) -> float:
-    """A duration in seconds, more than ``above``."""
+    """A duration in seconds, greater than ``above``, as a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number of seconds")
     if not value > above:
@@ -35,7 +35,7 @@ def seconds(name: str, value: Any, above: float = 0.0) -> float:
 
 
 def merge_scope(name: str, value: Any) -> int | str:
-    """1 for no merging, n for n gradients a collective, "all" for one."""
+    """Gradients in one collective: 1 for no merging, n for up to n, "all" for all."""
     if value == "all":
         return "all"
     if isinstance(value, str):
@@ -44,24 +44,24 @@ def merge_scope(name: str, value: Any) -> int | str:
 
 
 def preflight(name: str, value: Any) -> str:
-    """How slots are looked at before they train: one of ``PREFLIGHT_MODES``."""
+    """How slots are checked before they train: one of ``PREFLIGHT_MODES``."""
     if value not in PREFLIGHT_MODES:
         raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, PREFLIGHT_MODES))}")
     return str(value)
 
 
 def switch(name: str, value: Any) -> bool:
-    """Whether it is on; whatever counts as true is."""
+    """A bool, made of any value by its truth."""
     return bool(value)
 
 
 def or_none(check: Callable[[str, Any], _Value]) -> Callable[[str, Any], _Value | None]:
-    """The same check, of an argument that may be None."""
+    """The same check for an argument that may also be None."""
     return lambda name, value: None if value is None else check(name, value)
 
 
 def described(name: str, value: Any) -> str:
-    """Text for people; None is none."""
+    """A description for people; "" for None."""
     return "" if value is None else text(name, value)
 
 
@@ -80,14 +80,14 @@ def model_name(name: str, value: Any) -> str:
 
 
 def modules(name: str, value: Any) -> tuple[str, ...]:
-    """Names of modules; a single str would be taken for the list of its letters."""
+    """A tuple of module names; a single str is refused, since it would be a list of letters."""
     if isinstance(value, (list, tuple)) and all(isinstance(module, str) for module in value):
         return tuple(value)
     raise ArgumentTypeError(f"{name}={value!r:.80} must be a list of module names, for instance ['numpy']")
 
 
 def variables(name: str, value: Any) -> dict[str, str]:
-    """Environment variables as the operating system takes them."""
+    """Environment variables whose names and values the operating system accepts."""
     if not isinstance(value, Mapping):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a dict of variables")
     for variable, content in value.items():

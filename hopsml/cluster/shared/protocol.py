@@ -17,21 +17,21 @@ MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel th
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of all messages; the class name is the tag."""
+    """Base of all messages; the class name is the msgpack tag."""
 
 
 # ------------------------------------------------------------------------------------------ coordinator -> agent
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    """The agent is in. It ends itself when nothing arrives for ``lease_s`` seconds."""
+    """The agent is accepted. It exits if nothing arrives for ``lease_s`` seconds."""
 
     agent_id: str
     lease_s: float
 
 
 class Renew(Message, frozen=True, tag="renew"):
-    """The lease goes on."""
+    """Renew the agent's lease; sent periodically."""
 
 
 class Preload(Message, frozen=True, tag="preload"):
@@ -49,7 +49,7 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 class CommitSource(msgspec.Struct, frozen=True):
-    """Where the members of a generation get the training state from."""
+    """Where the workers of a generation get the training state from."""
 
     step: int = -1  # of a commit that agents hold; -1: of none
     holder: str = ""  # host:port of an agent that has it
@@ -58,7 +58,7 @@ class CommitSource(msgspec.Struct, frozen=True):
 
 
 class Formation(Message, frozen=True, tag="formation"):
-    """What all members of one generation share; encoded once for all of them."""
+    """What all workers of one generation share; encoded once for all of them."""
 
     run_id: str
     generation: int
@@ -78,7 +78,7 @@ class Formation(Message, frozen=True, tag="formation"):
 
 
 class Launch(Message, frozen=True, tag="launch"):
-    """Start a worker for the formation that was sent before."""
+    """Start a worker of the formation that was sent before; what differs between workers."""
 
     run_id: str
     generation: int
@@ -103,7 +103,7 @@ class Park(Message, frozen=True, tag="park"):
 
 
 class Tell(Message, frozen=True, tag="tell"):
-    """Something for the worker; ``data`` is between it and the driver."""
+    """Pass ``data`` to the worker; its content is between driver and worker."""
 
     run_id: str
     generation: int
@@ -129,7 +129,7 @@ class ProbePeer(Message, frozen=True, tag="probe-peer"):
 
 
 class LogTaken(Message, frozen=True, tag="log-taken"):
-    """So many bytes of the worker's output have arrived: more may be sent."""
+    """Flow control: ``size`` bytes of the worker's output have arrived, and as many may be sent in addition."""
 
     run_id: str
     generation: int
@@ -149,7 +149,7 @@ class Release(Message, frozen=True, tag="release"):
 
 
 class Dismiss(Message, frozen=True, tag="dismiss"):
-    """The agent is not needed any more; its Spark task ends and Spark has the slot back."""
+    """The agent is not needed any more: it exits, its Spark task ends and Spark gets the slot back."""
 
     reason: str
 
@@ -231,7 +231,7 @@ class PeerProbed(Message, frozen=True, tag="peer-probed"):
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
-    """The agent lives."""
+    """The agent is alive; sent periodically."""
 
 
 class WorkerStarted(Message, frozen=True, tag="worker-started"):
@@ -258,14 +258,14 @@ class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
 
 
 class CommitDoorOpened(Message, frozen=True, tag="commit-door"):
-    """Other agents can fetch commits from this one."""
+    """Other agents can fetch commits from this one, at ``port`` by TLS with this certificate."""
 
     port: int
     certificate: str
 
 
 class Committed(Message, frozen=True, tag="committed"):
-    """The agent holds the training state as it was after ``step``."""
+    """The agent holds in memory the training state as it was after ``step``."""
 
     run_id: str
     generation: int
@@ -306,7 +306,7 @@ class WorkerReport(Message, frozen=True, tag="worker-report"):
 
 
 class WorkerProgress(Message, frozen=True, tag="worker-progress"):
-    """How far the training is: ``done`` of ``total`` units, "step" or "epoch"."""
+    """How far the training is: ``done`` of ``total`` units; ``unit``: "step" or "epoch"."""
 
     run_id: str
     generation: int
@@ -317,7 +317,7 @@ class WorkerProgress(Message, frozen=True, tag="worker-progress"):
 
 
 class Said(Message, frozen=True, tag="said"):
-    """Something from the worker for the driver; ``data`` is between them."""
+    """Pass ``data`` from the worker to the driver; its content is between them."""
 
     run_id: str
     generation: int
@@ -325,7 +325,7 @@ class Said(Message, frozen=True, tag="said"):
 
 
 class WorkerUsage(Message, frozen=True, tag="worker-usage"):
-    """What the worker uses of its machine; ``sample`` counts from 0. See ``usage.py``."""
+    """Resources that the worker uses on its machine; ``sample`` counts from 0. See ``usage.py``."""
 
     run_id: str
     generation: int
@@ -380,7 +380,7 @@ class LogLines(Message, frozen=True, tag="log-lines"):
 
 
 class MirrorState(Message, frozen=True, tag="mirror-state"):
-    """Mirroring fell behind (with the reason) or caught up (empty)."""
+    """Mirroring of files to shared storage fell behind, for the reason in ``problem``, or has caught up (empty)."""
 
     run_id: str
     generation: int
@@ -441,15 +441,15 @@ _to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decode
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of one frame."""
+    """A message as the bytes of one WebSocket frame."""
     return _encoder.encode(message)
 
 
 def decode_for_agent(frame: bytes) -> ToAgent:
-    """A message of the coordinator. Raises ``msgspec.MsgspecError`` for anything else."""
+    """Decode a message of the coordinator. Raises ``msgspec.MsgspecError`` for anything else."""
     return _to_agent.decode(frame)
 
 
 def decode_for_coordinator(frame: bytes) -> ToCoordinator:
-    """A message of an agent. Raises ``msgspec.MsgspecError`` for anything else."""
+    """Decode a message of an agent. Raises ``msgspec.MsgspecError`` for anything else."""
     return _to_coordinator.decode(frame)

@@ -45,7 +45,7 @@ class Group(Section, frozen=True, tag_field="kind"):
 
     @property
     def minimum(self) -> int:
-        """The fewest workers that train."""
+        """The smallest number of workers with which the group trains."""
         return self.size
 
     @property
@@ -64,7 +64,7 @@ class Group(Section, frozen=True, tag_field="kind"):
 
 
 class FixedGroup(Group, frozen=True, tag="fixed"):
-    """A group that ends with its first loss."""
+    """A group of fixed size; it ends when it loses a worker."""
 
     settle_s: float = 3.0  # how long an echo of a failure waits for the failure itself
     raised_settle_s: float = 1.0  # and an error of the user's code, for the death of a member that it may have met
@@ -95,21 +95,21 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
 
     @property
     def minimum(self) -> int:
-        """The fewest workers that train."""
+        """The smallest number of workers with which the group trains."""
         return min(self.min_size, self.size)
 
     @property
     def silence_s(self) -> float | None:
-        """The group goes on without whoever is silent for longer."""
+        """Seconds without a heartbeat after which a worker counts as lost and the group goes on without it."""
         return self.heartbeat_timeout_s
 
     @property
     def written_every_s(self) -> float:
-        """As the call says."""
+        """Seconds between two checkpoints that are made of commits."""
         return self.checkpoint_every_s
 
     def within(self, limit: int) -> int:
-        """What such a cluster can never give is not asked for: the tasks would wait in front of other jobs for ever."""
+        """``size``, or what the cluster can give at most: tasks that can never run would block the queue for other jobs."""
         return max(min(self.size, limit), self.min_size)
 
 
@@ -123,11 +123,11 @@ class IndependentGroup(Group, frozen=True, tag="independent"):
 
     @property
     def silence_s(self) -> float | None:
-        """Its trial begins again elsewhere."""
+        """Seconds without a heartbeat after which a lane counts as lost, and its trial is begun again elsewhere."""
         return 10.0
 
     def within(self, limit: int) -> int:
-        """Fewer lanes take longer."""
+        """``size``, or what the cluster can give at most: with fewer lanes the search takes longer."""
         return max(1, min(self.size, limit)) if self.size else 0
 
 
@@ -135,14 +135,14 @@ AnyGroup = FixedGroup | ElasticGroup | IndependentGroup
 
 
 class Roles(Section, frozen=True, kw_only=False):
-    """How many members do something else than train in the collective."""
+    """How many workers have another role than to train in the collective."""
 
     parameter_servers: int = 0
     evaluator: Switch = False
 
 
 class Communication(Section, frozen=True):
-    """How the members' gradients come together."""
+    """How gradients are exchanged between workers."""
 
     merge_scope: Annotated[int | str, checks.merge_scope] = 32  # gradients in one collective; 1 = no merging, "all"
     scoped_allocator: Switch = True  # whether merging is TensorFlow's scoped allocator's
@@ -176,7 +176,7 @@ class RunSpec(Section, frozen=True):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """What is imported before the workers are forked."""
+        """Modules that the fork server imports before workers are forked."""
         return self.preload or ()
 
 
@@ -208,7 +208,7 @@ def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
 
 
 def names(kind: type[Section]) -> list[str]:
-    """What the arguments are called that become fields of a section."""
+    """Names of the verb's arguments from which a section's fields are made: those of the fields, without units."""
     return [name.removesuffix("_s") for name in kind.__struct_fields__]
 
 

@@ -67,7 +67,7 @@ def words_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """``str(error)``, also of an error that cannot say it."""
+    """``str(error)``; where that raises, a text that says so."""
     return _text(str, error)
 
 
@@ -78,7 +78,7 @@ def text_of_traceback(error: BaseException, shown: TracebackType | None) -> str:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and those that it came of, each once: they may go round in a circle."""
+    """The error and those that caused it, each once, even where they form a circle."""
     met: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in met:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def untold(*said: object) -> None:
-    """Where nobody listens."""
+    """Does nothing, whatever it is called with: the default where nobody is to be told."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class CommitPort:
 
 
 class TrialPort(Protocol):
-    """What a trial of a search offers to the code in it."""
+    """The part of a search's trial that code in the worker package uses."""
 
     @property
     def trial_id(self) -> str:
-        """The name of its folder below ``trials/``."""
+        """The trial's id: the name of its folder in ``trials/``."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ _current: WorkerContext | None = None
 
 
 def current() -> WorkerContext | None:
-    """The context of this process; None on the driver and in any process that is no worker."""
+    """The context of this worker process; None on the driver and in every other process."""
     return _current
 
 
 def set_current(context: WorkerContext | None) -> None:
-    """Called by the worker before the user's function; and by tests."""
+    """Set the context of this process; called by the worker before the user's function, and by tests."""
     global _current
     _current = context

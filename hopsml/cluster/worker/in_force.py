@@ -18,21 +18,21 @@ def formed(by: str, size: int) -> None:
 
 
 def reduced(gradients: int, collectives: int, merge_scope: int, path: str) -> None:
-    """A list of gradients was reduced over the group."""
+    """Note that ``gradients`` gradients were reduced over the group in ``collectives`` collectives."""
     if gradients >= int(_seen.get("gradients", 0)):
         _seen.update(gradients=gradients, collectives=collectives, merge_scope=merge_scope, path=path)
 
 
 def trained(by: str) -> None:
-    """An optimizer of this process was given gradients."""
+    """Note that an optimizer of this process was given gradients; ``by``: its framework."""
     _seen["trained"] = by
 
 
 def seen() -> dict[str, int | str]:
-    """All of it; empty where this process neither trained nor met others."""
+    """Everything noted so far; empty if this process neither trained nor formed a group."""
     return dict(_seen)
 
 
 def forget() -> None:
-    """For a process that begins another function."""
+    """Forget everything noted; called in a process that begins another function."""
     _seen.clear()

@@ -28,7 +28,7 @@ class Inbox:
         return self._descriptor
 
     def take(self) -> list[bytes]:
-        """All messages that are there now; does not wait."""
+        """All messages that have arrived; does not wait."""
         with self._lock:
             self._read()
             taken = list(self._waiting)

@@ -54,7 +54,7 @@ class _Log(io.FileIO):
         self._note = note
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """As the base class; all of it is taken where there is no room."""
+        """As the base class; where the disk is full the data is dropped, and counts as written."""
         try:
             return super().write(data)
         except OSError as error:

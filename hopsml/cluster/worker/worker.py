@@ -66,7 +66,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Worker -> agent, one frame in the pipe each (4 bytes of length, then msgpack)."""
+    """Worker -> agent: one frame in the pipe (4 bytes of length, then msgpack)."""
 
     kind: str  # started | report | progress | said | note | committed | parked | finished | failed
     time: float
@@ -89,14 +89,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class EventPipe:
-    """The write end; one frame is written whole, whatever thread it comes from."""
+    """The worker's end of the pipe to its agent; frames are written whole, whichever thread they come from."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._lock = threading.Lock()
 
     def send(self, event: Event) -> None:
-        """Blocks while the agent is behind; raises BrokenPipeError once it is gone."""
+        """Write one event; blocks while the agent is behind. Raises BrokenPipeError once the agent is gone."""
         frame = memoryview(framed(_encode(event)))
         with self._lock:
             while frame:
@@ -104,7 +104,7 @@ class EventPipe:
 
 
 def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox: int = -1) -> int:
-    """The worker's life; returns the exit status."""
+    """Carry out the assignment: set up the process, call the user's function, report its end; returns the exit status."""
     faulthandler.enable(all_threads=True)
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the driver, which ends the run
@@ -156,7 +156,7 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
 
 
 def leave(status: int) -> int:
-    """What the interpreter would do at its end, for a process that ends by os._exit."""
+    """Run exit functions and flush output, as the interpreter would at its end; returns the ``status`` to exit with."""
     try:
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001 an exit function of the user's must not change the run's outcome
@@ -273,7 +273,7 @@ def _echoes_another(error: BaseException) -> bool:
 
 
 def main() -> None:
-    """Entry point where a fork is not safe: a fresh interpreter."""
+    """Entry point of a worker in a fresh interpreter, used where a fork is not safe."""
     from hopsml.cluster.shared import processes
 
     assignment, descriptor, parent, cwd, inbox, *slots = sys.argv[1:]

@@ -10,7 +10,7 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class AblationConfig(LagomConfig):
-    """An ablation study."""
+    """An ablation study, for ``lagom``. ``ablator``: "loco", leave one component out. ``hb_interval`` has no effect."""
 
     ablation_study: Any
     ablator: str = "loco"

@@ -9,7 +9,7 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class BaseConfig(LagomConfig):
-    """The function runs once, on one executor."""
+    """A single run of the function on one executor, for ``lagom``. ``hb_interval`` has no effect."""
 
     name: str = "base"
     hb_interval: float = 1

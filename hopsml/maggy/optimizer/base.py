@@ -39,7 +39,7 @@ class Named:
         self._asked = 0
 
     def initialize(self) -> None:
-        """Begin from nothing."""
+        """Start afresh with ``num_trials`` trials over ``searchspace``. Raises ArgumentError if either is not set."""
         if self.num_trials is None or self.searchspace is None:
             raise ArgumentError(f"{type(self).__name__}: set num_trials and searchspace before initialize()")
         self._searcher = searcher_of(self, self.searchspace, self.num_trials, self.direction, None)
@@ -71,29 +71,29 @@ class Named:
             self.final_store.append(trial)
 
     def finalize_experiment(self, trials: list[Trial]) -> None:
-        """Nothing is left to do."""
+        """Does nothing; Maggy's interface has it."""
 
 
 class RandomSearch(Named):
-    """Drawn at random."""
+    """Random search."""
 
     name = "random"
 
 
 class GridSearch(Named):
-    """Every combination; it fixes the number of trials itself."""
+    """Grid search: every combination once; it sets the number of trials itself."""
 
     name = "grid"
 
 
 class SingleRun(Named):
-    """The function as often as there are trials, without hyper-parameters."""
+    """Calls the function once for each trial, without hyper-parameters."""
 
     name = "none"
 
 
 class Asha(Named):
-    """Promotions; the resource arrives as hyper-parameter ``budget``."""
+    """Asynchronous successive halving; a trial finds its resource in the hyper-parameter ``budget``."""
 
     name = "asha"
 
@@ -116,7 +116,7 @@ class AbstractOptimizer(ABC):
 
     @abstractmethod
     def initialize(self) -> None:
-        """Once, before the first suggestion."""
+        """Called once, before the first suggestion."""
 
     @abstractmethod
     def get_suggestion(self, trial: Trial | None = None) -> Trial | str | None:
@@ -124,7 +124,7 @@ class AbstractOptimizer(ABC):
 
     @abstractmethod
     def finalize_experiment(self, trials: list[Trial]) -> None:
-        """Once, with all trials, when there are no more."""
+        """Called once, with all trials, when there are no more."""
 
 
 class Adapted(Searcher):

@@ -29,12 +29,12 @@ class _Bayesian(Named):
 
 
 class GP(_Bayesian):
-    """A Gaussian process."""
+    """Bayesian optimization with a Gaussian process."""
 
     name = "gp"
 
 
 class TPE(_Bayesian):
-    """Tree-structured Parzen estimators."""
+    """Bayesian optimization with tree-structured Parzen estimators."""
 
     name = "tpe"

@@ -88,7 +88,7 @@ class State:
 
     @property
     def batches(self) -> int:
-        """Batches done since the beginning of the run, over all generations."""
+        """Number of global batches done since the beginning of the run, over all generations of the group."""
         return self._batches
 
     # ------------------------------------------------------------------------------------------ the loop

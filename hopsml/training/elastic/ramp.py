@@ -40,5 +40,5 @@ class Ramp:
 
 
 def first_ramp(target: float, length: float) -> Ramp:
-    """For a training that begins: from the rate of the reference group."""
+    """The ramp of a training that begins: from 1.0 (the reference group's rate) to ``target`` over ``length`` samples."""
     return Ramp(1.0, target, 0, length)

@@ -83,7 +83,7 @@ class Sampler:
     # ------------------------------------------------------------------------------------------ the group
 
     def join(self, rank: int, world_size: int) -> None:
-        """Take this share from now on."""
+        """Use the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
         self.rank, self.world_size = rank, world_size
         if self._samples == 0:  # whatever was asked before there was a group
             self._ramp = None
@@ -115,7 +115,7 @@ class Sampler:
     # ------------------------------------------------------------------------------------------ the position
 
     def position(self) -> dict[str, int | float]:
-        """Where it is; the same on all ranks."""
+        """The position in the data, for ``go_to`` after a restart or in another group; the same on all ranks."""
         position: dict[str, int | float] = {"n_samples": self.n_samples, "seed": self.seed}
         position |= {"epoch": self.epoch, "offset": self.offset}
         if self.scaling == "linear":
@@ -140,7 +140,7 @@ class Sampler:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all epochs are over."""
+        """Whether all epochs have been consumed."""
         return self.epoch >= self.epochs
 
     @property
@@ -169,7 +169,7 @@ class Sampler:
         return batch
 
     def advance(self) -> None:
-        """The next global batch counts as consumed."""
+        """Count the next global batch as consumed, without giving its indices."""
         self.batch_size = min(self.size, self.n_samples - self.offset)
         self.offset += self.batch_size
         left = self.n_samples - self.offset

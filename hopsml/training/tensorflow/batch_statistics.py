@@ -41,7 +41,7 @@ _steps_average = False
 
 
 def install_keras3() -> None:
-    """Repair the layer of Keras 3."""
+    """Patch Keras 3's BatchNormalization so that all workers hold the same moving statistics."""
     from keras.src.layers import BatchNormalization
 
     _average_after_call(BatchNormalization)

@@ -21,7 +21,7 @@ Logs = dict[str, Any] | None
 
 
 class FitHooks:
-    """Every hook that ``fit``, ``evaluate`` and ``predict`` call, doing nothing."""
+    """Base of callbacks for Keras 3 and tf_keras: all hooks of ``fit``, ``evaluate``, ``predict``, doing nothing."""
 
     model: Any = None
     params: dict[str, Any] | None = None

@@ -41,7 +41,7 @@ class ElasticCallback(FitHooks):
         self._went_on = False
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Go to where the training stands."""
+        """Restore the newest commit of this ``fit``; skip it if it was complete, begin anew if there is no commit of it."""
         global _fits
         _fits += 1
         epochs = int((self.params or {}).get("epochs", 1))
@@ -94,7 +94,7 @@ class ElasticCallback(FitHooks):
             self._went_on = bool(self._state.history)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Everything that belongs to the last epoch is over: it counts as done."""
+        """Commit: validation and callbacks of the epoch before are over, so that it counts as done."""
         if self._feed is None or self._state is None:
             return
         fits.trains()
@@ -112,7 +112,7 @@ class ElasticCallback(FitHooks):
         give_history_back(self.model, self._state.history)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """The rate follows the group."""
+        """With linear scaling set the learning rate that the group's present size requires."""
         if self._feed is not None and self._scaling == "linear":
             self._rate.scale(self.model.optimizer, self._feed.position.learning_rate_scale)
 
@@ -127,12 +127,12 @@ class ElasticCallback(FitHooks):
             self._commit()
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """A validation is progress, too."""
+        """Tell the driver that a validation proceeds, so that it is not taken for a standstill."""
         if self._state is not None:
             self._state._tell_progress()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Keep the history."""
+        """Add the epoch's metrics to the history that is committed."""
         if self._state is not None and self._feed is not None:
             history = {name: list(values) for name, values in self._state.history.items()}
             for name, value in (logs or {}).items():
@@ -140,7 +140,7 @@ class ElasticCallback(FitHooks):
             self._state.history = history
 
     def on_train_end(self, logs: Logs = None) -> None:
-        """This ``fit`` need not be done again."""
+        """Commit that this ``fit`` is complete: a function that is begun again passes it over."""
         global _batches
         self.model._initial_epoch = 0  # for the next one
         if self._feed is None or self._state is None:

@@ -78,5 +78,5 @@ def share_folder(strategy: Any, folder: Path) -> bool:
 
 
 def all_agree(strategy: Any, agreed: bool) -> bool:
-    """Whether every worker has passed True."""
+    """Whether every worker of the group passed True; a collective, which all must call."""
     return int(_sum(strategy, [int(agreed)], "int32")[0]) == strategy.extended._num_workers

@@ -118,7 +118,7 @@ class Feed:
         self.position, self.steps_per_execution = position, steps_per_execution
 
     def begin(self, epoch: int) -> None:
-        """An epoch; where the position is not in it, its beginning."""
+        """Begin an epoch: at the position if that lies in this epoch, else at the epoch's first batch."""
         if self.position.epoch != epoch:
             self.position.epoch, self.position.offset = epoch, 0
 
@@ -144,12 +144,12 @@ class Feed:
             step += self.steps_per_execution
 
     def iterator(self, first: int) -> Any:
-        """Over what is left of the epoch, from this batch on; sets ``total``."""
+        """An iterator over the rest of the epoch from batch ``first`` on; sets ``total``."""
         raise NotImplementedError
 
 
 class ArrayFeed(Feed):
-    """Arrays, or whatever Keras slices as such."""
+    """Batches of arrays, or of whatever Keras slices like arrays."""
 
     def __init__(self, position: Sampler, inputs: Any, strategy: Any, steps_per_execution: int) -> None:
         super().__init__(position, steps_per_execution)

@@ -22,7 +22,7 @@ _one_has_trained = False
 
 
 def next_number() -> int:
-    """Of the ``fit`` that begins now: 1 for the function's first."""
+    """Count a call of ``fit`` that begins now and return its number: 1 for the function's first."""
     global _begun
     _look_at_function()
     _begun += 1
@@ -30,7 +30,7 @@ def next_number() -> int:
 
 
 def trains() -> None:
-    """A ``fit`` of this function trains, on top of what was restored."""
+    """Note that a ``fit`` has trained: what an earlier run left of later ones is outdated from now on."""
     global _one_has_trained
     _look_at_function()
     _one_has_trained = True
@@ -43,7 +43,7 @@ def _look_at_function() -> None:
 
 
 class FitCheckpointer(Checkpointer):
-    """Saves and restores the model of one ``fit``, in the run's place for it."""
+    """Saves and restores the model of one ``fit`` in its own checkpoint folder of the run."""
 
     def __init__(self, number: int, model: Any, keep: int = 3) -> None:
         """``number``: of the ``fit``. Raises ArgumentError outside of a run, which has no such place."""

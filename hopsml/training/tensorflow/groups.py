@@ -11,7 +11,7 @@ _latest: weakref.ref[Any] | None = None
 
 
 def remember(strategy: Any) -> None:
-    """Note a strategy that was just built."""
+    """Keep a weak reference to a strategy that was just built, for ``latest_strategy``."""
     global _latest
     _latest = weakref.ref(strategy)
 

@@ -28,7 +28,7 @@ _scratch: Path | None = None
 
 
 def install() -> None:
-    """Repair the callbacks of Keras 3 that write."""
+    """Patch the callbacks of Keras 3 that write files: workers other than the chief write to a private folder."""
     from keras.src.callbacks.backup_and_restore import BackupAndRestore
     from keras.src.callbacks.csv_logger import CSVLogger
     from keras.src.callbacks.model_checkpoint import ModelCheckpoint
@@ -44,7 +44,7 @@ def install() -> None:
 
 
 def private_folder() -> Path:
-    """A folder of this process alone, removed at its end."""
+    """A temporary folder of this process, removed at its exit."""
     global _scratch
     if _scratch is None:
         context = current()

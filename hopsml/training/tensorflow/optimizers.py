@@ -16,7 +16,7 @@ def is_optimizer(value: Any) -> bool:
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether its variables exist."""
+    """Whether the optimizer's variables have been created."""
     if hasattr(optimizer, "built"):
         return bool(optimizer.built)
     if hasattr(optimizer, "_create_all_weights"):

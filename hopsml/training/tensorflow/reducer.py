@@ -48,7 +48,7 @@ _KEYS = InstanceKeys()
 
 @dataclass(frozen=True)
 class MergeSettings:
-    """What a strategy really runs with; found as ``strategy.merge_settings``."""
+    """The merge settings that a strategy runs with, as read from ``strategy.merge_settings``."""
 
     merge_scope: int | str
     path: str  # "scoped_allocator" | "packs"
@@ -86,7 +86,7 @@ class GradientReducer:
         self._scoped_allocator = scoped_allocator
 
     def install(self) -> None:
-        """Make the strategy reduce through this object."""
+        """Patch the strategy's cross-device operations so that it reduces by this object."""
         self._ops._all_reduce = self.all_reduce
 
     def all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:

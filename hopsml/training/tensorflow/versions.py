@@ -17,7 +17,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KnownVersions:
-    """What is known of one package; versions by their first two numbers."""
+    """Which versions of one package work; only the first two numbers of a version count."""
 
     package: str
     working: tuple[Version, ...]
@@ -53,7 +53,7 @@ def parse_version(text: str) -> Version:
 
 
 def verdict(known: KnownVersions, version: str) -> str:
-    """ "works", "unknown" or "broken"."""
+    """What is known of ``version``: "works", "unknown" (not tried) or "broken" (older than the oldest that works)."""
     parsed = parse_version(version)
     if parsed[:2] in known.working:
         return "works"

@@ -15,13 +15,13 @@ from hopsml.tracking import seeds
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of a trial, from that of the search; the same in every attempt at it."""
+    """The random seed of trial ``number``, derived from the search's ``seed``; the same in every attempt."""
     digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 def prepare() -> None:
-    """Have once, before runners are forked, what each of them would import anew."""
+    """Import once, before runners are forked, what each of them would import otherwise."""
     if "numpy" in sys.modules:
         importlib.import_module("numpy.random")  # 9 ms, which numpy leaves to its first use
 

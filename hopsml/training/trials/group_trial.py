@@ -21,14 +21,14 @@ from hopsml.training.trials.trial_result import METRIC
 
 @dataclass(frozen=True)
 class TellEnd:
-    """Driver -> chief: stop | pause."""
+    """Driver -> chief: end the trial at its next report. ``how``: stop | pause."""
 
     how: str
 
 
 @dataclass(frozen=True)
 class Left:
-    """Chief -> driver: the function has ended as it was told."""
+    """Chief -> driver: the function has ended as ``TellEnd`` asked. ``how``: stop | pause."""
 
     how: str
 

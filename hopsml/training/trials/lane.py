@@ -45,7 +45,7 @@ def serve(**options: Any) -> None:
 
 
 class Lane:
-    """The hands of a lane's queue; one thread, so that it can fork."""
+    """Carries out what the ``LaneQueue`` decides: forks, feeds and kills runners. Single-threaded, so that it can fork."""
 
     def __init__(self, context: WorkerContext, options: runner.Options) -> None:
         assert context.inbox is not None
@@ -62,7 +62,7 @@ class Lane:
         self._next: tuple[int, socket.socket] | None = None  # a runner that has been given nothing yet
 
     def serve(self) -> None:
-        """Until the queue is at its end."""
+        """Run the event loop until the driver sends no more trials and the last runner is gone."""
         import cloudpickle  # noqa: F401 what every runner needs is imported once, before they are forked
 
         between_trials.prepare()
@@ -239,7 +239,7 @@ class Lane:
 
 
 def end_what_is_left(spare: int) -> None:
-    """Whatever descends from this process but ``spare``; costs nothing where there is nothing."""
+    """Kill every descendant of this process except process ``spare``; cheap when there is none."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -33,7 +33,7 @@ FromRunner = TrialBegan | TrialReported | TrialEnded | Worn
 
 
 class Runner(Enum):
-    """What there is of the process that carries trials out."""
+    """State of the process that runs the trials."""
 
     NONE = "none"
     FRESH = "fresh"  # it has carried out nothing yet
@@ -46,41 +46,41 @@ class Runner(Enum):
 
 @dataclass(frozen=True)
 class StartRunner:
-    """Have a new process, which is there when the next action is carried out."""
+    """Start a runner, or take the prepared one; it exists when the next action is carried out."""
 
 
 @dataclass(frozen=True)
 class PrepareRunner:
-    """Have the next process made while this one is at work: it is what the next StartRunner takes."""
+    """Start the next runner ahead of time, while this one is at work; the next ``StartRunner`` takes it."""
 
 
 @dataclass(frozen=True)
 class Give:
-    """Send this to the runner."""
+    """Send this message to the runner."""
 
     message: ToLane
 
 
 @dataclass(frozen=True)
 class LetRunnerGo:
-    """It needs nothing more: it sees the end of its messages."""
+    """Close the connection to the runner, which then exits."""
 
 
 @dataclass(frozen=True)
 class KillRunner:
-    """And its whole group."""
+    """Kill the runner and its whole process group."""
 
 
 @dataclass(frozen=True)
 class Say:
-    """Send this to the driver."""
+    """Send this message to the driver."""
 
     message: TrialBegan | TrialReported | TrialEnded
 
 
 @dataclass(frozen=True)
 class Leave:
-    """Nothing is left to do, and no runner is there."""
+    """End the lane's process: no trial is left and no runner exists."""
 
 
 Action = StartRunner | PrepareRunner | Give | LetRunnerGo | KillRunner | Say | Leave
@@ -88,7 +88,7 @@ Action = StartRunner | PrepareRunner | Give | LetRunnerGo | KillRunner | Say | L
 
 @dataclass
 class LaneQueue:
-    """The state of one lane. Every method is an event; ``now`` is monotonic seconds."""
+    """The state of one lane. Every method is an event and returns actions; ``now`` is monotonic seconds."""
 
     runner: Runner = Runner.NONE
     waiting: deque[RunTrial] = field(default_factory=deque)
@@ -102,7 +102,7 @@ class LaneQueue:
     closing: bool = False
 
     def told(self, message: ToLane, now: float) -> list[Action]:
-        """A message of the driver."""
+        """The driver has sent a trial, or asks one to end."""
         if isinstance(message, RunTrial):
             self.waiting.append(message)
             return self._go_on(now)
@@ -131,7 +131,7 @@ class LaneQueue:
             self.killed = f"it did not end within {message.deadline_s:g} s after it was told to {message.how}"
 
     def closed(self, now: float) -> list[Action]:
-        """The driver will tell nothing more: what runs is finished, what waits is not begun."""
+        """The driver sends nothing more: the running trial is finished, waiting ones are not begun."""
         self.closing = True
         self.waiting.clear()
         ahead = self.ahead
@@ -139,7 +139,7 @@ class LaneQueue:
         return actions + self._go_on(now)
 
     def heard(self, message: FromRunner, now: float) -> list[Action]:
-        """A message of the runner."""
+        """The runner has sent a message."""
         current = self.current
         if isinstance(message, Worn):
             self._expect_to_leave(now)
@@ -177,7 +177,7 @@ class LaneQueue:
         self.kill_at, self.killed = now + LEAVE_S, f"its process did not leave within {LEAVE_S:g} s"
 
     def gone(self, how: str, checkpoint_step: int, now: float) -> list[Action]:
-        """The runner is dead, in these words; ``checkpoint_step``: of the newest checkpoint that its trial has written."""
+        """The runner has exited; ``how``: in words. ``checkpoint_step``: of the newest checkpoint of its trial."""
         trial, ended, killed = self.current, self.ended, self.killed if self.kill_at is None else ""
         self.runner, self.current, self.ended, self.kill_at, self.killed = Runner.NONE, None, None, None, ""
         actions = self._take_up(now)
@@ -193,7 +193,7 @@ class LaneQueue:
         return [Say(end), *actions, *self._go_on(now)]
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Time has passed: kill a runner that has outstayed its deadline."""
         if self.kill_at is None or now < self.kill_at:
             return []
         self.kill_at = None

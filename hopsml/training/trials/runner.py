@@ -56,7 +56,7 @@ class Options:
 
 
 def become(context: WorkerContext, options: Options, connection: socket.socket, host: int) -> None:
-    """The forked child's whole life; never returns."""
+    """Turn a forked child into a runner of process ``host``, which it does not outlive; never returns."""
     code = 1
     try:
         os.setsid()
@@ -69,7 +69,7 @@ def become(context: WorkerContext, options: Options, connection: socket.socket, 
 
 
 def spawn(context: WorkerContext, options: Options, connection: socket.socket) -> int:
-    """The same in a fresh interpreter, for a lane with threads; returns its pid."""
+    """Start a runner in a fresh interpreter, for a lane that has threads and cannot fork; returns its pid."""
     plain = replace(context, commits=None, inbox=None, event_pipe=-1, send=untold, say=untold, progress=untold)
     setup = context.work_dir / "runner.pickle"
     setup.write_bytes(pickle.dumps((plain, asdict(options), tuple(sys.path))))
@@ -86,7 +86,7 @@ def spawn(context: WorkerContext, options: Options, connection: socket.socket) -
 
 
 def main() -> None:
-    """Entry point of a spawned runner."""
+    """Entry point of a runner that ``spawn`` has started."""
     descriptor, host, setup = sys.argv[1:]
     processes.die_with_parent(int(host))
     context, options, path = pickle.loads(Path(setup).read_bytes())
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def live(context: WorkerContext, options: Options, connection: socket.socket) -> int:
-    """Trial after trial; returns the exit status."""
+    """Run trials as they come until the lane closes the connection; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     for stream in (sys.stdout, sys.stderr):
@@ -122,7 +122,7 @@ class _Trial:
 
 
 class Runner:
-    """Carries trials out; the function is unpickled for the first one."""
+    """Runs trials one after another; the user's function is unpickled for the first one."""
 
     def __init__(self, context: WorkerContext, options: Options, channel: Channel) -> None:
         self.context, self.options, self.channel = context, options, channel
@@ -130,7 +130,7 @@ class Runner:
         self._environment = dict(os.environ)
 
     def carry_out(self, message: RunTrial) -> bool:
-        """One trial; whether this process may carry out another."""
+        """Run one trial; returns whether this process may run another."""
         began = time.time()
         folder = trial_files.folder_of(self.context, message.trial_id)
         log = _Output(folder / trial_files.log_of(self.context, message), self.options.log_to_lane)

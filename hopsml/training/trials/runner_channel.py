@@ -18,7 +18,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Channel:
-    """Messages both ways; for any thread, but one alone may ``get``."""
+    """Messages to and from the lane; may be used by any thread, but ``get`` by one alone."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._frames = connection, Frames()
@@ -28,14 +28,14 @@ class Channel:
         self._held: dict[int, bytes] = {}  # reports that a lane which is behind has not taken: the newest of each step
 
     def get(self) -> ToLane | None:
-        """The next message, waited for; None when there is no further one."""
+        """Wait for the lane's next message; None when the lane has closed the connection."""
         while not self._came:
             if not self._read(0):
                 return None
         return self._came.popleft()
 
     def ended(self, number: int, attempt: int) -> EndTrial | None:
-        """What the lane has said to this trial since it was last asked; does not wait."""
+        """The lane's request to end this attempt of a trial, if it has come since the last call; does not wait."""
         with self._lock:
             self._read(socket.MSG_DONTWAIT)
             for message in self._came:

@@ -26,7 +26,7 @@ class Thinner:
     waiting: dict[int, TrialReported] = field(default_factory=dict)
 
     def offer(self, report: TrialReported, now: float) -> list[TrialReported]:
-        """One more; returns what is to be passed on now."""
+        """Take a report; returns those that are to be sent to the driver now."""
         before = self.waiting.get(report.step)
         if before is not None:
             report = msgspec.structs.replace(report, metrics={**before.metrics, **report.metrics})
@@ -39,7 +39,7 @@ class Thinner:
         return due
 
     def due(self, now: float) -> list[TrialReported]:
-        """What may be passed on by now."""
+        """The waiting reports that the rate limit allows to send now."""
         self.allowance = min(AT_ONCE, self.allowance + (now - self.at) * PER_SECOND)
         self.at = now
         passed: list[TrialReported] = []
@@ -49,11 +49,11 @@ class Thinner:
         return passed
 
     def next_at(self) -> float | None:
-        """When something will be due; None when nothing waits."""
+        """When the next waiting report may be sent (same clock as ``now``); None when none waits."""
         return self.at + max(0.0, 1.0 - self.allowance) / PER_SECOND if self.waiting else None
 
     def rest(self) -> list[TrialReported]:
-        """All that waits: the trial has ended."""
+        """All waiting reports, whatever the rate limit: the trial has ended."""
         left = list(self.waiting.values())
         self.waiting.clear()
         return left

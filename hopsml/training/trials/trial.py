@@ -35,7 +35,7 @@ class Trial:
 
     @property
     def id(self) -> str:
-        """The name of its folder below ``trials/``."""
+        """The trial's id: the name of its folder in ``trials/``."""
         return self.trial_id
 
     @property
@@ -74,6 +74,6 @@ class Trial:
 
 
 def trial() -> Trial | None:
-    """The trial that this process carries out; None outside of a search."""
+    """The search trial that the calling code runs in; None outside of a search."""
     context = current()
     return None if context is None else cast("Trial | None", context.trial)

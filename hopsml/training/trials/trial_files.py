@@ -45,13 +45,13 @@ def log_of(context: WorkerContext, trial: RunTrial) -> str:
 
 
 def make(folder: Path) -> None:
-    """The folders that every trial has."""
+    """Create the folders that every trial has: events, checkpoints, export."""
     for name in (EVENTS, CHECKPOINTS, EXPORT):
         (folder / name).mkdir(parents=True, exist_ok=True)
 
 
 def write(path: Path, text: str) -> None:
-    """In one step."""
+    """Write a file atomically: a temporary file beside it is renamed."""
     fresh = urls.temporary_sibling(str(path))
     with open(fresh, "wb", buffering=0) as file:  # it stands between two trials: no more layers than it needs
         file.write(text.encode(errors="replace"))
@@ -59,7 +59,7 @@ def write(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """A record without secrets, in one step; NaN stays NaN."""
+    """Write a record as JSON, atomically and with secrets masked; NaN is kept."""
     write(path, json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n")
 
 
@@ -74,7 +74,7 @@ def write_end(
     history: list[tuple[int, float]] | None = None,
     began: float | None = None,
 ) -> None:
-    """``trial.json``; ``began`` in seconds since the epoch."""
+    """Write ``trial.json``, the record of a trial that has ended; ``began`` in seconds since the epoch."""
     now = time.time()
     write_json(
         folder / "trial.json",

@@ -47,7 +47,7 @@ class Reporter:
         print(message, flush=True)
 
     def report(self, step: int | None, values: Mapping[str, Any]) -> None:
-        """Several values at once, as ``hopsml.report``."""
+        """Report several named values at once, as ``hopsml.report`` does."""
         if threading.current_thread() in self._strangers:
             return
         metrics = {utf8(str(key)): plain(value) for key, value in values.items()}

@@ -44,5 +44,5 @@ def as_number(value: Any) -> float | None:
 
 
 def recorded(value: Any, log: str) -> dict[str, Any]:
-    """``.outputs.json``."""
+    """The content of ``.outputs.json`` for a function's return value; ``log``: path of its log."""
     return outputs(value, log)
