@@ -17,7 +17,7 @@ Config = dict[str, Any]  # name of a parameter -> value
 
 
 class End(Enum):
-    """How a trial ended."""
+    """In which way a trial ended."""
 
     COMPLETED = "completed"  # the function returned
     STOPPED = "stopped"  # pruned: the stopper ended it
@@ -26,7 +26,7 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial. ``score``: of its return value, or of its last report when stopped; None: there is none."""
+    """The result of a trial. ``score``: of its return value, or of its last report if it was stopped; None: it has none."""
 
     end: End
     score: float | None = None
@@ -42,7 +42,7 @@ class Wait(Enum):
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What to try. ``parent``: the trial whose newest checkpoint it starts from, for algorithms that hand them over."""
+    """A configuration to try. ``parent``: the trial from whose newest checkpoint it starts, None for none."""
 
     config: Config
     parent: int | None = None
@@ -68,7 +68,7 @@ class Recalled(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state()`` of another instance that was constructed with the same arguments."""
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
 
 
 def _recall(kind: Any, positional: tuple[Any, ...], named: dict[str, Any], state: dict[str, Any]) -> Any:
@@ -78,13 +78,13 @@ def _recall(kind: Any, positional: tuple[Any, ...], named: dict[str, Any], state
 
 
 class Searcher(Recalled):
-    """Says what to try next. Constructed with the space, the algorithm's own arguments and ``seed``."""
+    """Proposes configurations. Constructed with the space, the algorithm's own arguments and ``seed``."""
 
     total: int | None = None  # how many trials there are, where the algorithm decides it (grid, Hyperband)
 
     @property
     def counts(self) -> bool:
-        """Whether it ends by a number of configurations of its own, of each of which several trials may come."""
+        """Whether it ends after a number of configurations of its own, each of which may become several trials."""
         return False
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Exploit:
-    """The trial goes on from another one's newest checkpoint, with this configuration (population based training)."""
+    """The trial is to continue from another one's newest checkpoint with this configuration (population based training)."""
 
     source: int
     config: Config
@@ -135,11 +135,11 @@ class Stopper(Recalled):
 
     @abstractmethod
     def report(self, number: int, step: int, score: float) -> Verdict | Exploit:
-        """A running trial has reported; steps of one trial rise. A step that reaches ``max_step`` is answered by STOP."""
+        """Decide about a running trial at a report; its steps rise. One at or past ``max_step`` is answered by STOP."""
 
     @abstractmethod
     def end(self, number: int, outcome: Outcome) -> None:
-        """A trial has ended, for whatever reason; once for each number, also for paused ones that are given up."""
+        """A trial has ended, for whatever reason; called once for each number, also for paused ones that are given up."""
 
     def resume(self) -> int | None:
         """The paused trial that shall go on now, before any new one is begun; None when none may.
@@ -156,5 +156,5 @@ class Stopper(Recalled):
         return None
 
     def wants(self) -> bool:
-        """Whether new trials may begin; algorithms with synchronised brackets say no while one is being filled up."""
+        """Whether new trials may begin; False while an algorithm with synchronised brackets completes one."""
         return True

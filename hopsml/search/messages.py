@@ -45,7 +45,7 @@ class TrialBegan(Message, frozen=True, tag="began"):
 
 
 class TrialReported(Message, frozen=True, tag="reported"):
-    """Lane -> driver: values of the function's own; ``step`` counts up where it names none."""
+    """Lane -> driver: values that the function reported; where it gives no step, reports are counted."""
 
     step: int
     metrics: dict[str, float | int | str | bool | None]

@@ -57,7 +57,7 @@ def searcher(name: str | None, space: Searchspace, seed: int | None = None, **ar
 
 
 def stopper(name: str | None, **arguments: Any) -> Stopper | None:
-    """The stopper of a name, in any case; None for 'none'. Raises as ``searcher`` does."""
+    """The stopper called ``name``, in upper or lower case; None for 'none'. Raises as ``searcher`` does."""
     place = STOPPERS[_canonical(name, "stopper", STOPPERS)]
     if not place:
         if arguments:
@@ -69,13 +69,13 @@ def stopper(name: str | None, **arguments: Any) -> Stopper | None:
 
 
 def searcher_class(name: str | None) -> type[Searcher]:
-    """The class of a searcher. Raises UnknownName."""
+    """The class of the searcher called ``name``. Raises UnknownName."""
     found: type[Searcher] = _loaded(SEARCHERS[_canonical(name, "searcher", SEARCHERS)])
     return found
 
 
 def stopper_class(name: str | None) -> type[Stopper] | None:
-    """The class of a stopper; None for 'none'. Raises UnknownName."""
+    """The class of the stopper called ``name``; None for 'none'. Raises UnknownName."""
     place = STOPPERS[_canonical(name, "stopper", STOPPERS)]
     return _loaded(place) if place else None
 

@@ -38,14 +38,14 @@ class _Bracket:
         self.paused: list[list[Key]] = []  # a heap for each rung; may hold trials that went on or have ended
 
     def step(self, level: int) -> int:
-        """The step of a rung."""
+        """The step at which trials are compared on the rung ``level``, counted from 0."""
         if self.steps is not None:
             return self.steps[level]
         step: int = self.first * self.factor**level
         return step
 
     def rung(self, level: int) -> Rung:
-        """Made when the first trial comes to it, as without ``max_step`` there is no last one."""
+        """The rung ``level``; made on first use, since without ``max_step`` there is no last one."""
         while len(self.rungs) <= level:
             self.rungs.append(Rung())
             self.paused.append([])
@@ -101,7 +101,7 @@ class Asha(Stopper):
         return float(self.factor**count / (count + 1))
 
     def report(self, number: int, step: int, score: float) -> Verdict:
-        """Compared at the first report at or past a rung; one that passes several must be good enough in each."""
+        """Compare the trial at its first report at or past a rung; one that passes several must be good enough at each."""
         trial = self._trials[number]
         if trial.verdict is not Verdict.CONTINUE:
             return trial.verdict
@@ -131,7 +131,7 @@ class Asha(Stopper):
         return max(count, 1) if self.mode == "stop" else count
 
     def next_step(self, number: int) -> int:
-        """The step of the rung to which a running trial is on its way."""
+        """The step of the next rung of a running trial."""
         trial = self._trials[number]
         return self._brackets[trial.bracket].step(trial.level)
 

@@ -112,7 +112,7 @@ class Bohb(Searcher):
         return Suggestion(config)
 
     def _furthest(self) -> list[int] | None:
-        """Of the highest level with enough scores the numbers from best to worst, and those that failed."""
+        """Of the highest level with enough scores: trial numbers from best to worst, failed ones last; None: of no level."""
         for level in sorted(self._levels, reverse=True):
             scores = self._levels[level]
             if len(scores) >= self.min_points + 2:
@@ -121,7 +121,7 @@ class Bohb(Searcher):
         return None
 
     def _promising(self, ranked: list[int], draw: np.random.Generator) -> Config:
-        """Drawn from the good density where it is highest in relation to the other one."""
+        """The sampled configuration for which the ratio of the good to the bad density is highest."""
         import numpy as np
 
         good_count = max(self.min_points, int(self.top_fraction * len(ranked)))
@@ -135,7 +135,7 @@ class Bohb(Searcher):
         return self.space.build(lambda found: _value(found, places[found.name]))
 
     def _rows(self, numbers: list[int], draw: np.random.Generator) -> Array:
-        """One a configuration; what is not there because of its condition is drawn from those that have it, as in BOHB."""
+        """One row a configuration; inactive parameters get values drawn from configurations that have them, as in BOHB."""
         import numpy as np
 
         rows = np.full((len(numbers), len(self.space)), np.nan)
@@ -175,7 +175,7 @@ def _is_category(found: Parameter) -> bool:
 
 
 def _place(found: Parameter, value: Any) -> float:
-    """As the densities see it."""
+    """The value as the densities' input: a category's position, else its unit from 0 to 1."""
     return float(found.index(value)) if isinstance(found, Choice) and _is_category(found) else found.unit(value)
 
 

@@ -52,11 +52,11 @@ class Bracket:
         self._heading[level] += 1
 
     def level(self, member: int) -> int:
-        """The rung that a running member is on its way to."""
+        """The rung, counted from 0, that a running member is on its way to."""
         return self._running[member]
 
     def arrive(self, member: int, score: float) -> bool | None:
-        """A running member has come to its rung: True: it goes on at once, False: it is out, None: it waits."""
+        """A running member has reached its rung. True: promoted at once, False: it is out, None: undecided, it waits."""
         level = self._running.pop(member)
         self._heading[level] -= 1
         self._rungs[level].add(member, score)
@@ -68,21 +68,21 @@ class Bracket:
         return fate
 
     def leave(self, member: int) -> None:
-        """A member is over, wherever it is; one that waits for the decision leaves its place to the next."""
+        """Remove a member that is over; if it waited at a rung, its place there is open to the next best."""
         if member in self._waiting:
             self._rungs[self._waiting.pop(member)].remove(member)
         elif member in self._running:
             self._heading[self._running.pop(member)] -= 1
 
     def close(self) -> None:
-        """Nobody will join any more: the bracket goes on as one of this size, with at least one on each rung."""
+        """Accept no further member: scale all rungs to the members that there are, with at least one on each rung."""
         if self.expected:
             share = self.joined / self.sizes[0]
             self.sizes = [max(int(size * share), 1) for size in self.sizes]
             self.sizes[0] = self.joined
 
     def promote(self) -> int | None:
-        """The best waiting member of the highest rung that may go on; it is running from now on."""
+        """The best waiting member that may go on, highest rung first, set running; None if there is none."""
         for level in reversed(range(len(self._rungs))):
             for member in self._rungs[level].best(self.sizes[level + 1] - self._outstanding(level)):
                 if self._waiting.get(member) == level:
@@ -103,14 +103,14 @@ class Bracket:
         return sum(self._waiting.get(member) == level for member in best)
 
     def _fate(self, member: int, level: int) -> bool | None:
-        """Whether a member that has come to a rung goes on; None: not known yet."""
+        """Whether a member that has reached a rung goes on; None: that depends on members still to come."""
         rank, places = self._rungs[level].rank(member), self.sizes[level + 1]
         if rank >= places:
             return False
         return True if rank + self._outstanding(level) < places else None
 
     def _outstanding(self, level: int) -> int:
-        """How many may still come to a rung, at most."""
+        """The greatest number of members that may still reach a rung."""
         if level == 0:
             return self._heading[0] + self.expected
         if self._outstanding(level - 1):

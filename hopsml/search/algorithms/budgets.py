@@ -19,7 +19,7 @@ BUDGET = "budget"  # Maggy's name
 
 
 class Rule(Protocol):
-    """What is used of a stopper; it knows configurations by their number, and budgets as steps."""
+    """The part of a stopper's interface that is used here; configurations are its trials, budgets its steps."""
 
     max_step: int | None
 
@@ -70,7 +70,7 @@ class BudgetSearcher(Searcher):
 
     @property
     def counts(self) -> bool:
-        """Whether the number of configurations is limited: being tried again is no trial that was asked for."""
+        """Whether the number of configurations is limited: repeating one with another budget does not count."""
         return self.configurations is not None
 
     def extend(self, configurations: int) -> bool:
@@ -80,7 +80,7 @@ class BudgetSearcher(Searcher):
         return True
 
     def ask(self, number: int) -> Suggestion | Wait:
-        """Promoted configurations first; LATER where the rule or the searcher waits for a result."""
+        """The next trial, promoted configurations first; LATER while rule or searcher needs a result first."""
         found: int | Wait | None = self._going_on.popleft() if self._going_on else self._rule.resume()
         if found is None:
             found = self._new()
@@ -97,7 +97,7 @@ class BudgetSearcher(Searcher):
         return Suggestion({**self._configs[found], **told}, parent)
 
     def _new(self) -> int | Wait:
-        """One more configuration."""
+        """The first trial of a new configuration."""
         member = len(self._configs)
         if self._exhausted or member == self.configurations:
             return Wait.DONE

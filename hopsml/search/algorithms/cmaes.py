@@ -94,7 +94,7 @@ class CmaEs(Searcher):
             self._learned.append((self.space.encode(config), outcome.score))
 
     def _middle(self) -> list[float]:
-        """Where the distribution begins: at the best that was learned, else in the middle."""
+        """The initial mean of the distribution: the best configuration learned, else the middle of the space."""
         if not self._learned:
             return [0.5] * len(self._moved)
         best = self.space.decode(max(self._learned, key=lambda pair: pair[1])[0])
@@ -134,7 +134,7 @@ class CmaEs(Searcher):
             self._ask_again(state["generations"])
 
     def _ask_again(self, generations: list[int]) -> None:
-        """Those trials that were asked for in the present generation."""
+        """Repeat the calls of ``ask`` of the present generation."""
         while len(self._generations) < len(generations) and generations[len(self._generations)] == self._generation:
             self.ask(len(self._generations))
 

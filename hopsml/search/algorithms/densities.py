@@ -57,7 +57,7 @@ class Density:
         return result
 
     def sample(self, count: int, draw: np.random.Generator, factor: float) -> Array:
-        """Points around the rows, with bandwidths ``factor`` times as wide; units stay within the cube."""
+        """Draw points around the rows with bandwidths ``factor`` times as wide, truncated to the unit cube."""
         import numpy as np
         from scipy.special import ndtr, ndtri
 

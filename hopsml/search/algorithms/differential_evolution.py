@@ -88,7 +88,7 @@ class DifferentialEvolution(Searcher):
             self._learned.append((self.space.encode(config), outcome.score))
 
     def _first(self) -> list[Vector]:
-        """The best of what was learned, as far as half the population, and a Latin hypercube (McKay et al. 1979)."""
+        """The first generation: the best learned configurations (up to half), a Latin hypercube (McKay et al. 1979)."""
         learned = sorted(self._learned, key=lambda pair: _rank(pair[1]), reverse=True)[: self.population // 2]
         for encoded, score in learned:
             key = self.space.key(self.space.decode(encoded))
@@ -150,7 +150,7 @@ def _rank(score: float | None) -> float:
 
 
 def _within(place: float, own: float) -> float:
-    """A place beyond an end is put half way between the parent's and that end, so that members do not pile up there."""
+    """Bring a coordinate back into [0, 1], half way between parent and bound: members do not gather at bounds."""
     if place < 0.0:
         return own / 2
     return (own + 1.0) / 2 if place > 1.0 else place

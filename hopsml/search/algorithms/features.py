@@ -37,7 +37,7 @@ class Features:
         ]
 
     def of(self, points: Array) -> Array:
-        """One row of features for each row of ``points``."""
+        """A row of model inputs for each row of ``points``."""
         import numpy as np
 
         there: dict[str, Any] = {}
@@ -57,7 +57,7 @@ class Features:
         return np.hstack(columns)
 
     def _there(self, found: Parameter, levels: dict[str, Any], known: dict[str, Any], rows: int) -> Any:
-        """For each row whether the parameter is part of the configuration."""
+        """For each row whether the parameter is active, that is, its condition met."""
         import numpy as np
 
         if found.name not in known:
@@ -75,7 +75,7 @@ def _is_category(found: Parameter) -> bool:
 
 
 def _levels(found: Parameter, units: Array) -> Any:
-    """The place in the list of values of each unit."""
+    """The index of the value that each unit stands for."""
     import numpy as np
 
     count = int(found.count or 1)

@@ -61,7 +61,7 @@ class Gp(Searcher):
         return Suggestion(config)
 
     def _best(self, number: int, scored: list[tuple[Config, float]]) -> Config:
-        """Where the model expects the greatest improvement."""
+        """The candidate with the greatest expected improvement."""
         import numpy as np
 
         kept = _kept(scored)
@@ -85,7 +85,7 @@ class Gp(Searcher):
         return scored >= (self._fitted_with + 1 if scored < ALWAYS_FITTED else 1.1 * self._fitted_with)
 
     def _candidates(self, number: int, tops: Array) -> Array:
-        """Places spread over the space, and places near the best ones of which a few coordinates differ."""
+        """Points spread over the space, and points near the best ones that differ in a few coordinates."""
         import numpy as np
         from scipy.stats import qmc
 
@@ -101,7 +101,7 @@ class Gp(Searcher):
         return np.vstack([spread, np.clip(np.where(moved, stepped, near), 0.0, 1.0)])
 
     def _climbed(self, posterior: Posterior, best: float, candidates: Array) -> Array:
-        """The best of the candidates, after the first few have been moved uphill along what is continuous."""
+        """The best candidate, after the first few have been improved by gradient ascent along continuous parameters."""
         import numpy as np
         from scipy.optimize import minimize
 

@@ -19,7 +19,7 @@ class PastTrial:
 
 
 class History:
-    """Trials by number, and those learned from elsewhere, in their order. The order of the tells is not kept."""
+    """Trials by number, and trials learned from earlier searches; the order in which they ended is not kept."""
 
     def __init__(self, space: Searchspace) -> None:
         self.space = space
@@ -35,7 +35,7 @@ class History:
         self.asked[number] = PastTrial(self.asked[number].config, outcome)
 
     def learn(self, config: Config, outcome: Outcome) -> bool:
-        """A trial from elsewhere; False, and nothing happens, where the space does not hold it."""
+        """Add a trial of an earlier search; False, and nothing is added, if its configuration is not in the space."""
         if not self.space.contains(config):
             return False
         self.learned.append(PastTrial(config, outcome))

@@ -111,7 +111,7 @@ class Hyperband(Stopper):
         self._verdicts: dict[int, Verdict] = {}  # live trial -> what it was told last
 
     def begin(self, number: int, config: Config) -> None:
-        """To the bracket that follows from the number, so that it does not matter which trial begins first."""
+        """Assign a new trial to a bracket by its number alone, so that the order of begins does not matter."""
         place = self._ladders.bracket_of(number)
         if place not in self._brackets:
             self._brackets[place] = Bracket(self._ladders.sizes(place))
@@ -122,7 +122,7 @@ class Hyperband(Stopper):
         self._verdicts[number] = Verdict.CONTINUE
 
     def report(self, number: int, step: int, score: float) -> Verdict:
-        """Compared at the first report at or past a rung; one that passes several must be good enough in each."""
+        """Compare the trial at its first report at or past a rung; one that passes several must be good enough at each."""
         place = self._bracket_of[number]
         steps = self._ladders.steps(place)
         while self._verdicts[number] is Verdict.CONTINUE:
@@ -145,7 +145,7 @@ class Hyperband(Stopper):
         return Verdict.CONTINUE if fate else Verdict.STOP
 
     def next_step(self, number: int) -> int:
-        """The step of the rung to which a running trial is on its way."""
+        """The step of the next rung of a running trial."""
         place = self._bracket_of[number]
         return self._ladders.steps(place)[self._brackets[place].level(number)]
 
@@ -162,7 +162,7 @@ class Hyperband(Stopper):
             del self._brackets[place]
 
     def resume(self) -> int | None:
-        """The best trial of the highest rung that may go on, of the oldest bracket that has one."""
+        """The paused trial to be promoted, oldest bracket and highest rung first; None if there is none."""
         for place in sorted(self._brackets):
             number = self._brackets[place].promote()
             if number is not None:
@@ -178,7 +178,7 @@ class Hyperband(Stopper):
         return self.resume()
 
     def wants(self) -> bool:
-        """No after the last bracket; without ``overlap`` also while the newest bracket is full and not over."""
+        """False after the last bracket, and without ``overlap`` while the newest bracket is full and not complete."""
         if self.total is not None and self._begun >= self.total:
             return False
         newest = self._brackets.get(self._newest)

@@ -18,7 +18,7 @@ def require(who: str, *names: str) -> None:
 
 
 def optuna() -> Any:
-    """The module; of its progress bars, which are not used, no notebook hears that they lack a library."""
+    """The module ``optuna``, imported without its warning in notebooks about progress bars, which are not used here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
         import optuna

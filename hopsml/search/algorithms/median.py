@@ -17,7 +17,7 @@ from hopsml.search.contract import Config, End, Outcome, Stopper, Verdict
 
 
 class _Curve:
-    """What one trial has reported."""
+    """The reports of one trial."""
 
     def __init__(self) -> None:
         self.steps = array("q")
@@ -34,7 +34,7 @@ class _Curve:
         self.best = max(self.best, score)
 
     def mean_until(self, step: int) -> float | None:
-        """The mean of the reports until this step; None: it began later or was over before."""
+        """Mean of the reports up to this step; None if the trial began to report later, or ended before."""
         count = bisect_right(self.steps, step)
         return self.sums[count - 1] / count if count and self.steps[-1] >= step else None
 

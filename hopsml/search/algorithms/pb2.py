@@ -63,7 +63,7 @@ class PB2(PopulationBased):
         return self.space.build(choose)
 
     def _best(self, number: int, source: Individual, columns: list[int], draw: np.random.Generator) -> Array:
-        """Where the upper confidence bound is highest, given what the others are trying at present."""
+        """The candidate with the highest upper confidence bound, given what other trials run at present."""
         import numpy as np
 
         now = max(member.intervals for member in self._members.values()) + 1
@@ -85,7 +85,7 @@ class PB2(PopulationBased):
         return best
 
     def _candidates(self, source: Individual, columns: list[int], draw: np.random.Generator) -> Array:
-        """Places spread over the space, and places around the one that was best."""
+        """Points spread over the space, and points around the best one found."""
         import numpy as np
 
         centre = np.array(self.space.transform(source.config))[columns]
@@ -102,7 +102,7 @@ class PB2(PopulationBased):
 
 
 def _standard(gains: Array) -> Array:
-    """Mean 0, variance 1; all alike are zeros."""
+    """``gains`` scaled to mean 0 and variance 1; zeros where all are equal."""
     import numpy as np
 
     largest = float(np.abs(gains).max())

@@ -121,7 +121,7 @@ class PopulationBased(Stopper):
         return member.verdict
 
     def _in_step(self, number: int, member: Individual, ended: bool) -> Verdict | Exploit:
-        """Of the synchronous mode: the last to come to the end of an interval settles it for all."""
+        """Synchronous mode: trials wait at the end of an interval until the last one has come, then all are compared."""
         exploit, member.exploit = member.exploit, None
         if exploit is not None:  # decided while it waited
             return exploit
@@ -135,7 +135,7 @@ class PopulationBased(Stopper):
         return exploit or Verdict.CONTINUE
 
     def _settle_interval(self) -> bool:
-        """Compare all at once where everybody waits; whether it was so. They may go on then."""
+        """Compare all trials if every one waits, and release them; returns whether it was so."""
         waiting = {key: one for key, one in self._members.items() if one.verdict is Verdict.PAUSE}
         on_their_way = any(one.verdict is Verdict.CONTINUE or one.released for one in self._members.values())
         if not waiting or on_their_way or self._newcomers:
@@ -158,7 +158,7 @@ class PopulationBased(Stopper):
 
     @property
     def _newcomers(self) -> int:
-        """How many of the population have not begun."""
+        """How many trials of the population have not begun yet."""
         return 0 if self._closed else max(self.population - self._begun, 0)
 
     def _compare(self, number: int, member: Individual, take: bool = True) -> Exploit | None:
@@ -183,7 +183,7 @@ class PopulationBased(Stopper):
         return exploit
 
     def _take_over(self, member: Individual, exploit: Exploit) -> None:
-        """Its weights are the other's from now on, and so is what they scored."""
+        """Copy configuration and score of the exploited trial, whose weights this one continues from."""
         member.config, member.score = exploit.config, self._members[exploit.source].score
 
     def _explore(self, number: int, source: Individual, draw: np.random.Generator) -> Config:
@@ -194,7 +194,7 @@ class PopulationBased(Stopper):
         self._members.pop(number, None)
 
     def resume(self) -> int | None:
-        """Of those that wait the one with the fewest intervals; none while new trials are still to begin."""
+        """The waiting trial with the fewest intervals; None while new trials are still to begin."""
         if self.synchronous:
             self._settle_interval()  # another one of them may have ended
         waiting = [
@@ -245,7 +245,7 @@ class PopulationBased(Stopper):
 def perturbed(
     space: Searchspace, config: Config, draw: np.random.Generator, resample: float, factors: Sequence[float]
 ) -> Config:
-    """A configuration near another one; what is there only by the change of another parameter is drawn anew."""
+    """A configuration near another one; parameters that become active by a changed condition are drawn anew."""
 
     def choose(found: Parameter) -> Any:
         if found.name not in config or draw.random() < resample:

@@ -35,7 +35,7 @@ class RandomSearch(Searcher):
         self._begin()
 
     def _begin(self, position: int = 0) -> None:
-        """As if ``position`` points had been used."""
+        """Set the state after ``position`` points were used."""
         self._asked = position
         self._size = self.space.size()
         self._seen: set[str] = set()

@@ -50,7 +50,7 @@ class Tpe(Searcher):
         return Suggestion(config)
 
     def _run(self, number: int, config: Config) -> None:
-        """Let optuna know of a trial whose configuration is settled."""
+        """Add to optuna's study a running trial with this configuration."""
         import optuna
 
         self._study.sampler = optuna.samplers.RandomSampler(seed=0)  # which has nothing left to draw

@@ -27,7 +27,7 @@ class Warmup:
         self._spread = RandomSearch(space, seed, sobol=True)
 
     def config(self, number: int, scored: int) -> Config | None:
-        """The configuration of trial ``number`` when so many have a score; None: the model shall say."""
+        """The configuration of trial ``number`` after ``scored`` trials had a score; None: the model is to be asked."""
         draw = generator(self.seed, 0, number)
         if scored < self.trials:
             spread = self._spread.ask(number)

@@ -1,1 +1,1 @@
-"""A search as a state machine: which trial begins where, what is told to the algorithms, what is written down."""
+"""A search as a state machine: which trial runs where, what the algorithms are told, what the journal records."""

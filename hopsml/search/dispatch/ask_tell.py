@@ -96,7 +96,7 @@ class AskTell:
         return None
 
     def _add(self, config: Config, parent: int | None) -> Trial:
-        """To the stopper a trial begins here: it must count before the stopper is asked whether it wants another."""
+        """Create a trial and count it with the stopper at once, before that is asked whether it wants another one."""
         trial = self.ledger.add(config, parent)
         self.stopper.begin(trial.number, config)
         return trial
@@ -245,7 +245,7 @@ class AskTell:
         self._facts.clear()
 
     def _ask_again(self, number: int, config: Config, parent: int | None) -> None:
-        """What ran counts, not what would be suggested today; its values keep their types where both agree."""
+        """Repeat an ``ask``; the configuration that ran then counts, whatever would be suggested today."""
         answer = self.searcher.ask(number)
         if isinstance(answer, Suggestion) and _same(answer.config, config):
             config = dict(answer.config)
@@ -285,5 +285,5 @@ def _verdict(written: Any) -> Verdict | Exploit:
 
 
 def _same(suggested: Config, written: Config) -> bool:
-    """Whether both are one configuration; what was written has been through JSON."""
+    """Whether both are the same configuration; ``written`` has been through JSON."""
     return bool(marked(suggested) == marked(written))

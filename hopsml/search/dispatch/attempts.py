@@ -46,12 +46,12 @@ class Attempts:
         return self.ask_to_end(trial, now) if self.closing is not None and not told else []
 
     def _must_have_begun(self, trial: Trial, now: float) -> list[Action]:
-        """It speaks, so it runs, although the news of its begin did not come; when it began is not known."""
+        """A trial that reports has begun, even if the message ``Began`` was lost; when it began is unknown."""
         trial.gap = False
         return self._has_begun(trial, now) if trial.phase is TrialPhase.PLACED else []
 
     def reported(self, event: Reported, now: float) -> list[Action]:
-        """Values of a running trial; nothing counts but numbers of steps that are new, until it is told to end."""
+        """Pass a report of a new, higher step to the stopper; ignored once the trial has been asked to stop or pause."""
         trial = self._trial_of(event)
         if trial is None:
             return []
@@ -132,7 +132,7 @@ class Attempts:
         self.supply.ready.put(trial, first=True)
 
     def lost(self, trial: Trial, reason: str, seconds: float) -> list[Action]:
-        """The place is gone under a trial: that is no failure of the trial's, unless it happens time and again."""
+        """A trial's slot is gone: it is tried again, and fails only after more than ``LOST_AT_MOST`` such losses."""
         if trial.asked == "stop":
             return [self.ask_tell.end(trial, End.STOPPED, trial.value, error=reason, seconds=seconds)]
         if trial.asked == "cancel":
@@ -148,11 +148,11 @@ class Attempts:
         return []
 
     def break_off(self, trial: Trial, seconds: float) -> None:
-        """The search was cancelled under a running trial: it has no result, and begins again when the search goes on."""
+        """Record that the search was cancelled under a running trial, which runs again if the search continues."""
         self.ask_tell.again(trial, "lost", "the search was cancelled", seconds)
 
     def ask_to_end(self, trial: Trial, now: float) -> list[Action]:
-        """The search ends: what has not begun shall not, what runs gets the patience that is left."""
+        """The search ends: withdraw a trial that has not begun, give a running one the rest of the patience to stop."""
         assert self.closing is not None
         if trial.phase is TrialPhase.PLACED and isinstance(self.places, LaneTable):
             return [] if trial.asked == "withdraw" else [self.places.withdraw(trial)]

@@ -60,7 +60,7 @@ def check_version(found: Any, what: str) -> None:
 
 
 class Dispatch:
-    """The state of one search; ``handle`` is the only way to change it. ``now`` is monotonic seconds, as everywhere."""
+    """The state of one search, changed by ``handle`` alone. ``now`` is monotonic seconds, here and in all methods."""
 
     def __init__(self, spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> None:
         self.spec = spec
@@ -88,7 +88,7 @@ class Dispatch:
     # ---------------------------------------------------------------------------------------- from outside
 
     def begin(self, now: float) -> list[Action]:
-        """A session begins. Trials that were under way in an earlier one have lost their places and go on."""
+        """Start a session, and return its first actions. Trials that ran at the end of an earlier session run again."""
         self._open = True
         self.bounds.begin(now)
         actions: list[Action] = []
@@ -172,7 +172,7 @@ class Dispatch:
         return self.ledger.rows()
 
     def best(self) -> dict[str, Any] | None:
-        """The row of the best trial so far; None while none that is over has a value."""
+        """The table's row of the best trial that is over; None while none has a value."""
         return None if self.ledger.best is None else row(self.ledger.best)
 
     # ---------------------------------------------------------------------------------------- slots
@@ -225,7 +225,7 @@ class Dispatch:
         return actions
 
     def _close(self, closing: Closing, now: float) -> list[Action]:
-        """Let nothing begin any more, and what runs end; a cancelled search stays cancelled."""
+        """Begin no further trial and ask running ones to end; a search that was cancelled remains so."""
         if self.closing is not None:
             if self.closing.reason in ("cancelled", "failed"):
                 return []
@@ -237,7 +237,7 @@ class Dispatch:
         return actions
 
     def _follow(self, now: float, fresh: bool) -> list[Action]:
-        """Fill what is free, and see whether the search is over. ``fresh``: trials or places have come or gone."""
+        """Fill free places, and conclude the search if it is over. ``fresh``: trials or places have come or gone."""
         actions = self._give_up_if_hopeless(now)
         if self.closing is None:
             actions += self.places.fill(now)

@@ -16,7 +16,7 @@ from hopsml.search.contract import Config, End
 
 @dataclass(frozen=True)
 class LaneJoined:
-    """A slot is there; its process takes trials. Slots of nested searches are counted by ``SlotsChanged``."""
+    """A lane is ready to run trials. Slots of searches over distributed trials are counted by ``SlotsChanged``."""
 
     lane: int
     host: str = ""
@@ -99,7 +99,7 @@ Event = LaneJoined | LaneLost | SlotsChanged | Began | Reported | Ended | Extend
 
 @dataclass(frozen=True)
 class Assign:
-    """Send the trial to a lane, which may still be busy with another: it is next there (at most one waits)."""
+    """Send the trial to a lane. On one that is busy it waits as the next, and at most one waits."""
 
     lane: int
     number: int
@@ -112,7 +112,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Form:
-    """Start a distributed training of ``size`` workers (elastic from ``minimum``) for the trial."""
+    """Start a distributed training of ``size`` workers for the trial; elastic down to ``minimum``."""
 
     number: int
     attempt: int
@@ -125,7 +125,7 @@ class Form:
 
 @dataclass(frozen=True)
 class EndTrial:
-    """Tell the trial: how is stop | pause | withdraw; after ``patience_s`` > 0 its process is killed."""
+    """Ask a trial to end. ``how``: stop | pause | withdraw; ``patience_s`` > 0: its process is killed after so long."""
 
     number: int
     attempt: int

@@ -32,7 +32,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Reservation:
-    """When the head of the line can begin, and how many slots it will leave over then; ``at`` never moves back."""
+    """When (monotonic s) the first in line can begin, and how many slots it then leaves over; ``at`` never moves back."""
 
     at: float
     extra: int
@@ -120,7 +120,7 @@ class Groups:
         return len(self._line)
 
     def wake_at(self) -> float:
-        """When the slots will count as steady, if an elastic trial waits for that alone; else infinity."""
+        """Monotonic time in seconds when the slots count as steady, if an elastic trial waits for that; else infinity."""
         return self._wake_at
 
     @property
@@ -147,7 +147,7 @@ class Groups:
         return actions
 
     def _gather(self, actions: list[Action]) -> None:
-        """Trials that have been under way go before new ones, but not before a head that has its reservation."""
+        """Put trials that ran before in front of new ones, but behind a first one that has its reservation."""
         while len(self._line) < AHEAD and (trial := self._supply.returning()):
             # After the head, whose reservation must not move, and after those that began before, in their order.
             known = [index for index, (other, _, _) in enumerate(self._line) if other.attempt or index == 0]
@@ -177,7 +177,7 @@ class Groups:
         return size, minimum
 
     def _target(self, size: int, minimum: int, now: float) -> int | None:
-        """With how many slots the head begins; None: it never can with those that there are."""
+        """The number of slots with which the first in line begins; None: with the present slots it cannot, or not yet."""
         if size <= self.count:
             return size
         if minimum > self.count:
@@ -188,7 +188,7 @@ class Groups:
         return self.count
 
     def _reservation(self, now: float) -> Reservation | None:
-        """Of the head of the line; None where durations are unknown, or nobody waits."""
+        """The reservation of the first in line; at infinity if it cannot begin, None where durations are unknown."""
         if not self._line:
             return Reservation(float("inf"), self.free)
         target = self._target(*self._line[0][1:], now)
@@ -211,7 +211,7 @@ class Groups:
         return self._kept(Reservation(at, free - target), self._promised[1], target, now)
 
     def _kept(self, reservation: Reservation, promised: float, target: int, now: float) -> Reservation:
-        """It does not move back; once it has passed, those that begin must leave the head its slots for good."""
+        """The reservation, never later than promised; past that time what has begun since must not use its slots."""
         if now <= promised:
             return replace(reservation, at=min(reservation.at, promised))
         # The estimate was wrong: what has begun since then may hold slots of the head's, so it counts against the extra.
@@ -252,7 +252,7 @@ class Groups:
         return Form(trial.number, trial.attempt, trial.config, size, min(minimum, size), trial.resume_from, trial.step)
 
     def _grow_one(self, reservation: Reservation | None) -> Resize | None:
-        """Free slots go to trials that have earned them, the best first; never at the cost of the head of the line."""
+        """Give free slots to the best running trial that may have more workers, but none that the first in line needs."""
         if self._line:
             spare = min(self.free, reservation.extra) if reservation else 0
         else:
@@ -273,7 +273,7 @@ class Groups:
         return float("-inf") if score is None else score
 
     def _look_ahead(self, reservation: Reservation | None, actions: list[Action]) -> bool:
-        """Ask for one trial more: the next in line, or one that may fit before the head."""
+        """Ask the searcher for one more trial, which may fit before the first in line; whether there was one."""
         if self._line and (reservation is None or len(self._line) >= AHEAD):
             return False
         return self._append(self._ask_tell.ask(), actions)

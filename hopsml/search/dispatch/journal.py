@@ -71,7 +71,7 @@ def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: 
 
 
 def _values_of(searcher: Searcher) -> list[Any]:
-    """All that the listed parameters of the searcher's space can be, where it has one."""
+    """All values of the listed parameters of the searcher's space, if it has one."""
     parameters = getattr(getattr(searcher, "space", None), "parameters", {})
     return [value for parameter in parameters.values() for value in getattr(parameter, "values", ())]
 

@@ -23,7 +23,7 @@ class LaneState:
 
 
 class LaneTable:
-    """All lanes of a search. An idle one has no current trial; one with room has a current one and none that waits."""
+    """All lanes of a search: which trial each runs, which one waits behind that, and where the next one goes."""
 
     def __init__(self, spec: SearchSpec, supply: Supply) -> None:
         self._spec = spec
@@ -104,7 +104,7 @@ class LaneTable:
         return lane if lane is not None and (lane.current is trial or lane.waiting is trial) else None
 
     def _sort(self, lane: LaneState) -> None:
-        """Bring the tables up to date with one lane."""
+        """Move a lane to the table that fits its present state."""
         for table in self._tables:
             table.pop(lane.number, None)
         if lane.current is None:
@@ -144,7 +144,7 @@ class LaneTable:
         return actions
 
     def _match(self, free: dict[int, LaneState]) -> tuple[LaneState, Trial] | None:
-        """The next trial, and which of these lanes it goes to: where it ran last, but not where it failed."""
+        """The next trial and one of the lanes ``free`` for it: where it ran last, unless it failed there; None: no trial."""
         # One free lane among several: skip trials that failed on it, which the others can take. A lone lane takes all.
         only = next(iter(free)) if len(free) == 1 and len(self.lanes) > 1 else None
         trial = self._supply.next(only)
@@ -155,7 +155,7 @@ class LaneTable:
         return self._lane_for(trial, free), trial
 
     def _lane_for(self, trial: Trial, free: dict[int, LaneState]) -> LaneState:
-        """Any; for a trial that has failed not where it did, and on another host where there is one."""
+        """Any lane; for a trial that failed another lane than then, on another host if possible."""
         failed_on = self.lanes.get(-1 if trial.avoid is None else trial.avoid)
         if failed_on is None or len(free) == 1:
             return next(iter(free.values()))
@@ -176,7 +176,7 @@ class LaneTable:
         return Assign(lane.number, trial.number, trial.attempt, trial.config, isolated, trial.resume_from, trial.step)
 
     def _spread(self) -> list[Action]:
-        """Call back what waits behind busy lanes while others have nothing to do; it goes on when it has come back."""
+        """Withdraw trials that wait behind busy lanes while others are idle; they are assigned once they have come back."""
         missing = len(self._idle) - len(self._calling)  # what is being called back already will fill as many
         only = next(iter(self._idle)) if len(self._idle) == 1 else None
         called: list[Trial] = []

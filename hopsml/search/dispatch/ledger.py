@@ -11,7 +11,7 @@ from hopsml.search.contract import Config, End, Exploit, Outcome
 
 
 class TrialPhase(Enum):
-    """Where a trial is. ``PLACED``: sent to a lane, or its group is being formed; its function has not begun."""
+    """What a trial is doing. ``PLACED``: sent to a lane, or its group is being formed; its function has not begun."""
 
     READY = "waiting"
     PLACED = "placed"
@@ -79,7 +79,7 @@ class Ledger:
         return trial
 
     def restore(self, written: dict[str, Any]) -> None:
-        """A trial as ``as_json`` gave it, in the order of their numbers. One that was placed must be placed anew."""
+        """Add a trial from ``as_json``, in the order of numbers; one that was placed becomes READY again."""
         trial = _from_json(len(self.trials), written)
         end, trial.end = trial.end, None
         self.trials.append(trial)
@@ -124,7 +124,7 @@ class Ledger:
 
     @property
     def best(self) -> Trial | None:
-        """The best of the trials that are over and have a value; among equals the one that was asked for first."""
+        """The best of the trials that are over and have a value; among equals the first."""
         return self._best
 
     @property
@@ -133,7 +133,7 @@ class Ledger:
         return sum(self.ends.values())
 
     def counts(self) -> dict[str, int]:
-        """How many trials are where: waiting (sent ahead to a place that is busy, too), running, paused, and the ends."""
+        """Number of trials by state: waiting (also behind a busy lane), running, paused, completed, stopped, failed."""
         ended = {end.value: count for end, count in self.ends.items()}
         running = sum(trial.phase is TrialPhase.RUNNING for trial in self.placed.values())
         waiting = len(self.trials) - self.over - running - len(self.paused)

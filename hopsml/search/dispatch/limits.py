@@ -18,7 +18,7 @@ class Closing:
     hard_at: float
 
     def patience(self, now: float) -> float:
-        """Seconds that a trial gets: less than there are, as the news of its end must arrive in time, too."""
+        """Seconds that a trial gets to stop: fewer than are left, since the news of its end must arrive in time."""
         return max(0.05, 0.8 * (self.hard_at - now))
 
 

@@ -59,5 +59,5 @@ class SearchSpec:
             )
 
     def promoted_size(self, step: int) -> int:
-        """How many workers a trial may have that has come to this step; 0: no more than it began with."""
+        """The number of workers that a trial may have at ``step``; 0: no more than it began with."""
         return max((size for reached, size in self.promoted_workers if step >= reached), default=0)

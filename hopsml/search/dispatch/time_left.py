@@ -18,14 +18,14 @@ SIMULATED = 1_000  # trials that wait; more are shared out evenly
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is to be expected: seconds until the last trial has ended, and how much of all the work is done, of 1."""
+    """An estimate: seconds until the last trial has ended, and the share of all work that is done (0 to 1)."""
 
     seconds: float
     share: float
 
 
 class Lifetimes:
-    """How long trials last. ``ended`` and ``running``: seconds that each of them took, or has taken so far."""
+    """The distribution of trial durations. ``ended``, ``running``: seconds that trials took, or have run so far."""
 
     def __init__(self, ended: Sequence[float], running: Sequence[float]) -> None:
         moments = sorted([(seconds, 0) for seconds in ended] + [(seconds, 1) for seconds in running])
@@ -39,7 +39,7 @@ class Lifetimes:
         self._tail = self._longest / -math.log(share) if 0.0 < share < 1.0 else 0.0  # mean time beyond the longest
 
     def rest(self, age: float) -> float:
-        """Seconds that a trial which has run for ``age`` seconds will run on, in the mean."""
+        """Expected further seconds of a trial that has run for ``age`` seconds (mean)."""
         at = bisect.bisect_right(self._times, age) - 1
         if not self._shares[at]:
             return 0.0

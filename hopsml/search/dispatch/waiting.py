@@ -8,7 +8,7 @@ from hopsml.search.dispatch.ledger import Trial
 
 
 class ReadyQueue:
-    """First in, first out, but for those that are put first; taking costs no more when many avoid the same lane."""
+    """A first-in-first-out queue that can skip trials of one lane; taking is as fast with many of them."""
 
     def __init__(self) -> None:
         self._queues: dict[int | None, deque[tuple[int, Trial]]] = {}  # lane to be avoided -> (turn, trial)

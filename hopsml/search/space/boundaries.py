@@ -10,7 +10,7 @@ from hopsml.search.space.parameter import CATEGORICAL, DOUBLE, INTEGER
 
 
 def sampled(name: str, given: Any) -> tuple[str, list[Any]]:
-    """The rule of random_search: two integers give INTEGER, a float among the two DOUBLE; ascending."""
+    """The parameter for random_search: two integers give INTEGER, with a float among them DOUBLE; must be ascending."""
     low, high = _two(name, given)
     if not _is_number(low) or not _is_number(high):
         raise ArgumentError(f"{name}: {given} was given; random search takes bounds that are integers or floats")

@@ -10,7 +10,7 @@ from hopsml.search.space.parameter import Interval, Parameter, same
 
 
 def met(found: Parameter, values: Mapping[str, Any]) -> bool:
-    """Whether the condition of a parameter is met by the values of those that are there."""
+    """Whether ``values`` meet the condition of a parameter."""
     return all(
         name in values and any(same(values[name], wanted) for wanted in allowed) for name, allowed in found.when.items()
     )

@@ -24,7 +24,7 @@ When = Mapping[str, tuple[Any, ...]]  # name of another parameter -> the values 
 
 @dataclass(frozen=True)
 class Parameter(ABC):
-    """A hyper-parameter. ``region`` is as the user gave it; ``when`` empty: it is always there."""
+    """A hyper-parameter. ``region`` is as the user gave it; without ``when`` it is always active."""
 
     name: str
     kind: str
@@ -42,14 +42,14 @@ class Parameter(ABC):
 
     @abstractmethod
     def unit(self, value: Any) -> float:
-        """The place of a value; ``at(unit(value)) == value`` for whatever the region holds, up to rounding of floats."""
+        """The position of a value in [0, 1]; ``at(unit(value)) == value`` for values of the region, up to rounding."""
 
     @abstractmethod
     def holds(self, value: Any) -> bool:
         """Whether ``value`` lies in the region."""
 
     def listed(self) -> Sequence[Any]:
-        """All values, ascending or in the order in which they were given. Raises ArgumentError where they are endless."""
+        """All values, ascending or as given. Raises ArgumentError for a continuous range."""
         raise ArgumentError(
             f"{self.name} is {self.kind} {self.region}, which has no list of values; make it DISCRETE, "
             'or say points=5 for a grid: searcher_args={"points": 5}'
@@ -58,7 +58,7 @@ class Parameter(ABC):
 
 @dataclass(frozen=True)
 class Interval(Parameter):
-    """DOUBLE, or LOGUNIFORM with ``logarithmic``."""
+    """Type DOUBLE, or LOGUNIFORM if ``logarithmic``."""
 
     low: float
     high: float
@@ -89,7 +89,7 @@ class Interval(Parameter):
 
 @dataclass(frozen=True)
 class Integers(Parameter):
-    """INTEGER: both ends belong to it, and every value has an equal share of the interval."""
+    """Type INTEGER: both ends included, every value has an equal share of [0, 1]."""
 
     low: int
     high: int
@@ -113,7 +113,7 @@ class Integers(Parameter):
 
 @dataclass(frozen=True)
 class LogIntegers(Integers):
-    """LOGINTEGER: both ends belong to it, and a value's share is that between its halves on a logarithmic scale."""
+    """Type LOGINTEGER: both ends included; a value's share of [0, 1] is that of value ± 0.5 on a logarithmic scale."""
 
     def at(self, unit: float) -> int:
         bottom, top = math.log(self.low - 0.5), math.log(self.high + 0.5)
@@ -127,7 +127,7 @@ class LogIntegers(Integers):
 
 @dataclass(frozen=True)
 class Choice(Parameter):
-    """DISCRETE and CATEGORICAL; ``values`` are those of the region without repetition, known by their place."""
+    """Types DISCRETE and CATEGORICAL; ``values`` are those of the region without duplicates."""
 
     values: tuple[Any, ...]
 
@@ -156,7 +156,7 @@ class Choice(Parameter):
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality that tells True from 1, and 1 from 1.0: a function may treat them differently."""
+    """Equality that distinguishes True from 1, and 1 from 1.0: a function may treat them differently."""
     return type(one) is type(other) and bool(one == other)
 
 
@@ -224,7 +224,7 @@ def _conditions(name: str, given: object) -> dict[str, tuple[Any, ...]]:
 
 
 def distinct(region: Iterable[Any]) -> tuple[Any, ...]:
-    """The values without repetition, in their order; they need not be hashable."""
+    """The values without duplicates, in order; they need not be hashable."""
     kept: list[Any] = []
     for value in region:
         if not any(same(known, value) for known in kept):

@@ -63,7 +63,7 @@ class Searchspace:
         self._arrange(self._parameters)
 
     def add(self, name: str, value: Any, when: Mapping[str, Any] | None = None) -> None:
-        """One more parameter: ``(type, region)``. ``when``: the values of others with which it is there."""
+        """Add a parameter ``(type, region)``. ``when``: it is active only with these values of other parameters."""
         self._arrange({**self._parameters, self._free(name): parameter(name, value, when)})
 
     def _arrange(self, parameters: dict[str, Parameter]) -> None:
@@ -107,7 +107,7 @@ class Searchspace:
         raise AttributeError(f"the search space has no parameter and no method {name!r}")
 
     def to_dict(self) -> dict[str, tuple[Any, ...]]:
-        """``Searchspace(**space.to_dict())`` is the same space; a third element is the condition."""
+        """The parameters as ``Searchspace(**...)`` takes them; a third element is the condition."""
         return {
             name: (*pair, _listed(found)) if (found := self._parameters[name]).when else pair
             for name, pair in self._pairs()
@@ -146,7 +146,7 @@ class Searchspace:
         return len(self._parameters)
 
     def json(self) -> str:
-        """``to_dict`` as JSON; values that JSON does not know as their ``repr``."""
+        """``to_dict`` as JSON; values that JSON cannot represent are given by their ``repr``."""
         return json.dumps(self.to_dict(), sort_keys=True, default=repr)
 
     __str__ = json
@@ -166,7 +166,7 @@ class Searchspace:
         return [found.unit(hparams[name]) if name in hparams else 0.5 for name, found in self._parameters.items()]
 
     def inverse_transform(self, point: Sequence[float]) -> Config:
-        """The configuration at a point of the unit cube; parameters whose condition is not met are left out."""
+        """The configuration at a point of the unit cube; inactive parameters are left out."""
         units = dict(zip(self._parameters, point, strict=True))
         return self.build(lambda found: found.at(units[found.name]))
 
@@ -178,7 +178,7 @@ class Searchspace:
         return dict(self._parameters)
 
     def build(self, choose: Callable[[Parameter], Any]) -> Config:
-        """The configuration of which ``choose`` gives the value of each parameter that is there."""
+        """The configuration whose active parameters have the values that ``choose(parameter)`` gives."""
         values: Config = {}
         for found in self._order:
             if not found.when or met(found, values):
@@ -186,7 +186,7 @@ class Searchspace:
         return values if self._given_order else {name: values[name] for name in self._parameters if name in values}
 
     def contains(self, config: Mapping[str, Any]) -> bool:
-        """Whether this is a configuration of the space: the parameters that are there, each with a value of its region."""
+        """Whether this is a configuration of the space: exactly the active parameters, each with a value of its region."""
         there = set()
         for found in self._order:
             if met(found, config):

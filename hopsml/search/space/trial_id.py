@@ -31,7 +31,7 @@ def _written(value: Any) -> Any:
 
 
 class TrialIds:
-    """Ids that differ for repeated configurations; the same calls in the same order give the same ids."""
+    """Generates trial ids that differ for repeated configurations; deterministic for the same sequence of calls."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
