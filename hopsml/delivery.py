@@ -66,7 +66,7 @@ class Backlog(Generic[T]):
         return bool(self._items or self._skipped)
 
     def put(self, item: T) -> None:
-        """Let it wait. Where too much waits, it is counted instead, and the newest of its kind kept for later."""
+        """Append an item. If too many wait it is dropped and counted, but the newest of its kind is kept."""
         worth = self._rule.worth(item)
         if worth == "end":
             self._say_what_was_skipped()
@@ -126,7 +126,7 @@ class Delivery(Generic[T]):
     """
 
     def __init__(self, name: str, function: Callable[[T], object], rule: Rule[T]) -> None:
-        """``name`` of the thread."""
+        """``name``: of the thread."""
         self._name, self._function, self._rule = name, function, rule
         self._context = contextvars.copy_context()
         self.begin_anew()
@@ -218,7 +218,7 @@ def wait_for(stream: object) -> None:
 
 
 class _Records:
-    """Rule of log records: an hour's worth of trouble waits, the rest is counted."""
+    """Rule of log records: as many wait as an hour of trouble makes; further ones are counted."""
 
     def worth(self, item: logging.LogRecord) -> Worth:
         return "news"
@@ -238,7 +238,7 @@ class _Records:
 
 
 class _Aside(logging.Handler):
-    """Passes records on to the logger of the same name, on the thread of ``RECORDS``."""
+    """A handler that passes records to the logger of the same name on the thread of ``RECORDS``."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger(record.name).isEnabledFor(record.levelno):
@@ -254,7 +254,7 @@ def _log(record: logging.LogRecord) -> None:
 
 
 def _streams_of(logger: logging.Logger) -> list[object]:
-    """Where its handlers write, and those above it."""
+    """The streams that this logger's handlers, and those of its parents, write to."""
     handlers: list[logging.Handler] = []
     at: logging.Logger | None = logger
     while at is not None:
@@ -271,7 +271,7 @@ os.register_at_fork(after_in_child=RECORDS.begin_anew)  # the thread is the pare
 
 
 def logger_aside(name: str) -> logging.Logger:
-    """The logger of this name, for threads that must not wait for its handlers: they are called by another one."""
+    """The logger of this name for threads that must not block: its handlers are called on another thread."""
     logger = logging.Logger(name)
     logger.addHandler(_Aside())
     return logger

@@ -43,7 +43,7 @@ class HopsmlError(Exception):
         super().__init__(*(redact.text(arg) if isinstance(arg, str) else arg for arg in args))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the user's own frames, and the message."""
+        """For IPython: the user's own frames and the message."""
         return tracebacks.render(self)
 
 
@@ -52,7 +52,7 @@ class ArgumentError(HopsmlError, ValueError):
 
 
 class CaptureError(ArgumentError):
-    """The training function cannot be shipped; the message names the object in it that is why."""
+    """The training function cannot be pickled for the workers; the message names the object in it that is to blame."""
 
 
 class BoundsError(ArgumentError, AssertionError):

@@ -40,7 +40,7 @@ def fromfile(hdfs_filename: AnyPath, **kwds: Any) -> Any:
 
 
 def memmap(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """As ``numpy.memmap``, of a copy on this machine, which is gone with the array; what is changed in it stays there."""
+    """``numpy.memmap`` of a temporary local copy, removed with the array; changes do not reach the project."""
     return _on_disk("memmap", hdfs_filename, **kwds)
 
 
@@ -66,7 +66,7 @@ def _read(name: str, path: AnyPath, **kwds: Any) -> Any:
 
 
 def _on_disk(name: str, path: AnyPath, **kwds: Any) -> Any:
-    """For what reads by a file's descriptor; an array keeps its mapping when the name is gone."""
+    """Read by a local copy, for functions that need a file descriptor; a mapping outlives the file's name."""
     import numpy
 
     with tempfile.TemporaryDirectory(prefix="hopsml-numpy-") as folder:
@@ -74,7 +74,7 @@ def _on_disk(name: str, path: AnyPath, **kwds: Any) -> Any:
 
 
 def _write(name: str, path: AnyPath, *args: Any, **kwds: Any) -> None:
-    """numpy adds an ending to a name that has none, and not to a file that is open; existing code expects it."""
+    """Write by a buffer, adding the ending that numpy adds to a file's name but not to an open file."""
     import numpy
 
     buffer = io.BytesIO()

@@ -59,7 +59,7 @@ class Profile:
         return self.master != "none"
 
     def settings(self) -> dict[str, str]:
-        """``spark``, with the class-data archives of this machine where the profile uses them and they were made."""
+        """The Spark settings, with this machine's class-data archives if the profile uses them and they exist."""
         return class_data.with_archives(self.spark) if self.class_data else dict(self.spark)
 
 
@@ -149,7 +149,7 @@ def parse(name: str, text: str, source: str) -> Profile:
 
 
 def _below(base: Profile, content: dict[str, Any]) -> dict[str, Any]:
-    """The content with the base's values where it has none; settings are merged one by one."""
+    """``content`` with the base's values where it has none; Spark settings and variables are merged by key."""
     merged = {**dataclasses.asdict(base), **content}
     for table in ("spark", "environment"):
         merged[table] = {**getattr(base, table), **(content.get(table) or {})}

@@ -73,7 +73,7 @@ def is_secret(name: str) -> bool:
 
 @functools.lru_cache(4096)
 def names_a_secret(name: str) -> bool:
-    """Whether what an argument, a variable of Python or a key of a dict of this name holds is a secret, if it is text."""
+    """Whether text in an argument, variable or dict key of this name is a secret."""
     words = _words(name)
     while len(words) > 1 and (words[-1] in _MEANINGS or words[-1].isdecimal()):
         words = words[:-1]
@@ -118,7 +118,7 @@ def register_settings(values: Mapping[str, str]) -> None:
 
 
 def leaves(name: str, value: object) -> Iterator[tuple[str, str | bytes | int]]:
-    """What of a value under a secret's name is secret, each with a name of its own: ``auth_0``, ``credentials_user``."""
+    """The texts inside a value with a secret's name, each with a name of its own: ``auth_0``, ``credentials_user``."""
     if (isinstance(value, _DATA) and value and value != REDACTED) or (
         isinstance(value, int) and not isinstance(value, bool) and _numbers_too(name)
     ):
@@ -147,7 +147,7 @@ def of_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def known() -> dict[str, str]:
-    """Every value that is masked by value, with its name: this process's variables and what was registered."""
+    """Every value that is masked wherever it occurs, with its name: from the environment and from ``register``."""
     return dict(_current()[0])
 
 
@@ -155,7 +155,7 @@ _latest: tuple[object, dict[str, str], re.Pattern[str] | None] = (None, {}, None
 
 
 def _current() -> tuple[dict[str, str], re.Pattern[str] | None]:
-    """What is known, and what finds it; computed anew where the variables, or what is registered, have changed."""
+    """The known secrets and their pattern; recomputed when environment or registered values have changed."""
     global _latest
     variables: Mapping[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # as bytes: nothing is decoded
     state = hash(tuple(variables.items())), id(_registered), len(_registered)
@@ -257,7 +257,7 @@ def _looks_random(value: str) -> bool:
 
 
 def _is_a_word(name: str, value: str) -> bool:
-    """``token="<pad>"``, ``pass="first"``: what is short under a name with more than one meaning."""
+    """Whether a short value is no secret: its name has other meanings, too (``token="<pad>"``, ``pass="first"``)."""
     return len(value) < 3 or (len(value) < SHORTEST and _words(name)[-1] in ("token", "pass", "auth", "key"))
 
 
@@ -357,7 +357,7 @@ def command(words: Sequence[str]) -> list[str]:
 
 
 class CleaningHandler(logging.Handler):
-    """Stands on a logger of a package and cleans each record, traceback included, before any handler above writes it."""
+    """A handler at a package's logger that masks secrets in each record before parents' handlers write it."""
 
     def emit(self, entry: logging.LogRecord) -> None:
         """Mask secrets in the record itself, before handlers of parent loggers see it."""
@@ -376,7 +376,7 @@ class CleaningHandler(logging.Handler):
 
 
 def _has_another(name: str) -> bool:
-    """Whether somebody else writes the records of a logger; where nobody does logging itself writes warnings to stderr."""
+    """Whether a handler writes the records of the logger; where none does, logging itself writes warnings to stderr."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(not isinstance(handler, CleaningHandler) for handler in logger.handlers):
@@ -386,7 +386,7 @@ def _has_another(name: str) -> bool:
 
 
 def clean_log(name: str) -> None:
-    """Let the records of this logger, and of those below it, lose their secrets. Once is enough."""
+    """Mask secrets in the records of this logger and those below it. Further calls change nothing."""
     logger = logging.getLogger(name)
     with _lock:
         if not any(isinstance(handler, CleaningHandler) for handler in logger.handlers):

@@ -133,7 +133,7 @@ def yarn_settings() -> Mapping[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def _read_conf(file: Path, modified_ns: int, length: int) -> dict[str, str]:
-    """Time and length are part of the key: a changed file is read again."""
+    """The settings of one file, cached; time and size are part of the key, so a changed file is read again."""
     try:
         root = ElementTree.parse(file).getroot()
     except (OSError, ElementTree.ParseError) as error:

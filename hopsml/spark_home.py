@@ -12,7 +12,7 @@ from hopsml.errors import ArgumentError
 
 
 def spark_submit() -> str:
-    """The spark-submit to use: of $SPARK_HOME, else the installed pyspark's, else the one on the path."""
+    """Path of spark-submit: $SPARK_HOME's, else the installed pyspark's, else the one on PATH."""
     home = os.environ.get("SPARK_HOME")
     candidates = [Path(home, "bin", "spark-submit")] if home else []
     spec = find_spec("pyspark")
@@ -25,5 +25,5 @@ def spark_submit() -> str:
 
 
 def jars() -> Path:
-    """The folder of Spark's jars, Hadoop's client among them. ArgumentError where there is no Spark."""
+    """The folder of Spark's jars, Hadoop's client included. Raises ArgumentError without a Spark."""
     return Path(spark_submit()).resolve().parent.parent / "jars"

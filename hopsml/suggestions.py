@@ -39,11 +39,11 @@ def instead(name: str, known: Iterable[str], where_all_are: str) -> str:
 
 
 def _likeness(wanted: str, known: str) -> float:
-    """From 0 to 1."""
+    """Similarity of two names, from 0 to 1."""
     ratio = difflib.SequenceMatcher(None, wanted, known).ratio()
     return max(ratio, SAME_WORDS) if set(wanted.split("_")) <= set(known.split("_")) else ratio
 
 
 def _plain(name: str) -> str:
-    """numWorkers and num-workers as num_workers."""
+    """The name in lower case with underscores: numWorkers and num-workers as num_workers."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").lower()

@@ -50,7 +50,7 @@ def of_user(found: TracebackType | None) -> TracebackType | None:
 
 
 def from_user(found: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is not ours on; all of it where every frame is ours."""
+    """The traceback from the first frame that is not hopsml's on; all of it if every frame is."""
     inner = found
     while inner is not None and is_own(inner.tb_frame.f_code.co_filename):
         inner = inner.tb_next
@@ -70,7 +70,7 @@ def with_source(text: str) -> str:
 
 
 def render(error: BaseException) -> list[str]:
-    """The lines that IPython shows: the user's frames and the error, without the errors that it was made of."""
+    """The lines that IPython shows: the user's frames and the error, without chained errors."""
     for tell in on_render:
         with contextlib.suppress(Exception):  # a display's trouble must not hide an error
             tell(error)

@@ -36,7 +36,7 @@ def num_executors(spark: object = None) -> int:
 
 
 def executor_limit(conf: Mapping[str, str], master: str) -> int | None:
-    """How many executors Spark's settings allow; None where they leave it to the cluster."""
+    """The number of executors that Spark's settings allow; None if they leave it to the cluster."""
     if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
         limit = conf.get("spark.dynamicAllocation.maxExecutors")
     else:

@@ -32,12 +32,12 @@ FOLDER = "Jobs"
 
 
 def project_of(project_name: str | None) -> str:
-    """The store's folder of a project; the own one without a name. $HOPSML_PROJECT_URL and HDFS as elsewhere."""
+    """URL of a project's folder, by default the user's own. Uses $HOPSML_PROJECT_URL and HDFS as elsewhere."""
     return settings.project_url(project_name or None)
 
 
 def described(project_url: str, job_name: str) -> dict[str, Any]:
-    """The description of a job. ArgumentError where there is none, or one without a script."""
+    """The description of a job. Raises ArgumentError if there is none, or if it names no script."""
     url = urls.join(project_url, FOLDER, f"{job_name}.json")
     content = _believed(url, "it says which script is run")
     if content is None or not content.get("appPath"):
@@ -148,7 +148,7 @@ def _execution(project_url: str, job_name: str) -> str:
 
 
 def _believed(url: str, what: str) -> dict[str, Any] | None:
-    """A record; None without one. ArgumentError where somebody else may have written it."""
+    """The record at a URL, None without one. Raises ArgumentError where another user could have written it."""
     try:
         trust.check(filesystem.for_url(url).status(url), what)
     except PathNotFound:
@@ -157,7 +157,7 @@ def _believed(url: str, what: str) -> dict[str, Any] | None:
 
 
 def _fetched(path: str, folder: str) -> str:
-    """A script of the store as a file of this machine, named after its content's place."""
+    """The local path of a script; one that lies on the store is copied to a place below ``folder``."""
     if urls.split(path)[0] in ("", "file"):
         return urls.split(path)[2]
     trust.check(filesystem.for_url(path).status(path), "it is what is run")

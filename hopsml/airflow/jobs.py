@@ -40,7 +40,7 @@ class JobState(enum.StrEnum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """One look at a job; ``detail`` is for people, and not empty where there is something to say."""
+    """The state of a job at one moment; ``detail``: an explanation for people, may be empty."""
 
     state: JobState
     detail: str = ""
@@ -48,7 +48,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Job:
-    """What identifies a started job, in any process: goes through XCom, the trigger and Airflow's task state."""
+    """Identifies a started job in any process; stored in XCom, the trigger and Airflow's task state."""
 
     kind: str  # "yarn" | "local"
     id: str  # YARN's application id; the folder of a local job
@@ -86,7 +86,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Known:
-    """A job that was found by its tag; ``delivered`` once a task has passed its result on."""
+    """A job found by its tag; ``delivered``: a task has passed its result on."""
 
     job: Job
     state: JobState
@@ -114,13 +114,13 @@ class Jobs(Protocol):
         """Further text that explains a job's failure; may be empty."""
 
     def end(self, job: Job) -> None:
-        """End it, and everything that it started; one that is over is left alone. Returns when it is over."""
+        """End the job and all its processes, and wait for it; nothing happens if it is over."""
 
     def outcome(self, job: Job, request: Request) -> dict[str, Any]:
-        """The run that its driver announced (``outcomes.of_record``); without one what the driver printed last."""
+        """The result of the run that the driver announced; without one, what its log says of metrics."""
 
     def mark_delivered(self, job: Job, request: Request) -> None:
-        """Its result was passed on: whoever comes with the same tag and without memory wants another job."""
+        """Note that the job's result was passed on: a later task with the same tag starts another job."""
 
 
 _MODULES = {"yarn": "hopsml.airflow.yarn_jobs", "local": "hopsml.airflow.local_jobs"}
@@ -134,12 +134,12 @@ def of_kind(kind: str) -> Jobs:
 
 
 def kind_of(profile: Profile) -> str:
-    """In YARN's cluster mode the driver is YARN's; in any other it is a process of this machine."""
+    """The kind of job under a profile: "yarn" in YARN's cluster mode, else "local", a process of this machine."""
     return "yarn" if submission.is_detachable(profile) else "local"
 
 
 def tag_of(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
-    """The same for every try of a task instance, and for no other: lower case and short, as YARN wants its tags."""
+    """A tag that all tries of a task instance share and no other task has; lower case and short, for YARN."""
     text = "\0".join((dag_id, run_id, task_id, str(map_index)))
     return TAG_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:32]
 

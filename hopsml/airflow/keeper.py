@@ -27,7 +27,7 @@ _ENDS = (signal.SIGTERM,)
 
 
 class _Ended(BaseException):
-    """SIGTERM came."""
+    """Raised by the handler of SIGTERM."""
 
 
 def main(folder: Path) -> None:
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
 
 
 def _run(order: dict[str, Any], folder: Path) -> tuple[str, str]:
-    """The driver's state and how it ended, in words. With ``job.json`` whoever wants it to end knows of this process."""
+    """Run the driver; its end state, and how it ended in words. ``job.json`` tells others which process to signal."""
     driver: subprocess.Popen[bytes] | None = None
     try:
         line = redact.command(order["command"])
@@ -87,7 +87,7 @@ def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def _end(driver: subprocess.Popen[bytes]) -> None:
-    """An interrupt first, as from a keyboard: the run is cancelled and says so in its files. Then harder."""
+    """Interrupt the driver as Ctrl-C would, so that it cancels its run; then terminate it, then kill it."""
     for number, patience_s in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, TERMINATE_S)):
         processes.kill_quietly(driver.pid, number)
         try:

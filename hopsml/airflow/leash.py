@@ -16,7 +16,7 @@ from hopsml.cluster.shared import processes
 
 
 class _Ended(BaseException):
-    """SIGTERM came, or the parent has ended."""
+    """Raised when SIGTERM comes or the parent has ended."""
 
 
 def main(parent: int, command: list[str]) -> int:

@@ -41,7 +41,7 @@ DROPPED = ("AIRFLOW", "_AIRFLOW", "__AIRFLOW")
 
 
 def default_folder() -> str:
-    """``$AIRFLOW_HOME/hopsml_jobs``: the same for all of Airflow's processes on a machine."""
+    """``$AIRFLOW_HOME/hopsml_jobs``, which all of Airflow's processes on a machine share."""
     return str(Path(os.environ.get("AIRFLOW_HOME") or Path.home() / "airflow", "hopsml_jobs"))
 
 
@@ -59,7 +59,7 @@ def find(request: Request) -> list[Known]:
 
 
 def start(request: Request) -> Job:
-    """Start a keeper with the driver below it. ArgumentError where another one for this tag is active."""
+    """Start a keeper process with the driver below it. Raises ArgumentError if a job with this tag is active."""
     above = Path(request.folder, request.tag)
     above.mkdir(parents=True, exist_ok=True, mode=0o700)
     _forget_old(Path(request.folder), besides=request.tag)  # whose numbers must not come again
@@ -115,7 +115,7 @@ def errors(job: Job) -> str:
 
 
 def end(job: Job) -> None:
-    """End the driver and everything below it; returns when it is over. ClusterError if it will not end."""
+    """End the driver and all processes below it, and wait for it. Raises ClusterError if it does not end."""
     folder = Path(job.id)
     if not look(job).state.is_active:
         return
@@ -144,7 +144,7 @@ def outcome(job: Job, request: Request) -> dict[str, Any]:
 
 
 def mark_delivered(job: Job, request: Request) -> None:
-    """Its result was passed on: whoever comes with the same tag and without memory wants another job."""
+    """Note that the job's result was passed on: a later task with the same tag starts another job."""
     if Path(job.id).is_dir():
         Path(job.id, DELIVERED).touch()
 
@@ -166,7 +166,7 @@ def command(request: Request) -> list[str]:
 
 
 def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> list[str]:
-    """``hopsml submit`` in the project's interpreter, with those of these settings that anybody may read."""
+    """``hopsml submit`` in the project's interpreter, with those settings that other users may read."""
     line = [
         request.python,
         "-c",
@@ -190,7 +190,7 @@ def hidden_settings(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(request: Request, job: Job) -> dict[str, str]:
-    """The driver's: this process's without Airflow's settings, then the profile's, then the request's."""
+    """The driver's environment: the profile's, below this process's (without Airflow's settings), below the request's."""
     profile = profiles.load(request.profile)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
     slots = (

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _KilledWhileStarting(AirflowException):
-    """Raised out of the handler of SIGTERM."""
+    """Raised by the handler of SIGTERM while the job is being started."""
 
 
 JOB_KEY, DONE_KEY = "hopsml_job", "hopsml_done"  # in Airflow's task state, which outlives a try
@@ -127,7 +127,7 @@ class HopsMLOperator(BaseOperator):
         return self._conclude(context, job, JobStatus(JobState(event["state"]), event["detail"]), int(event["offset"]))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """As BaseOperator's; when the wait took longer than ``execution_timeout``, the job is ended."""
+        """As BaseOperator's; ends the job if the wait took longer than ``execution_timeout``."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
@@ -199,7 +199,7 @@ class HopsMLOperator(BaseOperator):
         return jobs.decide(stored, done, found)
 
     def _follow(self, kind: Jobs, job: Job) -> tuple[JobStatus, int]:
-        """Wait in this process, telling the driver's log."""
+        """Wait in this process for the job's end, copying the driver's log."""
         offset, told = 0, ""
         patience = Patience(self.log.warning)
         while True:
@@ -226,7 +226,7 @@ class HopsMLOperator(BaseOperator):
                 self.log.info("%s", line)
 
     def _outcome(self, kind: Jobs, context: Context, job: Job, seen: JobStatus) -> dict[str, Any]:
-        """What the job left; a store that cannot be read must not hide why a job has failed."""
+        """The job's result; if the store cannot be read the job's own error is still the one that is raised."""
         try:
             return kind.outcome(job, self.request(context))
         except HopsmlError as error:
@@ -236,7 +236,7 @@ class HopsMLOperator(BaseOperator):
             return {}
 
     def _conclude(self, context: Context, job: Job, seen: JobStatus, offset: int) -> dict[str, Any]:
-        """The rest of the log, then the result; AirflowException for a job that has not succeeded."""
+        """Log the rest, return the result. Raises AirflowException for a job that did not succeed."""
         kind = jobs.of_kind(job.kind)
         with contextlib.suppress(ClusterUnavailable):
             self._tell_log(kind, job, offset, last=True)
@@ -255,6 +255,6 @@ class HopsMLOperator(BaseOperator):
 
     @staticmethod
     def _note_done(context: Context, job: Job) -> None:
-        """Who runs this task again wants another job."""
+        """Note that the result is passed on: if this task is run again it starts another job."""
         memory = context["task_state_store"]
         memory.set(DONE_KEY, [*(memory.get(DONE_KEY) or []), job.id])

@@ -39,7 +39,7 @@ def of_run(directory: RunDir) -> dict[str, Any]:
 
 
 def of_log(text: str) -> dict[str, Any]:
-    """For a script that made no run: the JSON object in the last line that it printed, as its metrics."""
+    """The JSON object in the last line of the output as metrics, for a script that made no run; {} if there is none."""
     lines = text.rstrip().splitlines()
     try:
         metrics = json.loads(lines[-1]) if lines else {}

@@ -10,10 +10,10 @@ LIMIT_S = 900.0  # with a ResourceManager or a store that does not answer
 
 
 class Patience:
-    """Of one task: its log says when a service is away and when it answers again, not each time it is asked."""
+    """Tolerates a service that does not answer, for a limited time; logs when that begins and ends, not each time."""
 
     def __init__(self, say: Callable[..., Any], limit_s: float = LIMIT_S) -> None:
-        """``say`` takes a format and its values, as a logger's methods do."""
+        """``say``: a logger's method, called with a format and its values."""
         self._say, self._limit_s = say, limit_s
         self._answered, self._away = time.monotonic(), False
 

@@ -19,7 +19,7 @@ def directory_of(run: str, project_url: str) -> RunDir:
 
 
 def ended(run: str, project_url: str) -> dict[str, Any] | None:
-    """What came of a run; None while it has not begun, or goes on. Raises StorageError."""
+    """State, directory and metrics of a run; None while it has not begun or ended. Raises StorageError."""
     directory = directory_of(run, project_url)
     try:
         stored = catalog.read(directory, brief=True)
@@ -31,7 +31,7 @@ def ended(run: str, project_url: str) -> dict[str, Any] | None:
 
 
 def checked(name: str, states: Collection[str]) -> tuple[str, ...]:
-    """Names of end states, as they were given to an operator. ArgumentError for an unknown one."""
+    """Names of end states, validated. Raises ArgumentError for an unknown one."""
     for state in states:
         if state not in ENDS:
             raise ArgumentError(f"{name}: {state!r} is no state in which a run ends; those are {', '.join(ENDS)}")

@@ -55,7 +55,7 @@ class HopsMLJobTrigger(BaseTrigger):
             await asyncio.sleep(0 if text else self.poll_interval_s)
 
     async def on_kill(self) -> None:
-        """Somebody cleared the waiting task, or marked it as failed or done: what it waits for ends."""
+        """Called when somebody clears or marks the waiting task: end its job."""
         job = Job.from_dict(self.job)
         await asyncio.to_thread(jobs.of_kind(job.kind).end, job)
 

@@ -44,7 +44,7 @@ def find(request: Request) -> list[Known]:
 
 
 def start(request: Request) -> Job:
-    """Submit it. ClusterError with what spark-submit said when that fails; nothing of it goes on then."""
+    """Submit the application. Raises ClusterError with spark-submit's output if that fails; it is then ended."""
     yarn = ResourceManager.of_environment()
     before = {application.id for application in yarn.find(request.tag)}
     asked = settings_of(request)
@@ -103,7 +103,7 @@ def outcome(job: Job, request: Request) -> dict[str, Any]:
 
 
 def mark_delivered(job: Job, request: Request) -> None:
-    """Its result was passed on: whoever comes with the same tag and without memory wants another job."""
+    """Note that the application's result was passed on: a later task with the same tag starts another one."""
     record = job_record.read(record_url(request)) or {}
     job_record.write(record_url(request), {**record, "delivered": job.id})
 
@@ -121,7 +121,7 @@ def state_of(application: Application) -> JobStatus:
 
 
 def record_url(request: Request) -> str:
-    """Where the driver announces its run, and where it is noted that its result was passed on."""
+    """URL of the file in which the driver announces its run, and in which delivery of its result is noted."""
     return urls.join(request.project_url, RECORDS, f"{request.tag}.json")
 
 
@@ -143,7 +143,7 @@ def settings_of(request: Request) -> dict[str, str]:
 
 
 def _submit(command: list[str], variables: Mapping[str, str]) -> str:
-    """What the command printed. It ends with this process, or with this call."""
+    """The output of the command, which ends with this process or with this call."""
     line = [sys.executable, "-m", "hopsml.airflow.leash", str(os.getpid()), *command]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
     with subprocess.Popen(
@@ -167,7 +167,7 @@ def _submit(command: list[str], variables: Mapping[str, str]) -> str:
 
 
 def _read(job: Job, offset: int) -> tuple[str, int, bool]:
-    """Some of the log, the offset behind it, and whether there will be no more."""
+    """A piece of the log, the offset behind it, and whether it is complete."""
     try:
         application = _manager(job).application(job.id)
         if not application.am_log_url:  # no container has begun
@@ -195,7 +195,7 @@ def _manager(job: Job) -> ResourceManager:
 
 
 def _is_delivered(request: Request, application_id: str) -> bool:
-    """Without a record, too: such an application has no result that could be passed on."""
+    """Whether its result was passed on; True without a record, since then there is no result to pass on."""
     record = job_record.read(record_url(request)) or {}
     return record.get("application") != application_id or record.get("delivered") == application_id
 

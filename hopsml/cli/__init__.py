@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _has_readers() -> bool:
-    """Whether all that was printed got through."""
+    """Whether standard output was written completely: False if its reader has gone away."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -36,7 +36,7 @@ def follow(
 
 
 def _follow_run(run: str, end: bool, rank: int) -> None:
-    """Never returns: typer.Exit with the status."""
+    """Follow a run to its end; raises typer.Exit with the status."""
     from hopsml import settings
     from hopsml.cli import searches
     from hopsml.cli.cancel import cancel

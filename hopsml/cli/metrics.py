@@ -52,7 +52,7 @@ def metrics(
 
 
 class _OfTrials:
-    """The reports of a search as those of a run; its journal knows no times."""
+    """Reads the reports of a search's trials like those of a run; its journal has no times."""
 
     def __init__(self, search: Seen) -> None:
         self._search = search
@@ -73,7 +73,7 @@ def _later(directory: Any, reports: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> list[str]:
-    """Print them; a new head where a metric is new. The columns that the next ones come below."""
+    """Print the rows, with a new head where a metric is new; returns the columns for the rows that follow."""
     from hopsml.tracking.listing import figure, table, time_text
 
     names = [*columns, *dict.fromkeys(name for report in reports for name in report if name not in (*columns, "time"))]

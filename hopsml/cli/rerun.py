@@ -82,7 +82,7 @@ def as_dict(outcome: Rerun) -> dict[str, Any]:
 
 
 def _like_the_original(recorded: dict[str, Any], directory: Any) -> None:
-    """This process is the driver and nothing else: it takes over what interpreters below it read when they start."""
+    """Set in this process, which is the driver alone, what child interpreters of the original read at their start."""
     from hopsml.errors import PathNotFound
 
     try:

@@ -45,7 +45,7 @@ def ls(
 
 
 def _print_table(found: list[StoredRun]) -> None:
-    """As wide as the terminal, states in colour; into a pipe or a file everything, one line a run, for other programs."""
+    """On a terminal fitted to its width, with colours; into a pipe or file complete, one line a run."""
     if not sys.stdout.isatty():
         print("\n".join(table([COLUMNS, *(row(run) for run in found)], NUMBERS)))
         return
@@ -175,7 +175,7 @@ def _everything(run: StoredRun) -> dict[str, Any]:
 
 
 def _sections(run: StoredRun) -> list[tuple[str, Any]]:
-    """What a person wants to know first, first; everything that was recorded is somewhere."""
+    """(title, text) in the order of interest; everything that is recorded is in one of them."""
     record, around = dict(run.run), dict(run.environment)
     source, packages = record.pop("source", ""), around.pop("packages", None) or {}
     status = dict(run.status or {})

@@ -26,7 +26,7 @@ def seen(directory: RunDir, record: dict[str, Any]) -> Seen | None:
 
 
 def facts(search: Seen, state: str) -> dict[str, Any]:
-    """How a search stands; trials that a driver has left under way wait for whoever goes on with it."""
+    """The present state of a search as JSON values; trials that a dead driver left running count as waiting."""
     search.more()
     counts = search.counts()
     running = search.running() if state == State.RUNNING else []
@@ -86,6 +86,6 @@ def progress(found: dict[str, Any]) -> str:
 
 
 def wrapped(text: str, indent: int) -> str:
-    """The text in lines of ``PLACES``, below each other where they begin at ``indent``."""
+    """The text in lines of at most ``PLACES`` characters; further lines are indented by ``indent``."""
     broken = textwrap.wrap(text, max(20, PLACES - indent), break_long_words=False, break_on_hyphens=False)
     return ("\n" + " " * indent).join(broken)

@@ -13,10 +13,10 @@ ONE_LETTER = 0.9  # an option so much like one of ours is misspelt rather than t
 
 
 class Command(TyperCommand):
-    """Options that are not ours are the script's, but for those that are a letter away from ours."""
+    """A click command that passes unknown options to the script, unless they look like misspelt ones of its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse a misspelt option by ArgumentError, which names it; what is behind ``--`` is the script's in any case."""
+        """Raise ArgumentError for a misspelt option, naming it; what follows ``--`` is the script's in any case."""
         from hopsml import suggestions
         from hopsml.errors import ArgumentError
 

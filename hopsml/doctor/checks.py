@@ -92,7 +92,7 @@ def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Findi
 
 
 def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
-    """TensorFlow and Keras: their versions, and combinations that are known not to work."""
+    """Check the versions of TensorFlow and Keras, and for combinations that are known not to work."""
     names = (*TENSORFLOWS, "keras", "tf-keras", "torch", "jax")
     known = {name: packages[name] for name in names if name in packages}
     listed = ", ".join(f"{name} {version}" for name, version in known.items())
@@ -263,7 +263,7 @@ def addresses(facts: AddressFacts, needs: Needs) -> Finding:
 
 
 def executors_python(facts: PythonFacts, driver: tuple[int, int, int], needs: Needs) -> Finding:
-    """Spark refuses executors whose Python has another minor version than the driver's."""
+    """Check that executors' Python has the driver's minor version, which Spark requires."""
     known = {"asked": facts.asked, "from": facts.source, "version": facts.version, "has_hopsml": facts.has_hopsml}
     if not needs.spark:
         return ok("executors' python", "this one: workers are processes of this machine", **known)

@@ -26,7 +26,7 @@ _REMEDIES = {
 
 
 def profile(loaded: Profile | None, problem: str, existing: Mapping[str, bool]) -> Finding:
-    """The profile itself; ``existing`` tells of the local files that it ships whether they are there."""
+    """Check the profile; ``existing``: for each local file that it ships whether it exists."""
     if loaded is None:
         return fail(
             "profile", problem, "hopsml profiles lists those that there are; --profile or HOPSML_PROFILE names one"

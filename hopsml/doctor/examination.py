@@ -46,7 +46,7 @@ class Examination:
 
 
 def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Examination:
-    """Look at everything, for at most ``limit_s`` seconds, and judge it against the profile."""
+    """Run all probes, for at most ``limit_s`` seconds, and judge their facts by what the profile needs."""
     began = time.monotonic()
     loaded, problem = _profile(profile_name)
     needs = Needs.of(loaded) if loaded is not None else Needs()
@@ -56,7 +56,7 @@ def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Examin
 
 
 def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, Answer]:
-    """Every look on a thread of its own; one that has not ended after ``limit_s`` seconds is left behind."""
+    """Run each probe on a thread of its own; one that has not ended after ``limit_s`` seconds is abandoned."""
     done: dict[str, Answer] = {}
 
     def work(name: str, look: Callable[[], Any]) -> None:

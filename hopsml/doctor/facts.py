@@ -22,7 +22,7 @@ PROCESS_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True)
 class JavaFacts:
-    """The java that Spark would start; ``path`` "" if there is none."""
+    """The java that Spark would start; ``path``: "" if there is none."""
 
     path: str
     source: str  # JAVA_HOME | PATH
@@ -98,7 +98,7 @@ class PythonFacts:
 
 
 def executors_python(configured: str) -> PythonFacts:
-    """The Python that ``spark.pyspark.python`` (given), else PYSPARK_PYTHON, else python3 starts on this machine."""
+    """Ask the Python that Spark starts on this machine: ``configured`` (spark.pyspark.python), PYSPARK_PYTHON or python3."""
     asked = configured or os.environ.get("PYSPARK_PYTHON", "")
     source = "spark.pyspark.python" if configured else "PYSPARK_PYTHON" if asked else "default"
     path = shutil.which(asked or "python3")
@@ -117,7 +117,7 @@ def executors_python(configured: str) -> PythonFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """What the operating system allows this process; -1 stands for no limit."""
+    """Limits of the operating system for this process; -1: no limit."""
 
     open_files: int
     processes: int
@@ -165,7 +165,7 @@ def scratch() -> ScratchFacts:
 
 @dataclass(frozen=True)
 class PortFacts:
-    """How many ports of HOPSML_PORT_RANGE can be held; without a range whether any can be."""
+    """How many ports of HOPSML_PORT_RANGE can be bound; without a range, whether any can."""
 
     text: str  # the variable
     tried: int
@@ -177,7 +177,7 @@ PORTS_TRIED = 200
 
 
 def ports() -> PortFacts:
-    """Binds each port of the range for a moment, at most ``PORTS_TRIED``; without a range one of the kernel's choice."""
+    """Bind each port of the range for a moment, at most ``PORTS_TRIED``; without a range one of the kernel's choice."""
     text = os.environ.get("HOPSML_PORT_RANGE", "")
     first, _, last = text.partition("-")
     if text and not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
@@ -189,7 +189,7 @@ def ports() -> PortFacts:
 
 
 def _can_bind(port: int) -> str:
-    """Empty, or why not."""
+    """Why the port cannot be bound; "" if it can."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(("", port))
@@ -200,7 +200,7 @@ def _can_bind(port: int) -> str:
 
 @dataclass(frozen=True)
 class AddressFacts:
-    """Addresses of this machine, and the one that Spark's driver would tell its executors."""
+    """This machine's addresses, and the one that Spark's driver would announce to executors."""
 
     hostname: str
     local: tuple[str, ...]
@@ -210,7 +210,7 @@ class AddressFacts:
 
 
 def addresses(driver_host: str, local_ip: str) -> AddressFacts:
-    """For the profile's ``spark.driver.host`` and SPARK_LOCAL_IP, "" if not set.
+    """Find them; arguments: the profile's ``spark.driver.host`` and SPARK_LOCAL_IP, "" if not set.
 
     As Spark does, a host's name that means loopback is passed over for the first real address.
     """

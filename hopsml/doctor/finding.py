@@ -10,7 +10,7 @@ from hopsml.profiles import Profile
 
 
 class Status(str, enum.Enum):
-    """How bad it is. WARN: runs will work, or some will; FAIL: runs under this profile will not."""
+    """Severity. WARN: runs will work, or some will; FAIL: runs under this profile will not."""
 
     OK = "ok"
     WARN = "warn"
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Needs:
-    """What the profile takes for granted: decides whether something missing is a failure or none."""
+    """What runs under a profile depend on: decides whether something missing is a failure."""
 
     profile: str = "local"
     spark: bool = False

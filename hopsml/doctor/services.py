@@ -57,12 +57,12 @@ def store(url: str) -> StoreFacts:
 
 
 def skew(theirs_s: float, before_s: float, after_s: float) -> float:
-    """Their clock minus ours, for something that happened between two looks at ours; 0 within them."""
+    """Their clock minus ours in seconds, from an event between two readings of ours; 0 if it lies between them."""
     return theirs_s - min(max(theirs_s, before_s), after_s)
 
 
 def _nearest(url: str) -> str:
-    """The folder itself, or the nearest one above that exists."""
+    """The nearest existing folder: the one given, or one above it."""
     while True:
         try:
             filesystem.for_url(url, STEP_S).status(url)
@@ -88,7 +88,7 @@ class HdfsFacts:
 
 
 def hdfs() -> HdfsFacts:
-    """Asks the NameNode for its root; its web address for the size, which may be closed."""
+    """Ask the NameNode for the root directory, and its web address, which may be closed, for the capacity."""
     conf_dir, default_fs = settings.hadoop_conf_dir(), settings.default_fs() or ""
     if not default_fs:
         return HdfsFacts(str(conf_dir or ""), default_fs)
@@ -124,7 +124,7 @@ class YarnFacts:
 
 
 def yarn() -> YarnFacts:
-    """Asks each ResourceManager that yarn-site.xml names, the first that answers counts."""
+    """Ask the ResourceManagers that yarn-site.xml names; the first that answers counts."""
     scheme, addresses = rm_addresses(settings.yarn_settings())
     problem, status = "", 0
     for address in addresses:
@@ -151,7 +151,7 @@ def yarn() -> YarnFacts:
 
 
 def _get(address: str) -> tuple[dict[str, Any], float | None]:
-    """The answer's JSON, and the server's clock minus ours by its Date, which counts whole seconds."""
+    """The answer's JSON, and the server's clock minus ours in seconds, by the header Date of whole seconds."""
     before = time.time()
     request = urllib.request.Request(address, headers={"Accept": "application/json"})
     with urllib.request.urlopen(request, timeout=STEP_S) as answer:

@@ -59,7 +59,7 @@ class Application:
     profile: str = ""  # the name of the one that it was started with
 
     def passed_over(self, profile: str | None) -> str:
-        """What to tell somebody who asks for a profile, and gets what is there already; "" where it is the same."""
+        """A note for a caller that asks for another profile than the running application's; "" if it is the same."""
         if profile is None or profile == self.profile:
             return ""
         there = f"was started with profile {self.profile!r}" if self.profile else "was there before"
@@ -111,13 +111,13 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
 
 
 def current_id() -> str:
-    """The id under which runs of this process are recorded: Spark's, or one of our own. Nothing is started."""
+    """The application id under which this process records runs; starts nothing."""
     context = _active_context()
     return str(context.applicationId) if context is not None else _local_id
 
 
 def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Profile | None) -> ZygoteProcess | None:
-    """Where agents will be on this machine; None where not, or where there is nothing to import."""
+    """A zygote, if agents will run on this machine and there are modules to import; else None."""
     variables = shared_machine.agents_variables(*_where(context, profile)) if preload else None
     if variables is None:
         return None
@@ -129,7 +129,7 @@ def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Prof
 
 
 def _where(context: Any, profile: profiles.Profile | None) -> tuple[str, dict[str, str]]:
-    """Master and settings, before there is a context."""
+    """Master and settings that a SparkContext will have, known before there is one."""
     if context is None and profile is not None:
         return profile.master, profile.spark
     if context is None:  # spark-submit has told the JVM
@@ -190,7 +190,7 @@ def _under_spark_submit() -> bool:
 
 
 def _create_context(profile: profiles.Profile | None) -> Any:
-    """A bare SparkContext: agents need no SQL session, and without one the start is two seconds shorter."""
+    """Create a bare SparkContext: agents need no SQL session, without which the start takes two seconds less."""
     from pyspark import SparkConf, SparkContext
 
     if profile is not None:
@@ -246,7 +246,7 @@ def _uninterrupted(make: Callable[[], Any]) -> Any:
 
 
 def _cancel_jobs_on_interrupt(context: Any) -> None:
-    """As PySpark does for a context that the main thread has made."""
+    """Cancel jobs on Ctrl-C, as PySpark does for contexts that the main thread has made."""
 
     def cancel(number: int, frame: FrameType | None) -> None:
         try:
@@ -258,7 +258,7 @@ def _cancel_jobs_on_interrupt(context: Any) -> None:
 
 
 def _stop(context: Any) -> None:
-    """A context of ours is stopped in order: left to the JVM's exit it logs a page of errors.
+    """Stop a context that hopsml has made: left to the JVM's exit it logs a page of errors.
 
     After an exception that nobody caught the cluster manager is told so; YARN would list the application of a
     driver in client mode as SUCCEEDED otherwise.
@@ -286,7 +286,7 @@ def _note_failures() -> None:
 
 
 def _prepare_environment(profile: profiles.Profile) -> None:
-    """Variables that the JVM reads when it starts; what the user has set stands."""
+    """Set variables that the JVM reads at its start, unless the user has set them."""
     for key, value in profile.environment.items():
         os.environ.setdefault(key, value)
     if profile.store:
@@ -332,6 +332,6 @@ def shutdown(spark: bool = False) -> None:
 
 @atexit.register
 def _at_the_end() -> None:
-    """Who presses Ctrl-C once more while this is under way will not wait: what is left ends by the end of this process."""
+    """``shutdown`` at exit; a second Ctrl-C skips it, and what is left ends with this process."""
     with contextlib.suppress(KeyboardInterrupt):
         shutdown(spark=True)

@@ -80,7 +80,7 @@ def decide(call: Call, attempt: int, runs: Sequence[Earlier], answered: Collecti
 
 
 def _origin(run: Earlier, by_url: Mapping[str, Earlier]) -> Earlier:
-    """The run that a chain of continuations began with."""
+    """The first run of a chain of continuations."""
     while run.continues in by_url:
         run = by_url[run.continues]
     return run

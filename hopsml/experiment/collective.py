@@ -76,7 +76,7 @@ def build(options: RunOptions, verb: str = "collective_all_reduce") -> plan.Plan
 
 
 def _group(options: RunOptions) -> AnyGroup:
-    """The kind of group that the call's numbers mean."""
+    """The kind of group that the call's numbers ask for: fixed or elastic."""
     most, fewest = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
     size = AS_MANY_AS_THERE_ARE if most is None else most
     if fewest is not None and options.evaluator:
@@ -92,7 +92,7 @@ def _group(options: RunOptions) -> AnyGroup:
 
 
 def _without_effect(options: RunOptions) -> tuple[str, ...]:
-    """What was given and changes nothing in a group like this one."""
+    """A sentence for each argument that was given and is ignored by a group of this kind."""
     defaults = {option.name: option.default for option in fields(RunOptions)}
     notes = list(arguments.without_effect({"versioned_resources": options.versioned_resources}))
 

@@ -58,7 +58,7 @@ def carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
 def _claimed(
     plans: Sequence[plan.Plan], table: Mapping[str, Any], application: applications.Application
 ) -> tuple[RunDir, str]:
-    """The folder of the whole; and the URL of the one that an earlier attempt of the application left, "" without."""
+    """The new directory of the whole; and the URL of an earlier attempt's directory, "" if there is none."""
     store = settings.project_url()
     record = plan.record_of_several(plans[0], application, len(plans), table)
     earlier = application.earlier_runs.take(store, record)
@@ -71,7 +71,7 @@ def _claimed(
 
 
 def _places(plans: Sequence[plan.Plan]) -> list[tuple[plan.Plan, tuple[str, int]]]:
-    """The name of the folder of each, and its number."""
+    """Each plan with the name of its folder and its number."""
     seen: Counter[str] = Counter()
     places = []
     for number, single in enumerate(plans):
@@ -82,7 +82,7 @@ def _places(plans: Sequence[plan.Plan]) -> list[tuple[plan.Plan, tuple[str, int]
 
 
 def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: str) -> plan.Plan:
-    """The plan of one, in its folder; it goes on with what an earlier attempt has of it."""
+    """The plan of one combination in its folder; it continues what an earlier attempt has of it."""
     directory = RunDir(urls.join(whole.url, name))
     before = urls.join(earlier, name) if earlier else ""
     part = Part("", directory, f"{whole.run_id}-{number}", single.arguments, of=whole.run_id, recorded=True)

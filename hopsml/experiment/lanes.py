@@ -41,14 +41,14 @@ from hopsml.training.trials.trial_result import METRIC, as_number, score_of
 
 @dataclass(frozen=True)
 class RunOver:
-    """The run has ended, by ``close`` or by itself: no lane is left. ``error`` as ``run.result()`` will raise it."""
+    """The search's run has ended, by ``close`` or by itself: no lane is left. ``error``: as ``run.result()`` raises it."""
 
     error: BaseException | None
 
 
 @dataclass(frozen=True)
 class News:
-    """One thing that happened. ``message``: what the lane said, with all its values, where it said something.
+    """An event for the search. ``message``: the lane's message that it stems from, with all its values, if any.
 
     ``event`` is None for a report without the metric that the search is about.
     """
@@ -59,7 +59,7 @@ class News:
 
 
 class Lanes:
-    """The lanes of one run. ``get``, ``assign``, ``end`` and ``want`` are for one thread, ``post`` and ``close`` for any."""
+    """The lanes of one run. ``post`` and ``close`` may be called from any thread, all else from one alone."""
 
     def __init__(self, run: Run, coordinator: Coordinator) -> None:
         self.run, self._coordinator = run, coordinator
@@ -83,7 +83,7 @@ class Lanes:
 
     @immediate
     def _on_change(self, change: Change) -> None:
-        """On the coordinator's thread."""
+        """Called on the coordinator's thread."""
         if change.kind in ("joined", "left", "said", "end"):
             self._came.put(change)
 
@@ -172,7 +172,7 @@ class Lanes:
             self._came.put(News(LaneLost(lane, "not needed any more"), lane))
 
     def close(self, value: Any = None, reason: str = "complete") -> None:
-        """End the run as FINISHED; ``value`` is recorded as its outputs, as a returned one would be."""
+        """End the run as FINISHED; ``value`` is recorded like a returned one."""
         self._coordinator.complete(self.run.run_id, reason, bytes(cloudpickle.dumps(value)))
 
 

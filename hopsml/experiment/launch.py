@@ -50,7 +50,7 @@ def launch(options: LaunchOptions) -> Result:
 
 
 def build(options: LaunchOptions) -> list[plan.Plan]:
-    """Check a call completely: a plan for each combination; nothing is started."""
+    """Check a call completely and return the plan of each combination's run; nothing is started."""
     plans = [_plan(options, combination) for combination in zipped(options.args_dict)]
     group = Group(uuid.uuid4().hex, plans[0].spec.name, len(plans)) if len(plans) > 1 else None
     return [dataclasses.replace(single, siblings=group) for single in plans]

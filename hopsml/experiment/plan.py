@@ -183,7 +183,7 @@ def _before_status(recording: Recording | None, events: EventsFolder) -> None:
 
 
 def _group(spec: RunSpec, application: applications.Application) -> AnyGroup:
-    """With its size: how many workers are asked for on this cluster."""
+    """The group with its size, which is limited by what this cluster can give."""
     capacity, group = application.backend.capacity(), spec.group
     if group.size == AS_MANY_AS_THERE_ARE:
         group = replace(group, size=capacity.preferred)
@@ -200,7 +200,7 @@ def _group(spec: RunSpec, application: applications.Application) -> AnyGroup:
 
 
 def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: applications.Application) -> dict[str, str]:
-    """What the workers get; what they log with MLflow goes where the run is tracked, unless the user has said where."""
+    """The workers' variables; MLflow's point to where the run is tracked, unless the user has set them."""
     of_mlflow, mlflow_uri = {}, settings.mlflow_tracking_uri(application.environment)
     if mlflow_uri and plan.standing.trains and mlflow_run.VARIABLE not in spec.environment:
         of_mlflow = {"MLFLOW_TRACKING_URI": mlflow_uri, mlflow_run.WANTED: "1"}
@@ -263,7 +263,7 @@ def record_of_several(
 
 
 def _facts(application: applications.Application) -> dict[str, Callable[[], Any]]:
-    """What only the layers above know of the environment; computed while the run is under way."""
+    """Facts of the environment that only upper layers know; computed while the run is under way."""
     context = getattr(application.backend, "context", None)
     facts: dict[str, Callable[[], Any]] = {"driver_gpus": lambda: [dataclasses.asdict(gpu) for gpu in gpus.host_gpus()]}
     if context is not None:

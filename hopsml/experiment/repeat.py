@@ -147,7 +147,7 @@ def build(
     secrets: Mapping[str, str] | None = None,
     preflight: str | None = None,
 ) -> plan.Plan:
-    """The plan of a recorded run; nothing is started, and nothing of its code is run."""
+    """The plan for repeating a recorded run; nothing is started, and none of its code is run."""
     directory = find(run, settings.project_url())
     recorded = directory.read_run()
     if "search" in recorded:
@@ -188,7 +188,7 @@ def build(
 
 
 def _spec(directory: RunDir, recorded: Mapping[str, Any], secrets: Mapping[str, str]) -> RunSpec:
-    """What was asked of the run, with the variables that were left out of the record given again."""
+    """The specification of the recorded run, with secrets, which the record leaves out, given again."""
     try:
         spec = msgspec.convert(recorded["spec"], RunSpec)
     except (KeyError, msgspec.ValidationError) as error:

@@ -19,7 +19,7 @@ from hopsml.training.trials import lane
 
 @dataclass(frozen=True)
 class Alone:
-    """A run of its own, as ``collective_all_reduce`` starts it."""
+    """An independent run, as ``collective_all_reduce`` starts it."""
 
     whole = True  # it is all that its verb started: it takes up what a lost driver left, and can be taken up
     heeds_requests = True  # somebody else can cancel it by its directory
@@ -27,7 +27,7 @@ class Alone:
     trains = True  # its workers run the user's function, not a search's trials
 
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
-        """Its run directory, with its record; ``store``: URL of the project, ``application``: the application's id."""
+        """Create the run directory with its record; ``store``: URL of the project, ``application``: its id."""
         directory = claim(store, application, record, share=spec.environment.get(privacy.VARIABLE))
         job_record.announce(directory, application)
         return directory
@@ -41,7 +41,7 @@ class Alone:
         return directory.run_id
 
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:
-        """What its workers call: cloudpickle of (function, keyword arguments)."""
+        """What each worker calls: cloudpickle of (function, keyword arguments)."""
         return captured.shipped
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Part(Alone):
-    """A run in a folder of another one: a distributed trial of a search, or one combination of a launch."""
+    """A run inside another one's directory: a distributed trial of a search, or one combination of a launch."""
 
     whole = False
     heeds_requests = False
@@ -87,7 +87,7 @@ class Part(Alone):
 
 @dataclass(frozen=True)
 class OfSearch(Alone):
-    """A search: its workers carry trials out, one after another; or it has none, and its trials are runs."""
+    """The run that holds a search's slots, whose workers are lanes; or it has none, and each trial is a run."""
 
     whole = False
     trains = False
@@ -106,7 +106,7 @@ class OfSearch(Alone):
         return self.continued
 
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:
-        """The function that every lane's worker calls, which hands the user's on as the bytes that it is."""
+        """What each lane's worker calls: hopsml's ``serve``, which passes the user's pickled function to its runners."""
         options = {
             "payload": captured.shipped,
             "seed": spec.seed,

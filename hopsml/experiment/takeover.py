@@ -19,7 +19,7 @@ PARALLEL_READS = 8
 
 
 class EarlierRuns:
-    """The runs that drivers before this one have begun for the same application, each taken up once."""
+    """Runs that earlier attempts' drivers have begun for this application; each can be taken over once."""
 
     def __init__(self, application_id: str, attempt: int) -> None:
         """``attempt``: which one of YARN's at the application this driver is; nothing is read for the first."""
@@ -80,7 +80,7 @@ def refusal(left: RunDir, successor: str) -> ArgumentError:
 
 
 def end(url: str, successor: RunDir) -> None:
-    """The run goes on elsewhere: whoever still works for it adds no checkpoint any more.
+    """Hand a run over to its successor: workers that may still run for it add no checkpoint any more.
 
     Its agents are gone by then, as a rule: they live on a lease of its driver. One that was cut off may not know yet. Raises
     ArgumentError where another driver has taken it up; the successor's directory then says that nothing came of it.
@@ -97,7 +97,7 @@ def end(url: str, successor: RunDir) -> None:
 
 
 def _close(directory: RunDir, state: State, error: str, **more: Any) -> None:
-    """The last record of a run that nobody else can write it for."""
+    """Write the final status of a run whose own driver cannot."""
     directory.end(
         {
             "run_id": directory.run_id,
@@ -149,7 +149,7 @@ def further_fits(url: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def _chain(url: str) -> Iterator[RunDir]:
-    """A run, and those that it went on from, newest first."""
+    """The run, and the runs that it continues, newest first."""
     seen: set[str] = set()
     while url and url not in seen:
         seen.add(url)

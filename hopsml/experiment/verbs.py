@@ -48,7 +48,7 @@ class Verb(Generic[_Parameters, _Options]):
         self._renamed, self._absent = dict(renamed or {}), dict(absent or {})
 
     def __call__(self, function: Callable[[_Options], _Outcome]) -> Callable[_Parameters, _Outcome]:
-        """The verb."""
+        """Make ``function``, which takes the options as one object, a verb that is called with their fields."""
 
         @functools.wraps(function)
         def call(*positional: _Parameters.args, **named: _Parameters.kwargs) -> _Outcome:
@@ -61,7 +61,7 @@ class Verb(Generic[_Parameters, _Options]):
         return call
 
     def options(self, *positional: _Parameters.args, **named: _Parameters.kwargs) -> _Options:
-        """What the verb is called with, as one object.
+        """The arguments of a call as one object.
 
         Raises ArgumentTypeError (a TypeError) for an unknown, a missing and a repeated argument.
         """
@@ -85,7 +85,7 @@ class Verb(Generic[_Parameters, _Options]):
 
 
 def _signature(options: Callable[..., Any]) -> inspect.Signature:
-    """That of the class, its own keyword arguments before those that it has inherited."""
+    """The signature of the options class, its own fields before inherited ones."""
     known = inspect.signature(options).parameters
     order = [name for kind in _classes(options) for name in vars(kind)["__annotations__"] if name in known]
     ordered = [known[name] for name in dict.fromkeys(order)]
@@ -97,14 +97,14 @@ def _classes(options: Any) -> Iterator[type]:
 
 
 def _with_arguments(function: Callable[..., Any], options: Callable[..., Any]) -> str:
-    """The function's documentation, and that of the arguments from the classes that they stand in."""
+    """The function's documentation, followed by that of the arguments from the options classes."""
     described = [inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")[2] for kind in _classes(options)]
     head, mark, raises = inspect.cleandoc(function.__doc__ or "").partition("\nRaises:\n")
     return f"{head.rstrip()}\n\nArgs:\n" + "\n".join(text.rstrip() for text in described if text) + "\n" + mark + raises
 
 
 def _meant(verb: str, name: str, value: Any, known: Collection[str], function: Any) -> str:
-    """What was probably meant by a name that the verb does not have; the training function may have it."""
+    """A hint for a name that the verb does not have: a similar one, or that it is the training function's."""
     if name not in _parameters(function):
         return suggestions.instead(name, known, f"help({verb}) lists those that it has")
     handed_on = f"args_dict={{{name!r}: [...]}}" if "args_dict" in known else f"args={{{name!r}: {value!r:.40}}}"
@@ -119,7 +119,7 @@ def _parameters(function: Callable[..., Any]) -> Collection[str]:
 
 
 def is_spark_session(value: Any) -> bool:
-    """Whether this is the SparkSession that code for the predecessor's first releases passes as first argument."""
+    """Whether this is a SparkSession or SparkContext, which the predecessor's first releases take as first argument."""
     return type(value).__module__.startswith("pyspark.") and type(value).__name__ in (
         "SparkSession",
         "SparkContext",
@@ -129,7 +129,7 @@ def is_spark_session(value: Any) -> bool:
 def _training_function(
     positional: tuple[Any, ...], named: dict[str, Any], verb: str
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function and the positional arguments behind it; ``train_fn=`` and its older names leave ``named``."""
+    """The function and the positional arguments after it; removes ``train_fn=`` and its older names from ``named``."""
     if positional and is_spark_session(positional[0]):
         positional = positional[1:]
     for spelling in (_FUNCTION, *_OLD_FUNCTION):

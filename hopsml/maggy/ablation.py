@@ -66,7 +66,7 @@ class Layers:
         self.included = [name for name in self.included if name not in gone]
 
     def include_groups(self, *groups: Sequence[str], prefix: str | None = None) -> None:
-        """Try the training without all layers of a list at once; or without all whose names begin with ``prefix``."""
+        """Add groups, each left out as a whole in a trial of its own: lists of layers, or all that begin with ``prefix``."""
         self.groups += [group for group in self._groups(groups, prefix) if group not in self.groups]
 
     def exclude_groups(self, *groups: Sequence[str], prefix: str | None = None) -> None:
@@ -94,7 +94,7 @@ class Layers:
 
 
 class Model:
-    """The model: a function that makes it, layers that are left out, other models to compare."""
+    """The model to be studied: the function that makes it, the layers to be ablated, other models to compare."""
 
     def __init__(self) -> None:
         self.layers = Layers()
@@ -113,7 +113,7 @@ class Model:
 
 
 class AblationStudy:
-    """What is left out. ``dataset_generator`` makes the data; it gets ``ablated_feature=`` where it has such a parameter."""
+    """What is ablated. ``dataset_generator`` makes the data; it gets ``ablated_feature=`` if it has such a parameter."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class AblationStudy:
         self.dataset_generator = dataset_generator
 
     def configurations(self) -> list[Config]:
-        """Of the trials: the whole first, then without each feature, layer and group, then each custom model."""
+        """One configuration a trial: nothing left out, each feature, layer and group, each custom model."""
         layers = self.model.layers
         trials = [(NONE, NONE), *((feature, NONE) for feature in self.features.included)]
         trials += [(NONE, layer) for layer in layers.included]
@@ -208,7 +208,7 @@ def carry_out(
     ablated_layer: str,
     reporter: Any,
 ) -> Any:
-    """One trial, in a worker: the user's function with the functions that make its data and its model."""
+    """Run one trial in a worker: the user's function with generators for the ablated data and model."""
     offers = {
         "dataset_function": _dataset_function(generators["dataset"], ablated_feature),
         "model_function": _model_function(generators, ablated_layer),
@@ -252,7 +252,7 @@ def _model_function(generators: Mapping[str, Any], layer: str) -> Callable[..., 
 
 
 def effects(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The table of a study: what was left out, the metric without it, and by how much that differs from the whole."""
+    """The table of results: what was left out, the metric without it, and its difference from the complete model's."""
     base = next((row["value"] for row in rows if row["config"] == {FEATURE: NONE, LAYER: NONE}), None)
     table = []
     for row in rows:

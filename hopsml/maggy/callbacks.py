@@ -33,7 +33,7 @@ def _callback(reporter: Any, metric: str, when: str) -> Any:
 
 
 def _base() -> Any:
-    """Of tf_keras where that is what was imported, else of Keras."""
+    """The Callback class of tf_keras if that was imported, else of Keras."""
     for name in ("tf_keras", "keras"):
         if name in sys.modules:
             return sys.modules[name].callbacks.Callback

@@ -59,7 +59,7 @@ def train(options: TrialOptions, function: Callable[..., Any], config: TfDistrib
 
 
 def _write_files(directory: RunDir, config: TfDistributedConfig, found: Mapping[str, Any]) -> None:
-    """``maggy.json`` and ``result.json``, as of a search."""
+    """Write ``maggy.json`` and ``result.json``, as a search does."""
     about = {
         "name": config.name,
         "description": config.description,
@@ -72,7 +72,7 @@ def _write_files(directory: RunDir, config: TfDistributedConfig, found: Mapping[
 
 
 def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[str, Any]) -> RunOptions:
-    """The arguments of ``collective_all_reduce`` that those of ``lagom`` stand for."""
+    """The arguments of ``collective_all_reduce`` that correspond to those of ``lagom``."""
     of_searches = {one.name: one.default for one in fields(TrialOptions)}
     for name in ("deadline", "budget", "retries", "isolation", "patience", "echo"):
         if getattr(options, name) != of_searches[name]:
@@ -95,7 +95,7 @@ def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[
 
 
 def _check_paths(config: TfDistributedConfig) -> None:
-    """Before anything is started: a text stands for a file or folder, of this machine or of the project."""
+    """Raise PathNotFound, before anything is started, for data that lies neither on this machine nor in the project."""
     parts = config.dataset if isinstance(config.dataset, (list, tuple)) else [config.dataset]
     for path in [*parts, config.train_set, config.test_set]:
         if isinstance(path, str) and not os.path.exists(path) and not hdfs.exists(path):
@@ -106,7 +106,7 @@ def _check_paths(config: TfDistributedConfig) -> None:
 
 
 class Reporter:
-    """The ``reporter`` of a distributed training: its values go to the run's metrics."""
+    """The ``reporter`` that a distributed training gets; its values go to the run's metrics."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -123,7 +123,7 @@ class Reporter:
 
 
 def carry_out(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """In a worker: the function, with all that it makes inside the scope of the group's strategy."""
+    """In a worker: call the function in the scope of the group's strategy, with the model that is made there."""
     from hopsml.training.tensorflow import precision
     from hopsml.training.tensorflow.strategy import strategy
 
@@ -160,7 +160,7 @@ def data_of_worker(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own(name: str, part: Any, hparams: Mapping[str, Any]) -> Any:
-    """This worker's rows, where it is said how large a batch is; else as it is: ``fit`` divides it."""
+    """This worker's rows of the data if the batch size is given; else the data as it is, which ``fit`` divides."""
     size = hparams.get(f"{name.removesuffix('_set')}_batch_size")
     if part is None or size is None or hasattr(part, "element_spec"):  # a tf.data.Dataset has batches of its own
         return part
@@ -172,7 +172,7 @@ def _own(name: str, part: Any, hparams: Mapping[str, Any]) -> Any:
 
 
 def _mean(values: Sequence[Any], workers: int) -> dict[str, Any]:
-    """Of numbers; of a list the first counts, as ``model.evaluate`` gives the loss first."""
+    """The mean of the workers' results; of a list the first element, as ``model.evaluate`` gives the loss first."""
     fields = [_fields(value) for value in values]
     names = (
         [name for name in fields[0] if all(isinstance(one.get(name), (int, float)) for one in fields)] if fields else []

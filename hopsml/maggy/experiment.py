@@ -197,7 +197,7 @@ def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:
 
 
 def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[str] = ()) -> dict[str, Any]:
-    """One search with Maggy's files and Maggy's result. ``without_effect``: what people are told when it begins."""
+    """Run a search that leaves Maggy's files, and return Maggy's result. ``without_effect``: notes printed at its begin."""
     call = calls.checked(verb, options, seed, may_be_empty=True)
     with_budgets = call.searcher.counts
     call.folder, call.with_summary, call.finish = "", True, partial(_files, with_budgets=with_budgets)
@@ -249,7 +249,7 @@ def _value(row: Mapping[str, Any]) -> float:
 
 
 def _files(directory: RunDir, rows: list[dict[str, Any]], with_budgets: bool = False) -> None:
-    """``maggy.json`` and ``result.json``, before the search counts as complete."""
+    """Write ``maggy.json`` and ``result.json``, before the search counts as complete."""
     record = directory.read_run()
     asked = record.get("search") or {}
     about = {

@@ -1,4 +1,4 @@
-"""``maggy.searchspace``."""
+"""``maggy.searchspace``: the search space under Maggy's name."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def without_layers(model: Any, names: Iterable[str]) -> Any:
 
 
 def _without_shapes(value: Any) -> Any:
-    """Without what layers remember of the shapes that they were built for: those behind a removed one change."""
+    """The configuration without the input shapes that layers record: those behind a removed layer change."""
     if isinstance(value, dict):
         return {
             key: _without_shapes(item)
@@ -101,7 +101,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _replaced(value: Any, sources: dict[str, tuple[str, int, int]]) -> Any:
-    """References to removed layers lead to what those got."""
+    """The configuration with references to removed layers replaced by the inputs of those."""
     if isinstance(value, dict):
         if "keras_history" in value:
             return {**value, "keras_history": list(_origin(value["keras_history"], sources))}

@@ -16,7 +16,7 @@ _ABLATION = ("ablated_feature", "ablated_layer")  # by which a trial of an ablat
 
 @dataclass
 class Trial:
-    """A configuration and what came of it. ``status``: PENDING, SCHEDULED, RUNNING, FINALIZED or ERROR.
+    """A configuration and its outcome. ``status``: PENDING, SCHEDULED, RUNNING, FINALIZED or ERROR.
 
     ``duration`` in milliseconds, None before the end.
     """
@@ -71,7 +71,7 @@ class Trial:
 
     @classmethod
     def from_json(cls, json_str: str) -> Trial:
-        """What ``to_json`` has written. Raises ArgumentError (a ValueError) for anything else."""
+        """The trial that ``to_json`` has written. Raises ArgumentError (a ValueError) for anything else."""
         found = json.loads(json_str)
         if (
             not isinstance(found, dict)

@@ -17,7 +17,7 @@ _STYLES = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.Strin
 
 
 def of(root: logging.Logger) -> str:
-    """The value of ``VARIABLE`` for this root logger, "" where it writes to no stream."""
+    """What a worker needs to log like this root logger, as the text of ``VARIABLE``; "" if it writes to no stream."""
     handler = _to_a_stream(root)
     if handler is None:
         return ""
@@ -43,7 +43,7 @@ def attach() -> None:
 
 
 def follow(told: str, root: logging.Logger) -> None:
-    """Let this root logger write as the one that ``told`` is ``of``; where it has a stream of its own that stands."""
+    """Give this root logger the level, format and stream that ``told`` describes, unless it writes to a stream already."""
     if _to_a_stream(root) is not None:
         return
     wanted = json.loads(told)
@@ -55,5 +55,5 @@ def follow(told: str, root: logging.Logger) -> None:
 
 
 def _to_a_stream(root: logging.Logger) -> logging.Handler | None:
-    """The first handler that writes lines to a stream; classes derived from it do something else with them."""
+    """The first handler that is a plain StreamHandler; classes derived from it write elsewhere."""
     return next((one for one in root.handlers if type(one) is logging.StreamHandler), None)

@@ -16,7 +16,7 @@ def wanted() -> bool:
 
 
 def write(events: Path, trial_id: str, config: Mapping[str, Any], metric: str, value: float | None, step: int) -> None:
-    """Write the trial's event file. Values that HParams does not know are written as text."""
+    """Write the trial's event file for HParams; values of other types than HParams knows are written as text."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.hparams import summary_v2 as hparams
     from tensorboard.plugins.scalar import summary_v2 as scalars

@@ -33,7 +33,7 @@ def send(value: Any) -> None:
 
 
 def receive(timeout: float = 0.0) -> Any:
-    """The next value that ``run.send(value)`` has sent to this worker; None when none comes within ``timeout`` seconds.
+    """Wait for the next value that ``run.send(value)`` sent to this worker; None when none comes within ``timeout`` seconds.
 
     Outside a worker there is none.
     """

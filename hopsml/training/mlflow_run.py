@@ -27,7 +27,7 @@ _MET = ("IntegrityError", "UNIQUE constraint", "Duplicate entry", "duplicate key
 
 
 def attach(context: WorkerContext) -> None:
-    """Have ``mlflow`` go on with the run, once it is imported. The trials of a search have no run before their end."""
+    """Let ``mlflow``, once imported, continue this run's MLflow run. Trials of a search have none before their end."""
     if os.environ.get(WANTED) == "1" and context.trial is None:
         os.environ.pop(VARIABLE, None)  # of the driver's own run, which this one is a child of
         after_import("mlflow", lambda module: _join(module, RunDir(context.run_url)))
@@ -53,7 +53,7 @@ def _join(module: ModuleType, directory: RunDir) -> None:
 
 
 def _let_ranks_meet() -> None:
-    """All ranks log to one run: of two that add one key at a time MLflow's database refuses one, which tries again."""
+    """Retry on conflicts: all ranks log to one run, and of two that add a key at once MLflow's database refuses one."""
     from mlflow.exceptions import MlflowException
     from mlflow.store.tracking.rest_store import RestStore
 
@@ -75,7 +75,7 @@ def _let_ranks_meet() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _opened(directory: RunDir) -> order.Order | None:
-    """The run as MLflow has it; None, which is said, where it has not been made in time."""
+    """The MLflow run, once its creation is known; None, with a note, if it was not created in time."""
     deadline, why = time.monotonic() + WAIT_S, "it does not answer"
     while time.monotonic() < deadline:
         try:

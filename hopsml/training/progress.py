@@ -10,16 +10,16 @@ INTERVAL_S = 0.5
 
 
 class Progress:
-    """Tells the driver how much of all is done; silent outside of a worker, and on all ranks but the chief's."""
+    """Sends the chief's progress to the driver; silent on other ranks and outside of a worker."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
-        """``interval_s``: seconds between two messages; the last step is told in any case."""
+        """``interval_s``: least seconds between two messages; the last step is sent in any case."""
         context = current()
         self._tell = context.progress if context is not None and context.is_chief else None
         self._interval_s, self._next = interval_s, 0.0
 
     def tell(self, done: int, total: int, unit: str = "step", *, at_once: bool = False) -> None:
-        """``done`` of ``total`` units; nothing for a total that is not known. ``at_once``: whatever the interval."""
+        """Report ``done`` of ``total`` units; ignored where the total is unknown. ``at_once``: ignore the interval."""
         if self._tell is None or total < 1:
             return
         now = time.monotonic()

@@ -70,7 +70,7 @@ def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str
 
 
 def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
-    """Folder with a copy of the checkpoint to begin with; empty where there is none."""
+    """Folder with a copy of the checkpoint to begin from; "" if there is none."""
     if not resuming.sources(formation):
         return ""
     found, passed_over = resuming.fetch(formation, folder / "resume")
@@ -80,7 +80,7 @@ def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None])
 
 
 def _further_fits(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
-    """Folder with copies for further calls of ``fit``; empty where there are none."""
+    """Folder with copies for further calls of ``fit``; "" if there are none."""
     found, passed_over = resuming.fetch_further_fits(formation, folder / "resume" / "fits")
     for problem in passed_over:
         note(f"a checkpoint is passed over: {problem}")

@@ -20,7 +20,7 @@ def sources(formation: Formation) -> list[tuple[str, int]]:
 
 
 def fetch(formation: Formation, folder: Path) -> tuple[str, list[str]]:
-    """A copy of the checkpoint to begin with, below ``folder``, "" where there is none; and what was passed over, and why.
+    """Copy the checkpoint to begin from to ``folder``: its path, "" if there is none; and what was skipped, and why.
 
     One whose content is not what was committed is passed over for the one before it. Raises StorageError.
     """

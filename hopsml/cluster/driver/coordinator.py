@@ -47,7 +47,7 @@ CATCH_UP_S = 0.1  # for reading what has come meanwhile: words, and ends of conn
 
 
 class Coordinator:
-    """One for each application; ``launch``, ``cancel`` and ``close`` may be called from any thread."""
+    """Serves the agents and runs of one application; ``launch``, ``cancel`` and ``close`` may be called from any thread."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Coordinator:
         sys_path: tuple[str, ...] = (),
         zygote: ZygoteProcess | None = None,
     ) -> None:
-        """``zygote``: on this machine, where the agents will be on it, too; it is closed with the coordinator."""
+        """``zygote``: from which fork servers of agents on this machine are forked; closed with the coordinator."""
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
         self.sys_path, self.zygote = sys_path, zygote
         self.door = Sessions(self, lease_s)
@@ -207,7 +207,7 @@ class Coordinator:
                 await asyncio.wait_for(self._agent_lost.wait(), TICK_S)
 
     async def _watch_executors(self) -> None:
-        """What idle agents keep others from, and which executors go away: slower answers, so asked for separately."""
+        """Poll whether others wait for idle slots and which executors leave: slow answers, so in a task of its own."""
         while True:
             idle = bool(self.pool.agents.idle_count)
             tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
@@ -220,11 +220,11 @@ class Coordinator:
             await asyncio.sleep(TICK_S)
 
     def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, Warned]]:
-        """On a thread that may block: whether others wait for what is idle, and whose executors go away."""
+        """On a thread that may block: whether others wait for idle slots, and which executors are leaving."""
         return idle and self.backend.others_wait(), self.backend.leaving(tasks)
 
     def _close_when_idle(self) -> None:
-        """With no run and no agent for a while, the thread, the port and the certificate go too."""
+        """With no run and no agent for ``LINGER_S`` seconds end the thread, and with it port and certificate."""
         now = time.monotonic()
         if self.runs or self.door.agents or self.pool.expected:
             self._idle_since = None
@@ -322,7 +322,7 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ runs
 
     def _begin(self, request: RunRequest, state: RunState) -> None:
-        """A run that follows a standstill of this interpreter begins once it is known which agents have outlived that."""
+        """Begin a run. After a standstill of this interpreter wait ``CATCH_UP_S``: some agents may not have outlived it."""
         now = time.monotonic()
         if any(now - session.heard > STANDSTILL_S for session in self.door.agents.values()):
             self._loop.call_later(CATCH_UP_S, self._begin_now, request, state)
@@ -423,7 +423,7 @@ class Coordinator:
 
     @staticmethod
     def _let_go(run: ActiveRun, session: Session) -> None:
-        """The agent works for this run no more."""
+        """The agent no longer works for this run."""
         session.work = None
         if run.request.spec.group.changes:
             session.post(protocol.Release(run.run_id))
@@ -438,7 +438,7 @@ class Coordinator:
             self._event(message.run_id, event)
 
     def _drain(self, session: Session, reason: str, time_s: float | None) -> None:
-        """Its node goes away, in ``time_s`` seconds: out of its group before, or at once where it has none. Told once."""
+        """The agent's node leaves in ``time_s`` seconds: out of its group before, or dismissed at once. Done once."""
         if session.leaving:
             return
         session.leaving = reason
@@ -514,7 +514,7 @@ class Coordinator:
             self._pool(self.pool.retired(slot, time.monotonic() if failed else None))
 
     def _refuse(self, ask: int, problem: str) -> bool:
-        """Whether there is a problem; those who wait for their first agents end by it."""
+        """Fail the runs that wait for their first agents, if there is a problem; returns whether there is one."""
         failed = bool(problem) and ask not in self._cancelled
         for run in self._waiting() if failed else ():
             if run.gang.generation == 0:  # a group that has trained waits for others until its own deadline
@@ -525,7 +525,7 @@ class Coordinator:
         return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]
 
     def _say_who_waits(self) -> None:
-        """At each tick, not for each agent: nobody reads a thousand of these."""
+        """Publish what runs wait for; at each tick, as there may be a thousand agents."""
         for run in self._waiting():
             if (text := waiting_text(run, self.pool)) != run.waits_for:
                 run.waits_for = text
@@ -533,5 +533,5 @@ class Coordinator:
 
 
 def _log_aside(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody has caught in the loop: asyncio itself would wait for whoever reads the log."""
+    """Log an error that nobody has caught in the loop, without waiting for the log's reader as asyncio would."""
     log.error("%s", context.get("message", "an error in the coordinator's loop"), exc_info=context.get("exception"))

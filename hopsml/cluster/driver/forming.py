@@ -43,7 +43,7 @@ class Former:
             self._tell(run.run_id, gang.Granted(tuple(run.placements)))
 
     def _lay_out(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> bool:
-        """Give these agents their ranks; False, with the run told why, where that cannot be done."""
+        """Assign ranks to these agents; False, and the run is told why, where that is not possible."""
         sessions = [self._agents[agent_id] for agent_id in agent_ids if agent_id in self._agents]
         try:
             layout = form([member_of(s.agent_id, s.hello, s.port) for s in sessions], run.request.spec.roles)
@@ -90,7 +90,7 @@ class Former:
                 session.post(protocol.Preload(run.request.spec.modules), shared, launch)
 
     def _start_lane(self, run: ActiveRun, action: gang.StartGeneration) -> None:
-        """One worker that is a group of its own; its number stands for rank and generation."""
+        """Start one independent worker; its number is both its rank and its generation."""
         (agent_id,) = action.agent_ids
         if (session := self._agents.get(agent_id)) is None:
             return
@@ -105,7 +105,7 @@ class Former:
         session.post(protocol.Preload(run.request.spec.modules), formation, launch)
 
     def _source(self, action: gang.StartGeneration) -> protocol.CommitSource:
-        """An agent that holds the commit to go on from, and where it serves it."""
+        """Where members without the commit can fetch it: an agent that holds it, else the checkpoint to begin from."""
         for agent_id in action.holders:
             session = self._agents.get(agent_id)
             if session is not None and session.commit_door is not None:

@@ -35,13 +35,13 @@ class Renew(Message, frozen=True, tag="renew"):
 
 
 class Preload(Message, frozen=True, tag="preload"):
-    """Have a fork server ready that has imported at least these modules."""
+    """Have a fork server that has imported these modules, at least."""
 
     modules: tuple[str, ...]
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Where a run begins that has nothing of its own: run directories of others, and which of their checkpoints."""
+    """Checkpoints of other runs that a run begins from: their run directories and steps."""
 
     url: str = ""  # "" where it begins with nothing
     step: int = -1  # of the checkpoint there; -1: its newest
@@ -73,7 +73,7 @@ class Formation(Message, frozen=True, tag="formation"):
 
     @property
     def follows(self) -> bool:
-        """Whether an earlier generation of this very run may have left checkpoints."""
+        """Whether an earlier generation of this run may have left checkpoints."""
         return self.generation > 0 and self.spec.group.regroups
 
 
@@ -93,7 +93,7 @@ class Launch(Message, frozen=True, tag="launch"):
 
 
 class Park(Message, frozen=True, tag="park"):
-    """Have the worker commit and stand still when it next may: the group is going to change.
+    """Let the worker commit at its next opportunity and wait: the group is going to change.
 
     Where the members are independent: nothing more will be told to it; it finishes what it does, and leaves.
     """
@@ -122,7 +122,7 @@ class Stop(Message, frozen=True, tag="stop"):
 
 
 class ProbePeer(Message, frozen=True, tag="probe-peer"):
-    """Exchange some bytes with another agent, and say how that went; see ``preflight/probe.py``."""
+    """Exchange some bytes with another agent and report the result; see ``preflight/probe.py``."""
 
     agent_id: str
     address: str  # host:port of its probe door
@@ -137,13 +137,13 @@ class LogTaken(Message, frozen=True, tag="log-taken"):
 
 
 class Persist(Message, frozen=True, tag="persist"):
-    """Put the newest commit of the run on its shared storage: this agent goes away, and none that stays has it."""
+    """Write the newest commit of the run to shared storage: this agent leaves, and no remaining one has it."""
 
     run_id: str
 
 
 class Release(Message, frozen=True, tag="release"):
-    """The run has no further generation on this agent: bring its last files away, forget its commits."""
+    """The run ends on this agent: mirror its last files, drop its commits."""
 
     run_id: str
 
@@ -158,7 +158,7 @@ class Dismiss(Message, frozen=True, tag="dismiss"):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """The first message. ``ask`` and ``index`` say which of the asked-for slots this is, also after Spark's retry."""
+    """The first message. ``ask``, ``index``: which of the requested slots this is, the same after a retry of Spark's."""
 
     version: int
     ask: int
@@ -203,7 +203,7 @@ class GpuFacts(msgspec.Struct, frozen=True):
 
 
 class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
-    """What an agent has measured of itself, once; limits are -1 where there is none. 1 MB is 2**20 bytes."""
+    """What an agent has measured of its slot, once; limits are -1 where there is none. 1 MB is 2**20 bytes."""
 
     clock: float  # seconds since the epoch when it was sent
     host: str
@@ -223,7 +223,7 @@ class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
 
 
 class PeerProbed(Message, frozen=True, tag="peer-probed"):
-    """What came of an exchange of bytes with another agent; ``problem`` is empty where all came back as it was sent."""
+    """The result of an exchange of bytes with another agent; ``problem`` is empty where all came back unchanged."""
 
     agent_id: str
     mb_s: float
@@ -243,7 +243,7 @@ class WorkerStarted(Message, frozen=True, tag="worker-started"):
 
 
 class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
-    """How a worker is, with each heartbeat, as far as there is anything to say.
+    """The state of a worker, sent with a heartbeat if there is anything to say.
 
     ``step``: how far it is, -1 where it does not tell. ``stopped``: the system holds its process (SIGSTOP). ``age_s``: how
     long ago it finished that step. ``idle_s``: for how long it has done nothing.
@@ -282,7 +282,7 @@ class Draining(Message, frozen=True, tag="draining"):
 
 
 class Persisted(Message, frozen=True, tag="persisted"):
-    """What became of a checkpoint of an elastic run: it lies on shared storage, or there was a ``problem``.
+    """The result of writing a checkpoint of an elastic run: it lies on shared storage, or there was a ``problem``.
 
     ``seconds``: how long it took to write. ``missed``: checkpoints that were due since the first of the problems that
     end with this one.
@@ -348,7 +348,7 @@ class WorkerFinished(Message, frozen=True, tag="worker-finished"):
 
 
 class WorkerFailed(Message, frozen=True, tag="worker-failed"):
-    """The worker is lost. ``secondary`` marks an error that only echoes another member's (a broken collective)."""
+    """The worker has failed. ``secondary``: its error only follows from another one's (a broken collective)."""
 
     run_id: str
     generation: int
@@ -363,7 +363,7 @@ class WorkerFailed(Message, frozen=True, tag="worker-failed"):
 
 
 class WorkerClosed(Message, frozen=True, tag="worker-closed"):
-    """Nothing of the worker is left: processes gone, files on shared storage; ``behind`` names what is not there."""
+    """Nothing of the worker runs any more and its files are mirrored; ``behind``: the ones that are not."""
 
     run_id: str
     generation: int
@@ -388,7 +388,7 @@ class MirrorState(Message, frozen=True, tag="mirror-state"):
 
 
 class WorkNote(Message, frozen=True, tag="work-note"):
-    """What people should know of the work on this agent: a full disk, a checkpoint that had to be passed over."""
+    """A note for people about the work on this agent: a full disk, a checkpoint that had to be skipped."""
 
     run_id: str
     generation: int

@@ -24,7 +24,7 @@ Switch = Annotated[bool, checks.switch]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What belongs together in a specification. A field's annotation holds the check of the argument it is made of."""
+    """Base of a specification's parts. A field's annotation holds the check of the argument from which it is made."""
 
 
 class Group(Section, frozen=True, tag_field="kind"):
@@ -74,7 +74,7 @@ class FixedGroup(Group, frozen=True, tag="fixed"):
 
 
 class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
-    """A group that starts with ``min_size`` members, grows to ``size``, and survives the loss of members."""
+    """A group that starts with ``min_size`` workers, grows to ``size``, and survives the loss of workers."""
 
     changes: ClassVar[bool] = True
     regroups: ClassVar[bool] = True
@@ -114,7 +114,7 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
 
 
 class IndependentGroup(Group, frozen=True, tag="independent"):
-    """Workers that have nothing to do with each other and are replaced one by one: the lanes of a search."""
+    """Workers that do not communicate and are replaced one by one, such as the lanes of a search."""
 
     collective: ClassVar[bool] = False
     changes: ClassVar[bool] = True
@@ -184,7 +184,7 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
-    """A section made of an object's attributes of the same names, units left out, each checked.
+    """A section made from an object's attributes of the same names (without units), each checked.
 
     Args:
         kind: the section's class.
@@ -213,6 +213,6 @@ def names(kind: type[Section]) -> list[str]:
 
 
 def recorded(spec: RunSpec) -> dict[str, Any]:
-    """What ``run.json`` says of it: the values of JSON; ``msgspec.convert(..., RunSpec)`` is the opposite."""
+    """The specification as JSON values, for ``run.json``; ``msgspec.convert(..., RunSpec)`` is the inverse."""
     found: dict[str, Any] = msgspec.to_builtins(spec)
     return found

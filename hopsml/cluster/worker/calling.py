@@ -37,7 +37,7 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
-    """As the interpreter would, but for what its parent will do as well."""
+    """Exit a process that the user's function forked, as the interpreter would, but for what its parent does as well."""
     try:
         code = error.code if isinstance(error, SystemExit) else 0 if error is None else 1
         if error is not None and not isinstance(error, SystemExit):
@@ -50,7 +50,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
 
 
 def tell(text: str) -> None:
-    """Into the worker's log, where that can be written: its disk may be full, and the function may have closed it."""
+    """Write to the worker's log if that is possible: its disk may be full, or the function may have closed it."""
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -58,7 +58,7 @@ def tell(text: str) -> None:
 
 
 def words_of(error: BaseException) -> str:
-    """What an error says of itself, in short, without secrets: its type and its text, or how the process was left."""
+    """An error in short, without secrets: its type and text, or how the process was left."""
     if isinstance(error, SystemExit):
         said = f"called sys.exit({_text(repr, error.code)})"
     else:

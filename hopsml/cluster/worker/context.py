@@ -20,7 +20,7 @@ def untold(*said: object) -> None:
 
 @dataclass(frozen=True)
 class CommitPort:
-    """An elastic worker's way to its agent: where commits are written, and how they are announced."""
+    """An elastic worker's interface to its agent: the slots for commits, and how a commit is announced."""
 
     slots: CommitSlots
     newest: int  # slot of the commit to go on from, -1 for none
@@ -74,7 +74,7 @@ class WorkerContext:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker writes what only one may write (checkpoints, exports)."""
+        """Whether this is rank 0, which alone writes checkpoints and exports."""
         return self.rank == 0
 
 

@@ -12,7 +12,7 @@ _seen: dict[str, int | str] = {}
 
 
 def formed(by: str, size: int) -> None:
-    """This process is one of ``size`` that train together; of several groups the largest counts."""
+    """Note that this process is one of ``size`` that train together; of several groups the largest counts."""
     if size > int(_seen.get("size", 0)):
         _seen.update(group=by, size=size)
 

@@ -47,7 +47,7 @@ class LossNote:
 
 
 class _Log(io.FileIO):
-    """The descriptor; a write that finds no room counts as done."""
+    """A file that counts a write as done when the disk is full."""
 
     def __init__(self, descriptor: int, note: LossNote) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -73,7 +73,7 @@ def install(tell: Callable[[str], None]) -> LossNote:
 
 
 def _over(stream: TextIO | None, descriptor: int, note: LossNote) -> io.TextIOWrapper:
-    """As the interpreter had opened it, if it had, but line by line."""
+    """A text stream over the file, set up as the interpreter had it, but line-buffered."""
     if stream is not None:
         stream.flush()
     log, unbuffered = _Log(descriptor, note), getattr(stream, "write_through", False)  # the latter: python -u

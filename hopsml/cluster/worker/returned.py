@@ -98,13 +98,13 @@ def _names_a_file(text: str) -> bool:
 
 
 def _home(context: WorkerContext) -> str:
-    """URL of the directory of the run, or of the trial."""
+    """URL of the run's directory, or of the trial's."""
     run = context.run_url.rstrip("/")
     return run if context.trial is None else f"{run}/{context.trials}/{context.trial.trial_id}"
 
 
 def _brought(path: Path, folder: Path) -> str:
-    """Copy a file into the run directory; its name there, which is another one where that is taken."""
+    """Copy a file into the run directory; returns its name there, changed if the name is taken."""
     for number in itertools.count(1):
         target = folder / _numbered(path, number)
         if target.exists() and path.samefile(target):
@@ -144,7 +144,7 @@ def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None
 
 
 def _packed(value: Any, context: WorkerContext) -> tuple[Any, bytes]:
-    """What travels of a value, and its bytes; raises whatever stands against it."""
+    """A value that can travel, and its bytes; raises what prevents it."""
     ready = keep_files(to_host(value), context)
     return ready, _dumped(ready)
 
@@ -156,14 +156,14 @@ def _dumped(value: Any) -> bytes:
 
 
 class _Entries:
-    """What travels of a value that as a whole does not."""
+    """Finds the parts of a value that can travel where the whole cannot."""
 
     def __init__(self, context: WorkerContext, tell: Callable[[str], None]) -> None:
         self._context, self._tell = context, tell
         self._inside: set[int] = set()  # of dicts: one may hold itself
 
     def of(self, value: Any, path: str, error: Exception) -> Any:
-        """The value without what cannot travel; ``error`` says why it does not as it is, ``path`` where it was found."""
+        """The value without what cannot travel; ``error``: why it cannot as it is, ``path``: its place in the whole."""
         if isinstance(value, dict) and id(value) not in self._inside:
             self._inside.add(id(value))
             found = {key: self._entry(key, item, f"{path}[{key!r:.80}]") for key, item in value.items()}
@@ -202,7 +202,7 @@ def _why(error: Exception) -> str:
 
 
 def _small_ones(entries: dict[Any, Any], tell: Callable[[str], None]) -> dict[Any, Any]:
-    """As many entries as may travel together, the smallest first."""
+    """As many entries as may travel together, smallest first."""
     sizes = {key: len(_dumped((key, item))) for key, item in entries.items()}
     room, travelling = MAX_RESULT, set()
     for key in sorted(sizes, key=sizes.__getitem__):
@@ -216,7 +216,7 @@ def _small_ones(entries: dict[Any, Any], tell: Callable[[str], None]) -> dict[An
 
 
 def _kept_whole(data: bytes, context: WorkerContext) -> str:
-    """Write what is too large beside the function's other artifacts; words that say where it is."""
+    """Write a value that is too large to travel to the run's artifacts; says where it is."""
     folder = context.export_dir.parent / "artifacts"
     names = (_numbered(Path("result.pickle"), number) for number in itertools.count(1))
     name = next(name for name in names if not (folder / name).exists() and not (context.work_dir / name).exists())

@@ -138,7 +138,7 @@ def _await_threads() -> None:
 
 
 def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> Event:
-    """Call the user's function; returns how it ended. Whatever its code raises is reported, not swallowed."""
+    """Call the user's function and return how it ended; whatever its code raises is reported."""
     try:
         assignment = msgspec.msgpack.decode(Path(assignment_path).read_bytes(), type=Assignment)
         context = _prepare(assignment, pipe, slots, inbox)
@@ -239,7 +239,7 @@ def _report(message: dict[str, Any]) -> Event:
 
 
 def _note(pipe: EventPipe, text: str) -> None:
-    """Something that people should know."""
+    """Send a note for people to the agent."""
     pipe.send(Event("note", time.time(), cause=redact.text(utf8(text))[: calling.MOST_CAUSE]))
 
 
@@ -247,7 +247,7 @@ def _note(pipe: EventPipe, text: str) -> None:
 
 
 def _complete_commits() -> None:
-    """The function may have left its loop early, while its last commit was still being written."""
+    """Wait for the last commit to be written: the function may have returned before."""
     context = current()
     for complete in context.commits.at_end if context is not None and context.commits is not None else ():
         complete()
@@ -261,7 +261,7 @@ def _failure(error: BaseException, folder: Path) -> Event:
 
 
 def _echoes_another(error: BaseException) -> bool:
-    """Whether the error is what a member sees when another member of a collective breaks."""
+    """Whether the error is what a worker sees when another worker of the collective fails."""
     for seen in calling.chain(error):
         module = type(seen).__module__.partition(".")[0]
         if module in ("tensorflow", "torch") and type(seen).__name__ in _ECHOES:

@@ -68,7 +68,7 @@ def _bring(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Whole or not at all."""
+    """Copy a file whole or not at all. Raises OSError, also where the disk would become too full."""
     size, free = source.stat().st_size, shutil.disk_usage(target.parent).free
     if free < size + FOR_RECORDS:
         raise OSError(errno.ENOSPC, f"{size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free", str(target))
@@ -100,7 +100,7 @@ def leave(folder: Path, name: str, places: Iterable[Path]) -> Path:
 
 
 def hint(error: BaseException, folder: Path) -> str:
-    """For an error about a relative path that is not there: in which folder it was looked for; "" for any other error."""
+    """Where a relative path of this error was looked for; "" for an error that is not about a missing one."""
     if not isinstance(error, FileNotFoundError):
         return ""
     name = error.filename

@@ -1,4 +1,4 @@
-"""An ablation study."""
+"""``AblationConfig``: an ablation study."""
 
 from __future__ import annotations
 

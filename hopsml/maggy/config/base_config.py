@@ -1,4 +1,4 @@
-"""A single run of the function."""
+"""``BaseConfig``: a single run of the function."""
 
 from __future__ import annotations
 

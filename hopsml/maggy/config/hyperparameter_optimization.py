@@ -1,4 +1,4 @@
-"""A search."""
+"""``HyperparameterOptConfig``: a hyper-parameter search."""
 
 from __future__ import annotations
 

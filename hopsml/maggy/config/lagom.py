@@ -1,4 +1,4 @@
-"""What all configs have in common."""
+"""``LagomConfig``: the base of all configs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class LagomConfig:
     hb_interval: float
 
     def without_effect(self) -> list[str]:
-        """What was given and changes nothing, one sentence each: it is said when the experiment begins."""
+        """A sentence for each field that was given and is ignored, shown when the experiment begins."""
         if self.hb_interval == 1:
             return []
         return [f"hb_interval={self.hb_interval!r} has no effect: what a trial reports arrives at once"]

@@ -1,4 +1,4 @@
-"""Distributed training by TensorFlow."""
+"""``TfDistributedConfig``: distributed training by TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributed training by PyTorch, which is refused by name."""
+"""``TorchDistributedConfig``: distributed training by PyTorch, which ``lagom`` refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class TorchDistributedConfig(LagomConfig):
-    """Distributed training by PyTorch, which this project does not have; ``lagom`` says what there is instead."""
+    """Distributed training by PyTorch, which hopsml does not have: ``lagom`` raises an error that names alternatives."""
 
     module: Any = None
     dataset: Any = None

@@ -128,7 +128,7 @@ class AbstractOptimizer(ABC):
 
 
 class Adapted(Searcher):
-    """An own optimizer as a searcher. Its state is what it was and what it was told, in order."""
+    """Presents a user's optimizer as a searcher. Its state: the optimizer as it was, and the calls it got, in order."""
 
     def __init__(self, optimizer: AbstractOptimizer, space: Searchspace, num_trials: int, direction: str) -> None:
         self._plain = cloudpickle.dumps(optimizer)

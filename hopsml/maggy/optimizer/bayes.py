@@ -1,4 +1,4 @@
-"""``maggy.optimizer.bayes``."""
+"""``maggy.optimizer.bayes``: the Bayesian optimizers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopsml.maggy.optimizer.base import Named
 
 
 class _Bayesian(Named):
-    """As ``Named``. ``interim_results``, which lets Maggy's models learn from running trials, is refused where asked for."""
+    """Base of both. ``interim_results`` (learning from running trials, as Maggy's models can) is refused."""
 
     def __init__(
         self,

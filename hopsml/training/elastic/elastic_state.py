@@ -107,13 +107,13 @@ class State:
         self._finish()
 
     def _begin(self, data: Sampler) -> None:
-        """``data`` takes this worker's share, and everything goes to where the training stands."""
+        """Give ``data`` this worker's share, and restore everything from where the training stands."""
         self._sampler = data
         data.join(*((self._context.rank, self._context.world_size) if self._context is not None else (0, 1)))
         self._restore()
 
     def _count(self, batches: int) -> None:
-        """For a loop of somebody else's: so many batches more are done."""
+        """Count batches as done; for loops that are not ``resume``, such as Keras's."""
         self._batches += batches
         self._tell_progress()
 
@@ -124,7 +124,7 @@ class State:
             self._progress.tell(self._batches, self._batches + self._sampler.batches_left)
 
     def _finish(self) -> None:
-        """Nothing has to be done again, should another worker fail in what comes after the loop."""
+        """Commit the end of the loop, which need not be repeated if another worker fails in what comes after."""
         if self._writer is None:
             return
         self._writer.wait()  # written is not announced yet
@@ -156,7 +156,7 @@ class State:
         return True
 
     def _see_batch(self, writer: CommitWriter) -> None:
-        """What a batch takes shows what the commit that is written beside it costs."""
+        """Measure what a batch takes, and so what it costs that a commit is written beside it."""
         now = time.monotonic()
         if self._left_at is not None:
             self._pace.batch(now - self._left_at, None if writer.is_busy else writer.writing_s)
@@ -178,7 +178,7 @@ class State:
         return time.monotonic() - self._committed_at >= held_s / AUTOMATIC_SHARE
 
     def _stand_still(self) -> None:
-        """The group is going to change: this process has done its part, and its agent ends it."""
+        """Wait to be ended by the agent: the group is about to change, and this process has made its commit."""
         assert self._writer is not None and self._port is not None
         self._writer.wait()
         self._port.slots.progress = self._batches
@@ -201,7 +201,7 @@ class State:
     # ------------------------------------------------------------------------------------------ going on
 
     def _restore(self) -> None:
-        """Once a process: what is there when it begins."""
+        """Once in a process: set the values from the commit to go on from, if there is one."""
         if self._restored:
             return
         self._restored = True
@@ -255,7 +255,7 @@ class State:
 
 
 def found(context: WorkerContext | None) -> memoryview | None:
-    """The commit that this process goes on from: of an agent, else of a checkpoint; None without any."""
+    """The commit that this process goes on from, held by an agent or stored as a checkpoint; None if there is none."""
     port = context.commits if context is not None else None
     if port is not None and port.newest >= 0:
         return memoryview(port.slots.read(port.newest))

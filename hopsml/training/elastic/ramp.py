@@ -26,14 +26,14 @@ class Ramp:
     length: float = 0.0  # samples
 
     def factor(self, samples: int) -> float:
-        """The factor after so many samples; 1.0 is the rate that was given for the reference group."""
+        """The factor after ``samples`` samples; 1.0 means the rate that was given for the reference group."""
         done = samples - self.began
         if self.target <= self.start or done >= self.length:
             return self.target
         return self.start + (self.target - self.start) * max(0.0, done / self.length)
 
     def towards(self, target: float, samples: int, length: float) -> Ramp:
-        """The ramp that goes on from here to another target; this one where the target is the same."""
+        """A ramp from the present factor to another target; this one if the target is the same."""
         if target == self.target:
             return self
         return Ramp(self.factor(samples), target, samples, length)

@@ -102,11 +102,11 @@ class Sampler:
 
     @property
     def _samples(self) -> int:
-        """Seen since the beginning of the training."""
+        """Samples consumed since the beginning of the training."""
         return self.epoch * self.n_samples + self.offset
 
     def _present_ramp(self) -> Ramp:
-        """Towards the factor of the present group."""
+        """The learning rate's ramp towards the factor that belongs to the present group."""
         target, length = self.size / self.global_batch_size, self.ramp_epochs * self.n_samples
         before = first_ramp(target, length) if self._ramp is None else self._ramp
         self._ramp = before.towards(target, self._samples, length)
@@ -124,7 +124,7 @@ class Sampler:
         return position
 
     def go_to(self, position: Mapping[str, int | float]) -> None:
-        """Go on behind a position. Raises ArgumentError where it belongs to other data or another order."""
+        """Continue from a ``position()``. Raises ArgumentError if it belongs to other data or another order."""
         for name in ("n_samples", "seed"):
             if position[name] != getattr(self, name):
                 raise ArgumentError(
@@ -156,12 +156,12 @@ class Sampler:
         return samples // self.size if self.drop_last else -(-samples // self.size)
 
     def next_batch(self) -> NDArray[np.int64]:
-        """This worker's indices of the next global batch, which counts as consumed. Raises StopIteration at the end."""
+        """This worker's indices of the next global batch, counted as consumed. Raises StopIteration after the last."""
         mine: NDArray[np.int64] = share(self.next_global_batch(), self.rank, self.world_size)
         return mine
 
     def next_global_batch(self) -> NDArray[np.int64]:
-        """The indices of all workers together, which count as consumed. Raises StopIteration at the end."""
+        """All workers' indices of the next global batch, counted as consumed. Raises StopIteration after the last."""
         if self.is_exhausted:
             raise StopIteration
         batch = self._order(self.epoch)[self.offset : self.offset + self.size]

@@ -166,7 +166,7 @@ class CheckpointCallback(FitHooks):
             self._history.setdefault(name, []).append(np.asarray(value).tolist())
 
     def _give_history_back(self) -> None:
-        """Once, when Keras has made its own anew."""
+        """Restore the history once Keras has created a new one; done once."""
         if self._gives_back:
             self._gives_back = False
             give_history_back(self.model, self._history)

@@ -68,14 +68,14 @@ class ElasticCallback(FitHooks):
         self.model._initial_epoch = epochs if self._state.done == epochs else self._feed.position.epoch
 
     def _join(self) -> None:
-        """Who trains by itself trains on everything."""
+        """Take this worker's share of the data; all of it where the strategy spans one worker."""
         assert self._feed is not None
         context = current()
         together = context is not None and in_group(self.model.distribute_strategy)
         self._feed.position.join(*((context.rank, context.world_size) if context is not None and together else (0, 1)))
 
     def _begin_anew(self) -> None:
-        """Also from a checkpoint that a run of fixed size has made."""
+        """Start without a commit: from the values given, or from a checkpoint of a run of fixed size."""
         assert self._feed is not None and self._state is not None
         context = current()
         self._join()
@@ -104,7 +104,7 @@ class ElasticCallback(FitHooks):
             self._commit()
 
     def _restore_history(self) -> None:
-        """Once, when Keras has made its own anew."""
+        """Restore the committed history once Keras has created a new one; done once."""
         if not self._went_on:
             return
         assert self._state is not None
@@ -180,13 +180,13 @@ def _committed() -> tuple[int | None, int]:
 
 
 class _Rate:
-    """The learning rate for the reference group, which the user's callbacks may change while it is scaled."""
+    """The learning rate without the group's factor; follows what the user's callbacks set meanwhile."""
 
     def __init__(self, base: float | None = None) -> None:
         self.base, self._set = base, None if base is None else -1.0
 
     def scale(self, optimizer: Any, factor: float) -> None:
-        """Raises ArgumentError for a schedule, whose steps have another length in every group."""
+        """Set the optimizer's rate to base times ``factor``. Raises ArgumentError for a schedule: its steps would change."""
         if not hasattr(optimizer.learning_rate, "assign"):
             raise ArgumentError(
                 'scaling="linear" sets the learning rate, but the optimizer follows a schedule of its own: give it a number'

@@ -27,7 +27,7 @@ _latest: weakref.ref[Any] | None = None
 
 
 def install(trainer: ModuleType) -> None:
-    """Let a feed take the place of an epoch iterator; ``trainer``: ``keras.src.backend.tensorflow.trainer``."""
+    """Patch Keras's epoch iterator to use a feed where one is set; ``trainer``: ``keras.src.backend.tensorflow.trainer``."""
     iterator = trainer.TFEpochIterator
     enumerate_iterator = iterator._enumerate_iterator
 
@@ -110,7 +110,7 @@ def _is_of_arrays(adapter: Any) -> bool:
 
 
 class Feed:
-    """Batches from ``position`` on. ``total``: of the present epoch, None where nobody knows before its end."""
+    """Batches of ``fit`` from ``position`` on. ``total``: in the present epoch, None while unknown."""
 
     total: int | None
 
@@ -123,7 +123,7 @@ class Feed:
             self.position.epoch, self.position.offset = epoch, 0
 
     def advance(self, end_step: int) -> int:
-        """One call of the train function is over, whose last batch is this one of the epoch; how many it had."""
+        """A call of the train function has ended with batch ``end_step`` of the epoch; returns how many batches it had."""
         begin_step = end_step - self.steps_per_execution + 1
         batches = self.steps_per_execution if self.total is None else min(end_step + 1, self.total) - begin_step
         for _ in range(batches):
@@ -131,11 +131,11 @@ class Feed:
         return batches
 
     def is_last(self, end_step: int) -> bool:
-        """Whether the epoch ends with this batch."""
+        """Whether batch ``end_step`` is the last of the epoch."""
         return self.total is not None and end_step + 1 >= self.total
 
     def steps(self, epoch_iterator: Any) -> Iterator[Any]:
-        """As Keras's epoch iterator: first and last batch of a call, and the iterator that gives them."""
+        """The interface of Keras's epoch iterator: first and last batch of each call, and the iterator for it."""
         first = -(-self.position.offset // self.position.size)
         iterator, step = self.iterator(first), first
         while self.total is None or step < self.total:
@@ -156,7 +156,7 @@ class ArrayFeed(Feed):
         self._inputs, self._strategy = inputs, strategy
 
     def iterator(self, first: int) -> Any:
-        """See ``Feed``."""
+        """An iterator over the rest of the epoch from batch ``first`` on; sets ``total``."""
         batches = self._left()
         self.total = first + len(batches)
         return iter(self._strategy.distribute_datasets_from_function(lambda _: self._dataset(batches)))
@@ -250,7 +250,7 @@ def _distributed(dataset: Any, strategy: Any, repeat: bool) -> Any:
 
 
 def _check_order(dataset: Any) -> None:
-    """Raises ArgumentError for a dataset that every process would shuffle in its own way."""
+    """Raise ArgumentError for a dataset that each process would shuffle in its own order."""
     import tensorflow as tf
 
     if not isinstance(dataset, tf.data.Dataset):
@@ -268,7 +268,7 @@ def _check_order(dataset: Any) -> None:
 
 
 def order_seed() -> int:
-    """For arrays that are shuffled: the user's global seed, else the run's, the same on all workers."""
+    """The seed for shuffling arrays, the same on all workers: the user's global seed, else the run's."""
     from tensorflow.python.eager import context
 
     chosen = context.global_seed()

@@ -46,14 +46,14 @@ class FitCheckpointer(Checkpointer):
     """Saves and restores the model of one ``fit`` in its own checkpoint folder of the run."""
 
     def __init__(self, number: int, model: Any, keep: int = 3) -> None:
-        """``number``: of the ``fit``. Raises ArgumentError outside of a run, which has no such place."""
+        """``number``: of the ``fit``, from 1. Raises ArgumentError outside of a run, which has no folder for it."""
         context = current()
         place = context.checkpoint_dir if context is not None else None
         self._number, self._takes_over = number, not _one_has_trained
         super().__init__(_place(place, number) if place is not None else None, keep, model=model)
 
     def next_epoch(self) -> int:
-        """To go on with after ``restore_latest``; 0 where that found nothing. On all ranks.
+        """The epoch to go on with after ``restore_latest``; 0 where that found nothing. Call it on all ranks.
 
         A ``fit`` is over, whatever ended it, where a later one has begun: it goes on only with more epochs than it had then.
         """

@@ -33,7 +33,7 @@ def in_group(strategy: Any) -> bool:
 
 
 def leads(strategy: Any) -> bool:
-    """Whether this worker's files are the ones to keep: it is the group's chief, or the run's."""
+    """Whether this worker's files are kept: it is the chief of the strategy's group, or of the run."""
     if in_group(strategy):
         return bool(strategy.extended._is_chief)
     context = current()

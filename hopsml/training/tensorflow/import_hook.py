@@ -14,7 +14,7 @@ Action = Callable[[ModuleType], None]
 
 
 class PostImportFinder(MetaPathFinder):
-    """Finds nothing itself: it asks the other finders and adds the waiting actions to what they found."""
+    """A meta path finder that finds nothing itself: it adds the waiting actions to what other finders found."""
 
     def __init__(self) -> None:
         self._actions: dict[str, list[Action]] = {}
@@ -27,7 +27,7 @@ class PostImportFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See importlib: the specification of a module that somebody waits for, None for all others."""
+        """See importlib: the specification of a module that actions wait for, None for any other."""
         if fullname not in self._actions or getattr(self._searching, "name", None) == fullname:
             return None
         self._searching.name = fullname  # the search below comes through here once more

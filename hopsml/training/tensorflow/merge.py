@@ -40,7 +40,7 @@ def parse_merge_scope(value: int | str) -> int | None:
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors that travel together: their positions in the caller's list, in the order they are joined."""
+    """Tensors reduced in one collective: their positions in the caller's list, in the order in which they are joined."""
 
     positions: tuple[int, ...]
     dtype: str

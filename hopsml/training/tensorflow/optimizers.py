@@ -11,7 +11,7 @@ from hopsml.training.tensorflow.groups import latest_strategy
 
 
 def is_optimizer(value: Any) -> bool:
-    """Whether it is one of either Keras, tf_keras's ``legacy`` among them."""
+    """Whether ``value`` is an optimizer of Keras 3 or tf_keras, the ``legacy`` ones included."""
     return hasattr(value, "apply_gradients") and (hasattr(value, "build") or hasattr(value, "_create_all_weights"))
 
 

@@ -90,7 +90,7 @@ class GradientReducer:
         self._ops._all_reduce = self.all_reduce
 
     def all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
-        """Reduce a structure of tensors and IndexedSlices; the contract of the method that it replaces."""
+        """Reduce a structure of tensors and IndexedSlices; same contract as TensorFlow's method that it replaces."""
         import tensorflow as tf
         from tensorflow.python.distribute import cross_device_utils
 

@@ -81,7 +81,7 @@ def _repair_tf_keras(module: ModuleType) -> None:
 
 
 def _prepare_strategies() -> None:
-    """Every strategy, hopsml's own and the user's plain ones, starts as described in ``prepare``."""
+    """Patch all strategies, hopsml's own and the user's plain ones, to start as ``prepare`` describes."""
     from tensorflow.python.distribute import collective_all_reduce_strategy as module
 
     connect = module.CollectiveAllReduceExtended._initialize_multi_worker
@@ -109,7 +109,7 @@ def _prepare_strategies() -> None:
 
 
 def _note_training() -> None:
-    """Every optimizer says when it is given gradients: once where a step is traced, with each step elsewhere."""
+    """Patch optimizers to note when they are given gradients: once where a step is traced, else at each step."""
     from tensorflow.python.training import optimizer
 
     _note_calls(optimizer.Optimizer, "apply_gradients")

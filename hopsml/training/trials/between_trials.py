@@ -27,7 +27,7 @@ def prepare() -> None:
 
 
 def sow(seed: int) -> None:
-    """Set the generators of what is imported; code that imports more finds the number in ``HOPSML_SEED``."""
+    """Seed the random generators of imported packages; code that imports others finds the seed in ``HOPSML_SEED``."""
     os.environ[seeds.VARIABLE] = str(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -39,7 +39,7 @@ def sow(seed: int) -> None:
 
 
 def clear() -> None:
-    """Give back what frameworks keep behind a trial: graphs, layers' names, compiled functions, memory."""
+    """Release what frameworks keep after a trial: graphs, layers' names, compiled functions, memory."""
     for name in ("keras", "tf_keras"):
         framework = sys.modules.get(name)
         if framework is not None and hasattr(framework, "backend"):
@@ -54,7 +54,7 @@ def clear() -> None:
 
 
 def left_running() -> str:
-    """What the trial has left at work, which must end with it; "" where there is nothing.
+    """Processes and threads that the trial has left running, in words, which must end with it; "" if there are none.
 
     Threads that are daemons may stay: progress bars and loggers keep such ones, and they hold nothing up.
     """

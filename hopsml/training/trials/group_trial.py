@@ -36,7 +36,7 @@ class Left:
 def carry_out(
     payload: bytes, config: dict[str, Any], number: int, trial_id: str, attempt: int, metric: str, done_step: int
 ) -> Any:
-    """Call the user's function with its configuration; its value is the worker's."""
+    """Run the user's function as this worker's part of the trial; returns the function's value."""
     context = current()
     if context is None:
         raise ArgumentError("a trial of a search is a worker's work; experiment.search() starts it")
@@ -66,7 +66,7 @@ def carry_out(
 
 
 class GroupReporter:
-    """The ``reporter`` of a training function, under Maggy's names; for any thread of any worker."""
+    """The ``reporter`` that a training function gets, with Maggy's interface; for any thread of any worker."""
 
     def __init__(self, context: WorkerContext, metric: str, done_step: int) -> None:
         self._context, self._metric = context, metric or METRIC
@@ -75,15 +75,15 @@ class GroupReporter:
         self.told = ""
 
     def broadcast(self, metric: Any, step: int | None = None) -> None:
-        """Let the driver have the metric's value; steps count up by themselves where none is given."""
+        """Report a value of the metric at ``step``; without it steps are counted."""
         self.pass_on({"kind": "report", "step": step, "metrics": {self._metric: metric}})
 
     def log(self, message: Any, jupyter: bool = False) -> None:
-        """A line of the worker's log; ``jupyter`` is taken for the sake of existing code."""
+        """Print a line to the worker's log; ``jupyter`` has no effect."""
         print(message, flush=True)
 
     def pass_on(self, message: Mapping[str, Any]) -> None:
-        """To the driver. A report of the chief's raises TrialStopped once the search has ended the trial."""
+        """Send a report to the driver. On the chief, raises TrialStopped once the search has ended the trial."""
         if message.get("kind") != "report" or not self._context.is_chief:
             self._context.send(dict(message))
             return

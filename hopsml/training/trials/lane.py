@@ -36,7 +36,7 @@ _decode: msgspec.msgpack.Decoder[FromRunner] = msgspec.msgpack.Decoder(FromRunne
 
 
 def serve(**options: Any) -> None:
-    """Carry out the driver's trials until it has no more; ``options`` as in ``runner.Options``."""
+    """Run the driver's trials until it sends no more; called in a lane's worker. ``options`` as in ``runner.Options``."""
     context = current()
     if context is None or context.inbox is None:
         raise ArgumentError("a lane is a worker of a search; experiment.search() starts it")
@@ -213,7 +213,7 @@ class Lane:
             processes.kill_quietly(self._pid)  # so young that it leads no group yet
 
     def _bury(self) -> None:
-        """The runner is dead: hear its last words, end what it left, tell the queue."""
+        """The runner has exited: read its last messages, end what it left running, tell the queue."""
         while self._connection is not None:
             self._connection.setblocking(False)
             self._hear()
@@ -229,7 +229,7 @@ class Lane:
         self._do(self.queue.gone(how, self._record_death(how), time.monotonic()))
 
     def _record_death(self, how: str) -> int:
-        """The files that a trial leaves which could not write them itself; the step of its newest checkpoint."""
+        """Write the files of a trial whose process has died; returns the step of its newest checkpoint, -1 for none."""
         trial = self.queue.current
         if trial is None:
             return -1
@@ -250,7 +250,7 @@ def end_what_is_left(spare: int) -> None:
 
 
 def _children() -> list[int]:
-    """By one look, where the kernel gives it."""
+    """Process ids of the children, from the kernel's list of them if it has one."""
     try:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()]
     except OSError:
@@ -258,7 +258,7 @@ def _children() -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether this child has not ended."""
+    """Whether the child has not exited."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 

@@ -24,7 +24,7 @@ MOST_AHEAD = 1 << 16  # bytes: a runner that is at work takes no more from its s
 
 
 class Worn(msgspec.Struct, frozen=True, tag_field="kind", tag="worn"):
-    """Runner -> lane, before a trial's end: it must not be used again, and leaves by itself."""
+    """Runner -> lane, before a trial's end: this process must not run another trial, and exits by itself."""
 
     reason: str
 
@@ -158,7 +158,7 @@ class LaneQueue:
         return [Say(message), *self._take_up(now), *self._go_on(now)]
 
     def _take_up(self, now: float) -> list[Action]:
-        """The runner goes on with what it was given ahead; one that leaves has not begun it."""
+        """After a trial's end go on with the one sent ahead; a runner that exits has not begun it, so it waits again."""
         ahead, told, self.ahead, self.ahead_ended = self.ahead, self.ahead_ended, None, None
         if ahead is None:
             return []
@@ -218,7 +218,7 @@ class LaneQueue:
         return [*actions, Give(self.current), *following]
 
     def _give_ahead(self) -> list[Action]:
-        """One trial, so that the runner need not wait for this process between two."""
+        """Send the runner one further trial, so that it need not wait for this process between two trials."""
         if self.current is None or self.ahead is not None or not self.waiting:
             return []
         following = self.waiting[0]

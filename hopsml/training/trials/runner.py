@@ -112,7 +112,7 @@ def live(context: WorkerContext, options: Options, connection: socket.socket) ->
 
 @dataclass
 class _Trial:
-    """What is known of the trial under way."""
+    """State of the running trial."""
 
     message: RunTrial
     folder: Path
@@ -196,7 +196,7 @@ class Runner:
         return TrialEnded(message.number, message.attempt, how, outputs=result)
 
     def _restore(self) -> None:
-        """What the next trial would inherit of this one: variables and the working directory."""
+        """Undo what the next trial would inherit: environment variables and the working directory."""
         usual, found = self._environment, dict(os.environ)
         for name in found.keys() - usual.keys():
             del os.environ[name]
@@ -217,7 +217,7 @@ class Runner:
         return self._loaded
 
     def _context(self, trial: _Trial, resume: Path | None) -> WorkerContext:
-        """A trial is a group of its own: rank 0 of 1, with its own folders."""
+        """The worker context of a trial: rank 0 in a group of 1, with the trial's own folders."""
         message, folder = trial.message, trial.folder
         root = self.context.logdir.removesuffix("/events")
         port = Trial(
@@ -288,7 +288,7 @@ def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
 
 
 class _Output:
-    """What is printed meanwhile, by native code as well, goes to a file."""
+    """Redirects the output of the process, native code's included, to a file."""
 
     def __init__(self, path: Path, to_lane: bool) -> None:
         self._path, self._to_lane = path, to_lane
@@ -317,7 +317,7 @@ class _Output:
 
 
 def _note(text: str) -> None:
-    """Something that people should know of the trial, in its log."""
+    """Write a note to the trial's log."""
     print(f"hopsml: {text}", file=sys.stderr)
 
 

@@ -45,13 +45,13 @@ class Channel:
         return None
 
     def report(self, message: TrialReported) -> None:
-        """Send without waiting; a lane that is behind gets the newest value of each step later."""
+        """Send without waiting; while the lane does not read, only the newest report of each step is kept for later."""
         with self._lock:
             self._held[message.step] = framed(_encode(message))
             self._push(socket.MSG_DONTWAIT)
 
     def send(self, message: FromRunner) -> None:
-        """Send, behind everything that was held back; waits. OSError when the lane is gone."""
+        """Send, after all that waits to be sent; blocks. Raises OSError when the lane is gone."""
         with self._lock:
             self._push(0)
             self._connection.sendall(framed(_encode(message)))
@@ -68,7 +68,7 @@ class Channel:
             del self._unsent[:sent]
 
     def _read(self, flags: int) -> bool:
-        """False when nothing will come any more."""
+        """Read what has come; False at the end of the connection."""
         try:
             piece = self._connection.recv(_READ_BYTES, flags)
         except BlockingIOError:

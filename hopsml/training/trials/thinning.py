@@ -15,7 +15,7 @@ MOST_WAITING = 32
 
 @dataclass
 class Thinner:
-    """The reports of one trial. Each step is passed on by itself while there are few; of many in a short time, a sample.
+    """Rate limit for the reports of one trial: few are all passed on, of many in a short time a sample.
 
     A step that is reported again before it has been passed on is one report, with the newest values. Of a flood the driver
     sees steps that are less than a second old; a rung that is not among them counts as reached at the next one.

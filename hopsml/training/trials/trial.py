@@ -40,7 +40,7 @@ class Trial:
 
     @property
     def resume_step(self) -> int | None:
-        """The step of ``resume_checkpoint``; None without one."""
+        """The step of ``resume_checkpoint``; None if there is none."""
         return None if self.resume_checkpoint is None else int(self.resume_checkpoint.name.removeprefix("step-"))
 
     @contextlib.contextmanager

@@ -45,7 +45,7 @@ def bind(
 
 
 def refuse(function: Callable[..., Any], names: Iterable[str]) -> None:
-    """Raise ArgumentTypeError where one of these hyper-parameters would reach the function in no way."""
+    """Raise ArgumentTypeError if the function has no parameter for one of these hyper-parameters."""
     parameters = _parameters(function)
     if parameters is None or WHOLE in parameters:
         return

@@ -29,7 +29,7 @@ ARTIFACTS = "artifacts"  # there where something was saved
 
 
 def folder_of(context: WorkerContext, trial_id: str) -> Path:
-    """The trial's folder on this machine; it is brought to the run directory where that lies elsewhere."""
+    """The trial's folder on this machine, mirrored where the run directory lies elsewhere."""
     return context.export_dir.parent / context.trials / trial_id
 
 
@@ -96,7 +96,7 @@ def write_end(
 
 
 def write_death(folder: Path, trial: RunTrial, how: str) -> None:
-    """The record of a trial whose process could not write it any more; a full disk must not end the lane as well."""
+    """Write the record of a trial whose process died; an error of the disk is not raised, so that the lane goes on."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_end(folder, trial, pickle.loads(trial.config), how="died", error=how)

@@ -25,7 +25,7 @@ class Reporter:
     """
 
     def __init__(self, trial: RunTrial, channel: Channel, resumed: bool = False) -> None:
-        """``resumed``: the function goes on from a checkpoint, so that steps without a number are counted on."""
+        """``resumed``: the function continues from a checkpoint, so steps that it does not name are counted from there."""
         self._trial, self._channel = trial, channel
         self._lock = threading.Lock()
         self._next = trial.done_step + 1 if resumed else 0
@@ -43,7 +43,7 @@ class Reporter:
         self.report(step, {self._trial.metric or METRIC: metric})
 
     def log(self, message: Any, jupyter: bool = False) -> None:
-        """A line of the trial's own log, ``output.log``; ``jupyter`` is taken for the sake of existing code."""
+        """Print a line to the trial's log, ``output.log``; ``jupyter`` has no effect."""
         print(message, flush=True)
 
     def report(self, step: int | None, values: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ def score_of(value: Any, metric: str) -> float:
 
 
 def as_number(value: Any) -> float | None:
-    """A number, numpy scalar or one-element tensor as a float; None for anything else, text and truth values included."""
+    """A number, numpy scalar or one-element tensor as a float; None for anything else, text and bools included."""
     number = plain(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         return None
