@@ -169,7 +169,7 @@ class Lanes:
         for lane in idle[: max(0, len(self.joined) - self._wanted)]:
             del self.joined[lane]
             self._coordinator.release(self.run.run_id, lane)
-            self._came.put(News(LaneLost(lane, "not needed any more"), lane))
+            self._came.put(News(LaneLost(lane, "not needed any more"), lane))  # in its turn, as any other loss
 
     def close(self, value: Any = None, reason: str = "complete") -> None:
         """End the run as FINISHED; ``value`` is recorded like a returned one."""

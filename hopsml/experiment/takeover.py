@@ -125,7 +125,7 @@ def checkpoint_of(url: str) -> tuple[str, int]:
 
 
 def further_fits(url: str) -> tuple[tuple[str, int, int], ...]:
-    """Run directory, number and step of the newest checkpoints for each of the function's calls of ``fit`` after the first.
+    """(run directory, number, step) of the newest checkpoint for each of the function's calls of ``fit`` after the first.
 
     A run that went on passed over the calls that had finished, and left nothing of them: those are found in the runs before
     it. What these hold of a call later than any that it has itself trained in came of something else, and is left out.

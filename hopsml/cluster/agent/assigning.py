@@ -28,7 +28,7 @@ def write(
     commits: HeldCommits | None,
     note: Callable[[str], None],
 ) -> Path:
-    """Write it all into ``folder``; returns the path of the assignment. ``environment``: of the agent's slot.
+    """Write assignment, function and checkpoint into ``folder``; returns the assignment's path. ``environment``: the slot's.
 
     ``note`` is told what people should know, on the calling thread.
     """

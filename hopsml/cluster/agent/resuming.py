@@ -35,7 +35,7 @@ def fetch(formation: Formation, folder: Path) -> tuple[str, list[str]]:
 
 
 def fetch_further_fits(formation: Formation, folder: Path) -> tuple[str, list[str]]:
-    """The same for each of the function's calls of ``fit`` after the first: ``folder`` with ``fit-2/step-000000120`` ...
+    """As ``fetch``, for each call of ``fit`` after the function's first: ``folder`` with ``fit-2/step-000000120`` and so on.
 
     An earlier generation of this very run is asked first here as well.
     """

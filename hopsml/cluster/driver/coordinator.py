@@ -232,7 +232,7 @@ class Coordinator:
             self._idle_since = now
         elif now - self._idle_since > LINGER_S:
             with self._gate:
-                if self._launched == self._begun:
+                if self._launched == self._begun:  # else a run is on its way here from another thread
                     self._closing.set()
 
     async def _wind_up(self) -> None:
@@ -262,6 +262,7 @@ class Coordinator:
     def left(self, session: Session, reason: str) -> None:
         """An agent is gone."""
         self._agent_lost.set()
+        # The pool first: what the gang asks for because of this loss must not be met with the lost agent.
         self.pool.lost(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
         self.inspection.left(session.agent_id)
         if session.work is not None:

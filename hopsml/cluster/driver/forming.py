@@ -30,7 +30,7 @@ class Former:
         changes = run.request.spec.group.changes
         sessions = [self._agents[agent_id] for agent_id in agent_ids]
         for session in sessions:
-            session.work = (run.run_id, -1 if changes else run.gang.generation)
+            session.work = (run.run_id, -1 if changes else run.gang.generation)  # -1: in no generation yet
             run.hosts[session.agent_id] = session.hello.host
         if changes:  # the layout is made when it is known who takes part in a generation
             hosts = tuple(session.hello.hostname for session in sessions)

@@ -119,11 +119,11 @@ class AskTell:
         assert score is not None
         self.searcher.report(trial.number, step, score)
         verdict = self.stopper.report(trial.number, step, score)
-        self._heed(trial, verdict)
+        self._apply_verdict(trial, verdict)
         self._facts.append(("report", trial.number, step, value, _as_json(verdict), checkpoint))
         return verdict
 
-    def _heed(self, trial: Trial, verdict: Verdict | Exploit) -> None:
+    def _apply_verdict(self, trial: Trial, verdict: Verdict | Exploit) -> None:
         if isinstance(verdict, Exploit):
             trial.asked, trial.exploit = "pause", verdict
         elif verdict is not Verdict.CONTINUE:
@@ -261,7 +261,7 @@ class AskTell:
             again, before = self.report(trial, step, value, checkpoint), _verdict(verdict)
             if marked(_as_json(again)) != marked(verdict):  # what was said counts, not what would be said today
                 trial.asked, trial.exploit = "", None
-                self._heed(trial, before)
+                self._apply_verdict(trial, before)
         elif kind == "rest":
             self.rest(trial, *rest)
         elif kind == "again":

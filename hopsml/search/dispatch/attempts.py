@@ -42,8 +42,8 @@ class Attempts:
     def _has_begun(self, trial: Trial, now: float) -> list[Action]:
         self.places.began(trial, now)
         self.ask_tell.begin(trial, trial.attempt)
-        told = trial.asked in ("stop", "cancel")
-        return self.ask_to_end(trial, now) if self.closing is not None and not told else []
+        is_ending = trial.asked in ("stop", "cancel")
+        return self.ask_to_end(trial, now) if self.closing is not None and not is_ending else []
 
     def _must_have_begun(self, trial: Trial, now: float) -> list[Action]:
         """A trial that reports has begun, even if the message ``Began`` was lost; when it began is unknown."""
@@ -73,11 +73,11 @@ class Attempts:
         trial = self._trial_of(event)
         if trial is None:
             return []
-        told = event.how in ("finished", "stopped", "paused")
-        actions = self._must_have_begun(trial, now) if told else []
+        by_itself = event.how in ("finished", "stopped", "paused")  # which a trial that has not begun cannot do
+        actions = self._must_have_begun(trial, now) if by_itself else []
         ran = trial.phase is TrialPhase.RUNNING
         seconds = event.seconds if event.seconds > 0 else max(0.0, now - trial.since) if ran else 0.0
-        self.places.over(trial, seconds if told and ran else None)
+        self.places.over(trial, seconds if by_itself and ran else None)
         if event.how == "withdrawn":
             self.unplace(trial)
         elif event.how == "finished":

@@ -70,15 +70,15 @@ class Lane:
         gc.freeze()  # a runner's collector need not look at what is here already
         self._poll.register(self.inbox.fileno(), select.POLLIN)
         while not self.done:
-            self._turn()
+            self._run_once()
         self._forget_next()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         ready = dict(self._poll.poll(self._patience_ms()))
         if self._connection is not None and self._connection.fileno() in ready:
-            self._hear()
+            self._read_runner()
         if self._pidfd in ready:
-            self._bury()
+            self._reap_runner()
         if self.inbox.fileno() in ready:
             for data in self.inbox.take():
                 self._do(self.queue.told(messages.decode_for_lane.decode(data), time.monotonic()))
@@ -116,7 +116,7 @@ class Lane:
                 case lane_queue.Give():
                     self._give(action.message)
                 case lane_queue.LetRunnerGo():
-                    self._shut()
+                    self._end_messages()
                 case lane_queue.KillRunner():
                     self._kill()
                 case lane_queue.Say(TrialReported() as report):
@@ -190,7 +190,7 @@ class Lane:
             runner.become(self.context, self.options, theirs, host)
         return pid
 
-    def _hear(self) -> None:
+    def _read_runner(self) -> None:
         connection = self._connection
         assert connection is not None
         try:
@@ -204,7 +204,7 @@ class Lane:
         for data in self._frames.feed(piece):
             self._do(self.queue.heard(_decode.decode(data), time.monotonic()))
 
-    def _shut(self) -> None:
+    def _end_messages(self) -> None:
         if self._connection is not None:
             self._connection.shutdown(socket.SHUT_WR)
 
@@ -212,11 +212,11 @@ class Lane:
         if self._pid and not processes.kill_group_quietly(self._pid):
             processes.kill_quietly(self._pid)  # so young that it leads no group yet
 
-    def _bury(self) -> None:
+    def _reap_runner(self) -> None:
         """The runner has exited: read its last messages, end what it left running, tell the queue."""
         while self._connection is not None:
             self._connection.setblocking(False)
-            self._hear()
+            self._read_runner()
         processes.kill_group_quietly(self._pid)  # before its pid is freed
         _, status, usage = os.wait4(self._pid, 0)
         self._poll.unregister(self._pidfd)

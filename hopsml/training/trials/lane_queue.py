@@ -152,7 +152,7 @@ class LaneQueue:
             return [Say(message)]
         if message.how == "failed" or current.isolated:
             self._expect_to_leave(now)
-        elif self.runner is not Runner.LEAVING:
+        elif self.runner is not Runner.LEAVING:  # which has a deadline of its own
             self.kill_at = None
         self.current = self.ended = None
         return [Say(message), *self._take_up(now), *self._go_on(now)]
@@ -202,7 +202,7 @@ class LaneQueue:
 
     def _go_on(self, now: float) -> list[Action]:
         if self.runner is Runner.LEAVING:
-            return []
+            return []  # until ``gone``: trials of one slot never run beside each other
         if self.current is not None:
             return self._give_ahead()
         if self.closing:
