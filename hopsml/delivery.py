@@ -1,4 +1,4 @@
-"""What a caller gave us to call (a display, a callback, a logging handler) is called here, on a thread beside the work.
+"""Calls functions of the user's (displays, callbacks, logging handlers) on a thread beside the work.
 
 Whoever publishes never waits: an item goes into a bounded backlog and a thread, which is there while there is something to
 hand over, calls the function. What is too slow, or stands still for ever (a pager that nobody scrolls, a stopped terminal),

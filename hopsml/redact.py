@@ -1,4 +1,4 @@
-"""Keeping secrets out of whatever leaves this process: errors, notes, logs, records, code and command lines.
+"""Keeps secrets out of whatever leaves this process: errors, notes, logs, records, code and command lines.
 
 A secret is known by the name that it stands under (``db_password``, ``HF_TOKEN``), by its value (what variables and
 arguments named so hold is masked wherever it occurs, URL-encoded too), and by its shape (``user:password@`` in URLs,

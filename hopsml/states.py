@@ -1,4 +1,4 @@
-"""How a run stands, and each of its workers: one list, one spelling, in every record and on every screen.
+"""States of runs and of workers: one list, one spelling, in every record and on every screen.
 
     run       WAITING ─▶ STARTING ─▶ RUNNING ─▶ CLOSING ─▶ FINISHED | FAILED | CANCELLED        LOST: its driver is gone
     worker               STARTING ─▶ RUNNING ─────────────▶ FINISHED | FAILED | STOPPED | LOST

@@ -1,4 +1,4 @@
-"""What somebody who misspelt a name has probably meant."""
+"""Suggests what somebody who misspelt a name has probably meant."""
 
 from __future__ import annotations
 

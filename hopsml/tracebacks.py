@@ -1,4 +1,4 @@
-"""Tracebacks as a person wants them: without the frames of hopsml's own, which only led to where the error is.
+"""Tracebacks without hopsml's own frames, which lead only to where the error is.
 
 In a notebook an error of ours is shown by ``render``, which IPython asks for; with ``%xmode Verbose`` all frames stay.
 """

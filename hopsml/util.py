@@ -1,4 +1,4 @@
-"""Small questions that training scripts ask about the cluster, under the predecessor's names."""
+"""Helpers by which training scripts learn about the cluster, under the predecessor's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's description may say, and which of the predecessor's keys mean nothing here; pure."""
+"""Keys of a job's description, and which of the predecessor's have no effect here; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that was started for a task: its states, how it is found again, and what a task that comes to it has to do.
+"""Jobs of tasks: their states, how a job is found again, and what a task has to do about one that it finds.
 
 A job is a YARN application (``yarn_jobs``) or a process on this machine (``local_jobs``). It is known by its tag, which
 follows from the task instance alone, so that a task that was killed between starting a job and writing down its id

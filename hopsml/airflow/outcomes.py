@@ -1,4 +1,4 @@
-"""What a job left: the run that its driver announced, with its state and metrics."""
+"""The result of a job: the run that its driver announced, with state and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a task waits for a service that does not answer, and what its log says of that."""
+"""How long a task tolerates that a service does not answer, and what it logs about it."""
 
 from __future__ import annotations
 

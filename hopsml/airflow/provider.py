@@ -1,4 +1,4 @@
-"""What Airflow is told of this package (entry point ``apache_airflow_provider``)."""
+"""The description of this package for Airflow (entry point ``apache_airflow_provider``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a stored run stands, for those that wait for it."""
+"""The state of a stored run, for the tasks that wait for it."""
 
 from __future__ import annotations
 

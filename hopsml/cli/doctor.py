@@ -1,4 +1,4 @@
-"""``hopsml doctor``: what this machine or cluster can do, on one screen."""
+"""``hopsml doctor``: checks whether runs can work on this machine or cluster, on one screen."""
 
 from __future__ import annotations
 

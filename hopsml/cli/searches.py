@@ -1,4 +1,4 @@
-"""What the commands say of a search; everything comes from its journal."""
+"""How commands present a search; everything is read from its journal."""
 
 from __future__ import annotations
 

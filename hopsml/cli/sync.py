@@ -1,4 +1,4 @@
-"""``hopsml runs sync``: what MLflow has missed, sent from the run directories."""
+"""``hopsml runs sync``: sends to MLflow the runs that its server has missed, from their directories."""
 
 from __future__ import annotations
 

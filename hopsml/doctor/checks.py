@@ -1,4 +1,4 @@
-"""Judging what was seen of this machine. Pure: facts in, a finding out."""
+"""Checks of this machine. Pure: facts in, a finding out."""
 
 from __future__ import annotations
 

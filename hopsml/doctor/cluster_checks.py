@@ -1,4 +1,4 @@
-"""Judging what was seen beyond this machine, and the profile. Pure: facts in, a finding out."""
+"""Checks of the profile and of services beyond this machine. Pure: facts in, a finding out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All looks side by side, each on a thread that can be abandoned; then all checks."""
+"""Runs all probes side by side, each on a thread that can be abandoned, then all checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at this machine: versions, limits, ports, addresses. No judgement here; every process has a deadline."""
+"""Probes of this machine: versions, limits, ports, addresses. No judgement here; every process has a deadline."""
 
 from __future__ import annotations
 

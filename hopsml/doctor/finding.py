@@ -1,4 +1,4 @@
-"""What a check says, and what it must know about the profile to say it."""
+"""The result of a check, and what checks must know of the profile."""
 
 from __future__ import annotations
 

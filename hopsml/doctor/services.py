@@ -1,4 +1,4 @@
-"""Looking at what lies beyond this machine: the project's store, HDFS, YARN, a Spark master. Every step has a deadline."""
+"""Probes of services: the project's store, HDFS, YARN, a Spark master. Every step has a deadline."""
 
 from __future__ import annotations
 

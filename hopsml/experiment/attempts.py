@@ -1,4 +1,4 @@
-"""What a driver does about a call that a driver before it has made: the rule for YARN's further application attempts.
+"""What a driver does about a call that an earlier one has made: the rule for YARN's further application attempts.
 
 YARN starts the whole script anew. Each of its calls is answered by the run that the same call made in an earlier attempt:
 it goes on from there, or, where the user's own code had failed, fails again at once. Pure.

@@ -1,4 +1,4 @@
-"""Several combinations of one launch: one experiment's folder, in it one for each combination, which is a run of its own.
+"""The runs of one launch: one experiment's folder, in it a run for each combination of arguments.
 
 <project>/Experiments/<application>_<n>/run.json, .summary.json, status.json
 <project>/Experiments/<application>_<n>/a=1&b=5/run.json, .hparams.json, .outputs.json, events/, logs/, status.json ...

@@ -1,4 +1,4 @@
-"""The slots of a search on the driver: trials go out to lanes, what comes of them comes back as events.
+"""A search's lanes as the driver uses them: trials go out, and what comes of them returns as events.
 
     lanes = Lanes.start(plan)                   # Plan(..., standing=OfSearch()), of an independent group
     while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or what was posted

@@ -1,4 +1,4 @@
-"""A recorded run once more: repeated by the bytes of its function (``rerun``), or gone on with (``resume``)."""
+"""Repeats a recorded run by the bytes of its function (``rerun``), or continues it (``resume``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run stands: by itself, in a folder of another one, or as what a search holds its executors by.
+"""Kinds of runs: an independent one, one inside another run's directory, or the one that holds a search's slots.
 
 What differs between them when a run is started is asked of these classes, by ``plan.start`` alone.
 """

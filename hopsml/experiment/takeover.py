@@ -1,4 +1,4 @@
-"""Going on with a run whose driver is gone: which one that is, its end in favour of another, and where it stands."""
+"""Continuing a run whose driver is gone: finding it, ending it in favour of another, and its newest checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver and a lane (the process that carries out one trial after another) say to each other.
+"""Messages between the driver and a lane, the process that runs one trial after another.
 
 They travel as opaque bytes: driver -> agent -> lane and back (``protocol.Tell``, ``protocol.Said``). Both sides have
 authenticated by then, so configurations and returned values may be pickled.
@@ -53,7 +53,7 @@ class TrialReported(Message, frozen=True, tag="reported"):
 
 
 class TrialEnded(Message, frozen=True, tag="ended"):
-    """Lane -> driver: how: finished | stopped | paused | failed | died | withdrawn.
+    """Lane -> driver: an attempt is over. ``how``: finished | stopped | paused | failed | died | withdrawn.
 
     ``failed``: the function raised, or returned what cannot be used; ``died``: its process ended in another way, which may
     be the lane's fault.

@@ -1,4 +1,4 @@
-"""``hopsml.cached``: what is loaded once in a process, for all trials that it carries out."""
+"""``hopsml.cached``: values that are loaded once in a process, for all trials that it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the script has told Python's ``logging``, told to its workers: they do not execute the script's top level.
+"""Hands the script's ``logging`` configuration on to its workers, which do not execute the script's top level.
 
 Where the root logger writes to a stream (``logging.basicConfig(level=logging.INFO)``, say), the workers' root logger writes
 in the same form what has the same level. Files, other handlers and the levels of single loggers stay the driver's. Without

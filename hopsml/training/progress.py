@@ -1,4 +1,4 @@
-"""How far a training is, for whoever watches it: told by the chief, a few times a second at most."""
+"""Progress of a training, sent to the driver by the chief a few times a second at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker finds when it begins: the file that says who it is, its function, its variables, a checkpoint."""
+"""Writes what a worker finds when it begins: its assignment, function, variables, and a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a worker begins with where no agent holds a commit, brought to the worker's machine."""
+"""Fetches the checkpoint that a worker begins from where no agent holds a commit."""
 
 from __future__ import annotations
 

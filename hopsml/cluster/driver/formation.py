@@ -1,4 +1,4 @@
-"""What a run asks of the coordinator, and the messages by which a group of agents becomes its workers; pure."""
+"""What a run requests of the coordinator, and the messages by which a group of agents becomes its workers; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From granted agents to a group at work: ranks and addresses by the layout, then the messages that start workers."""
+"""Starts groups on granted agents: ranks and addresses by the layout, then the messages that start workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What coordinator and agents say to each other: typed msgpack messages, one WebSocket frame each.
+"""Messages between coordinator and agents: typed msgpack, one WebSocket frame each.
 
 The coordinator's messages carry a run and a generation wherever they are about a worker; so do the agents', and what
 belongs to an older generation is dropped. Nothing here is pickled: ``payload`` and ``result`` are opaque bytes that are

@@ -1,1 +1,1 @@
-"""Runs around the user's function, in its process."""
+"""Runs in the worker's process, around the user's function."""

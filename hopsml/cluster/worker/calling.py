@@ -1,6 +1,4 @@
-"""The call of the user's function: it comes back in the worker alone, and what it raises is put into words, whatever that
-error does meanwhile.
-"""
+"""Calls the user's function, in the worker alone, and describes what it raises, however that error behaves."""
 
 from __future__ import annotations
 

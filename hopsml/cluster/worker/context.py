@@ -1,4 +1,4 @@
-"""Who this worker process is: set once by hopsml before the user's function runs, read by everything in the worker."""
+"""The worker's context: set once by hopsml before the user's function runs, read by everything in the worker."""
 
 from __future__ import annotations
 

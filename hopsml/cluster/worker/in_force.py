@@ -1,4 +1,4 @@
-"""What this worker's process was seen to do together with others, whoever arranged it; the driver is told at its end.
+"""Records which collectives and optimizers this process was seen to use; the driver is told at its end.
 
 ``group``: what formed it, ``size``: its workers; of the longest list of gradients that was reduced in one step: how many
 there were (``gradients``), in how many collectives (``collectives``), at most how many in one (``merge_scope``, 0 for all)

@@ -1,4 +1,4 @@
-"""The worker's ``sys.stdout`` and ``sys.stderr``: lines of the log that a full disk does not take end no training."""
+"""The worker's ``sys.stdout`` and ``sys.stderr``: a full disk loses lines of the log, but does not end the training."""
 
 from __future__ import annotations
 

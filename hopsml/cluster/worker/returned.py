@@ -1,4 +1,4 @@
-"""What the training function may return, made ready to travel: numbers, dicts, arrays, and files by their path."""
+"""Prepares the training function's result for the driver: numbers, dicts, arrays, and files by their path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder that a worker runs in: what the function saved there is kept, and who looks there in vain is told where."""
+"""The folder that a worker runs in: keeps what the function saved there, and explains a relative path that is missing."""
 
 from __future__ import annotations
 

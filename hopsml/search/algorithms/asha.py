@@ -53,13 +53,14 @@ class _Bracket:
 
 
 class Asha(Stopper):
-    """``max_step`` None: rungs have no end, and a trial is complete when its function returns.
+    """Asynchronous successive halving: at each rung the best ``1/reduction_factor`` of the trials go on to the next.
 
-    ``brackets``: so many ladders of rungs; each begins one rung above the one before, and fewer trials are given to it, in
-    the proportion of Hyperband's brackets. ``mode`` "stop": nothing pauses, and a trial that does not go on at once is
-    over; the best trial of a rung goes on even where fewer than ``reduction_factor`` have come to it, else the first ones
-    were stopped whatever they are, and one that equals a trial that goes on goes on as well. Raises ArgumentError for
-    values that cannot be.
+    Rungs are ``min_step``, ``reduction_factor`` times that and so on up to ``max_step``; None: they have no end, and a
+    trial is complete when its function returns. ``brackets``: so many ladders of rungs; each begins one rung above the
+    one before, and fewer trials are given to it, in the proportion of Hyperband's brackets. ``mode`` "stop": nothing
+    pauses, and a trial that does not go on at once is over; the best trial of a rung goes on even where fewer than
+    ``reduction_factor`` have come to it, else the first ones were stopped whatever they are, and one that equals a
+    trial that goes on goes on as well. Raises ArgumentError for values that cannot be.
     """
 
     def __init__(

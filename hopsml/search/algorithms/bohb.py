@@ -25,8 +25,9 @@ COMPLETE = 1_000  # the level of what was not stopped; 2 to its power is beyond 
 
 
 class Bohb(Searcher):
-    """``min_points``: of each density, None: one more than there are parameters; a model needs two more than that.
+    """Model-based part of BOHB: suggests configurations that are likelier among the good than among the other ones.
 
+    ``min_points``: of each density, None: one more than there are parameters; a model needs two more than that.
     ``top_fraction`` of the configurations are the good ones; ``random_fraction`` of all are drawn at random; of
     ``num_samples`` drawn from the good density, its bandwidths widened by ``bandwidth_factor``, the one with the best
     ratio is taken. Scores are kept at the steps 1, ``factor``, ``factor`` squared and so on; with Hyperband's reduction

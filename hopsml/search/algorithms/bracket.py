@@ -20,11 +20,12 @@ def bracket_sizes(halvings: int, of: int, factor: int) -> tuple[int, ...]:
 
 
 class Bracket:
-    """``sizes``: of each rung; who comes to the last one is complete. A member is running, waiting at a rung, or over.
+    """Decides which members of a bracket go on to the next rung; a member is running, waiting at a rung, or over.
 
-    Who goes on is settled for a member as soon as what is outstanding cannot change it; so the set of those that go on is
-    that of the definition, and some need not wait for it. A member that is over before it comes to a rung leaves fewer
-    to choose from; as many go on as planned, or all.
+    ``sizes``: how many members each rung has; one that reaches the last rung is complete. Whether a member goes on is
+    decided as soon as no member that is still to come can change it: the outcome is that of the definition, but some
+    need not wait for it. A member that is over before it comes to a rung leaves fewer to choose from; as many go on as
+    planned, or all.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:

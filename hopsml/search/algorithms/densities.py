@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class Density:
-    """``rows``: one a configuration; a column is a unit from 0 to 1, or the place of one of ``categories[column]`` values.
+    """A product kernel density over configurations.
 
-    Bandwidths by the normal reference rule (Scott 1992), not below ``least``; for a category the spread is the root of
-    the probability that two draws differ, and h is at most that of equal shares.
+    ``rows``: one a configuration; a column is a unit from 0 to 1, or the position of one of ``categories[column]``
+    values. Bandwidths by the normal reference rule (Scott 1992), not below ``least``; for a category the spread is the
+    root of the probability that two draws differ, and h is at most that of equal shares.
     """
 
     def __init__(self, rows: Array, categories: Sequence[int | None], least: float) -> None:

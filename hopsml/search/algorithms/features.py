@@ -1,4 +1,4 @@
-"""Points of the unit cube as a Gaussian process sees them: what is one value is one place, what has no order has no order.
+"""Encoding of points of the unit cube for a Gaussian process, which sees equal values as one place, categories unordered.
 
 Integers and listed numbers go to the middle of their share; a category gets one coordinate a value, two different ones
 being as far from each other as the ends of a scale; what is not there because of its condition has a place of its own.

@@ -40,7 +40,7 @@ class Kernel:
 
 
 def fitted(rows: Array, values: Array) -> Kernel:
-    """The kernel of the greatest posterior density; ``values`` of mean 0 and variance 1.
+    """The kernel with the greatest posterior density (MAP estimate); ``values`` of mean 0 and variance 1.
 
     The prior expects lengths that grow with the root of the number of features (Hvarfner et al. 2024, "Vanilla Bayesian
     optimization performs great in high dimensions", ICML), and little noise.

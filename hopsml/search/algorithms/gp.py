@@ -35,8 +35,10 @@ ALWAYS_FITTED = 50  # with more trials the kernel is fitted anew after every ten
 
 
 class Gp(Searcher):
-    """``num_warmup_trials`` must have ended with a score before the model is asked; ``random_fraction`` of all are drawn
-    without it. Raises ArgumentError for others.
+    """Bayesian optimization: suggests the configuration with the greatest expected improvement by a Gaussian process.
+
+    ``num_warmup_trials`` must have ended with a score before the model is asked; ``random_fraction`` of all trials are
+    drawn without it. Raises ArgumentError for values that cannot be.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class Gp(Searcher):
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Linear algebra by one thread, in the whole process while the block lasts.
+    """Limit linear algebra to one thread, in the whole process, while the block lasts.
 
     With matrices this small, more of them mostly wait for each other.
     """

@@ -83,10 +83,11 @@ def ladders_of(
 
 
 class Hyperband(Stopper):
-    """``n_iterations``: how many brackets; None: until the search has had its trials.
+    """Hyperband: brackets of synchronous successive halving, from many short trials to few long ones.
 
-    ``total`` is how many trials these are. ``overlap`` False: a bracket begins only when the one before is over, so a model
-    learns from all of it; places are idle meanwhile. Raises ArgumentError for values that cannot be.
+    ``n_iterations``: how many brackets; None: until the search has had its trials. ``total`` is how many trials these
+    are. ``overlap`` False: a bracket begins only when the one before is over, so a model learns from all of it; slots
+    are idle meanwhile. Raises ArgumentError for values that cannot be.
     """
 
     def __init__(

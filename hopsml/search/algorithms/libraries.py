@@ -1,4 +1,4 @@
-"""Libraries that only some searchers use: that one is missing is said when a search is called, not when it is under way."""
+"""Optional libraries of some searchers: a missing one is reported when a search is called, not while it runs."""
 
 from __future__ import annotations
 

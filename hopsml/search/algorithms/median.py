@@ -77,10 +77,11 @@ class _Median:
 
 
 class MedianStop(Stopper):
-    """``min_trials`` must have ended, other than by failing, before any is stopped (Maggy's es_min); a trial is compared
-    every ``interval`` steps (Maggy's es_interval), at its first report at or past them, not before ``min_step``.
+    """Stops a trial whose best score so far is worse than the median of ended trials' mean scores up to that step.
 
-    Raises ArgumentError for values that cannot be.
+    ``min_trials`` must have ended, other than by failing, before any is stopped (Maggy's es_min); a trial is compared
+    every ``interval`` steps (Maggy's es_interval), at its first report at or past them, not before ``min_step``. Raises
+    ArgumentError for values that cannot be.
     """
 
     def __init__(self, min_trials: int = 10, interval: int = 1, min_step: int = 0) -> None:

@@ -30,8 +30,10 @@ C1, C2 = 0.2, 0.4  # of the confidence bound, as in the experiments of the paper
 
 
 class PB2(PopulationBased):
-    """Takes what ``PopulationBased`` takes; ``resample_probability`` and ``factors`` hold until there is a model, and
-    the former for categories always.
+    """Population based training that chooses new hyper-parameters by a time-varying Gaussian process.
+
+    Arguments as of ``PopulationBased``; ``resample_probability`` and ``factors`` are used until there is a model, the
+    former for categories always.
     """
 
     def _clear(self) -> None:

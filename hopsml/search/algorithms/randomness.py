@@ -1,4 +1,4 @@
-"""Where a searcher's randomness comes from: never from what happened before, but from the seed and what is asked.
+"""Random numbers of searchers: they depend on the seed and on what is asked, never on what happened before.
 
 So nothing of a generator needs to be kept, and a restored searcher goes on as the other one would have.
 """

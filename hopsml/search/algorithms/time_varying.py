@@ -28,7 +28,7 @@ VARIANCES = (0.01, 100.0)  # bounds
 
 @dataclass(frozen=True)
 class TimeVaryingKernel(Kernel):
-    """``forgetting``: from 0, where time does not matter, to 1, where nothing of another time does."""
+    """A kernel over time (the first column) and place. ``forgetting``: 0, time does not matter, to 1, no memory at all."""
 
     forgetting: float = 0.0
 

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 class Tpe(Searcher):
-    """``num_warmup_trials`` must have ended with a score before the model is asked; ``random_fraction`` of all are drawn
-    without it. Stopped trials count by the step that they reached, then by their score. Raises ArgumentError for others.
+    """Suggests configurations by optuna's multivariate tree-structured Parzen estimator.
+
+    ``num_warmup_trials`` must have ended with a score before the model is asked; ``random_fraction`` of all trials are
+    drawn without it. Stopped trials count by the step that they reached, then by their score. Raises ArgumentError for
+    others.
     """
 
     def __init__(

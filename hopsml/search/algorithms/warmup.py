@@ -13,7 +13,7 @@ from hopsml.search.space.space import Searchspace
 
 
 class Warmup:
-    """Points of Sobol's sequence until ``trials`` have a score; afterwards ``fraction`` of all at random.
+    """Configurations to try without a model: Sobol's sequence until ``trials`` have a score, then a random ``fraction``.
 
     Raises ArgumentError unless these are a count from 1 and a fraction.
     """

@@ -1,4 +1,4 @@
-"""The only one who speaks to the searcher and the stopper; what is said becomes a fact, from which it can be said again.
+"""All calls to searcher and stopper; each is recorded as a fact, from which an interrupted search is replayed.
 
 A fact is a tuple of JSON values: what was asked, begun, reported, interrupted, resumed or ended, and what the searcher and
 stopper answered. Facts hold no decision of the dispatch (which lane, when): a journal stays readable when those change.

@@ -1,4 +1,4 @@
-"""What becomes of a trial's attempts: begun, reported, ended, lost, and begun again elsewhere."""
+"""Events of a trial's attempts: begun, reported, ended, lost; and which of them are followed by another attempt."""
 
 from __future__ import annotations
 

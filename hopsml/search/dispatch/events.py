@@ -1,4 +1,4 @@
-"""What can happen to a search, and what follows from it: the words of the dispatch.
+"""Events that can happen to a search, and actions that follow from them.
 
 A place is what carries a trial out: a lane (one slot whose process runs one trial after another), or, for trials that
 are distributed trainings, the group of ``size`` slots that is formed for one trial and given back at its end.
@@ -58,9 +58,9 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """how: finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``.
+    """An attempt is over. ``how``: finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``.
 
-    Of groups also ``lost``: a slot went away under it, which is no failure of the trial's.
+    Of groups also ``lost``: a slot went away, which is not a failure of the trial.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Whether a search cannot come to anything: all its trials fail, and in the same way."""
+"""Detects a search that cannot succeed: all its trials fail with the same error."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def snapshot_due(since: int, at_last: int) -> bool:
 
 
 def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> Dispatch:
-    """The search as its journal tells it; nothing runs. ``begin`` of what is returned goes on with it.
+    """Rebuild a search from the lines of its journal; nothing runs. ``begin`` of what is returned continues it.
 
     Searcher and stopper must be new, and made as at first. Trials that had begun and not ended are begun again, and count
     as having lost their slot. Values that JSON does not know are found by their names in ``searcher.space``. Raises

@@ -1,4 +1,4 @@
-"""Lanes: who runs where, who waits behind whom, and which lane gets the next trial."""
+"""The lanes of a search: which trial each runs, which one waits behind it, and which lane gets the next trial."""
 
 from __future__ import annotations
 

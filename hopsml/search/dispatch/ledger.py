@@ -1,4 +1,4 @@
-"""What the driver knows of each trial, and what follows from it: counts, the best one, the rows of the table."""
+"""State of all trials of a search, and what follows from it: counts, the best trial, the rows of the table."""
 
 from __future__ import annotations
 

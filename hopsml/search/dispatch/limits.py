@@ -1,4 +1,4 @@
-"""When a search must end: its deadline, and the budget of slot-seconds that it may hold."""
+"""Bounds of a search: its deadline, and the budget of slot-seconds that it may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a trial should be sent to a lane that is still busy, so that it goes on without asking.
+"""Whether to send a trial to a lane that is still busy, so that it goes on without asking the driver.
 
 Sending ahead saves the time between a lane's end of one trial and its begin of the next: the way to the driver and back,
 and what the searcher needs for an answer. It costs knowledge: the configuration was chosen without the result that the

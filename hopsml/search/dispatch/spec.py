@@ -12,7 +12,7 @@ from hopsml.search.contract import Config
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """The bounds and habits of a search; times in seconds. Raises ArgumentError for values that cannot be.
+    """What a search was asked for; times in seconds. Raises ArgumentError for values that cannot be.
 
     ``num_trials``: None leaves it to the searcher (grid, Hyperband); where both say a number, the smaller one holds.
     ``metric``: key of the searched metric in what a trial returns; "" where it returns a number. ``size_of`` makes every

@@ -1,4 +1,4 @@
-"""Where the next trial comes from: what came back first, then what the stopper resumes, then what the searcher suggests."""
+"""Chooses the next trial: retries first, then paused trials that the stopper resumes, then new ones of the searcher."""
 
 from __future__ import annotations
 

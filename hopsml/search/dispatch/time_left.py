@@ -1,4 +1,4 @@
-"""How long a search will still take, from how long its trials have taken; pure.
+"""Estimate of how long a search will still take, by how long its trials have taken; pure.
 
 Trials that still run count too: they have lasted at least so long. Without them the short ones, which end first, and those
 that a stopper ended would stand for all (Kaplan and Meier 1958, "Nonparametric estimation from incomplete observations").
@@ -52,9 +52,10 @@ class Lifetimes:
 
 
 def outlook(ended: Sequence[float], running: Sequence[float], waiting: int, places: int, done: int) -> Outlook | None:
-    """For ``waiting`` trials that have not begun and ``places`` at which trials can run; None before a trial has ended.
+    """The estimate for a search; None before a trial has ended. ``ended``, ``running``: seconds, as for ``Lifetimes``.
 
-    ``ended`` may be the newest of the ``done`` ones alone.
+    ``waiting``: trials that have not begun; ``places``: trials that can run at a time. ``ended`` may be the newest of
+    the ``done`` ones alone.
     """
     if not ended or places < 1:
         return None

@@ -1,4 +1,4 @@
-"""Trials that wait for a place, some of which must not go back to the lane on which they failed."""
+"""The queue of trials that are ready to run, some of which must not run on the lane where they failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters are there: conditions on the values of others, and the order in which they can be decided."""
+"""Conditional parameters: which are active, and the order in which that can be decided."""
 
 from __future__ import annotations
 

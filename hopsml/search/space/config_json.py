@@ -1,4 +1,4 @@
-"""Configurations as JSON and back: tuples stay tuples, and what JSON does not know is found again by its name."""
+"""Configurations as JSON and back: tuples stay tuples, and functions or objects are found again by their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a trial is called: Maggy's id of its configuration."""
+"""Trial ids, computed from configurations as Maggy does."""
 
 from __future__ import annotations
 

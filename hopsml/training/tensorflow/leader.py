@@ -1,4 +1,4 @@
-"""Waiting for the leader's port before the strategy is built.
+"""Waits for the leader's port before the strategy is built.
 
 TensorFlow's channel retries a refused first connection only after a fixed second: a worker that comes before
 its leader loses it at every launch. Asking the port first, every 5 ms, costs nothing.

@@ -1,4 +1,4 @@
-"""What one trial must not leave to the next in the same process: a framework's state, its random numbers."""
+"""Clean-up between two trials in one process: frameworks' state, random generators, threads and processes left."""
 
 from __future__ import annotations
 

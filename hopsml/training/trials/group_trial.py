@@ -1,4 +1,4 @@
-"""A trial that is a distributed training: what each of its workers calls around the user's function.
+"""A trial that is a distributed training: the function that each of its workers calls around the user's.
 
 The chief's reports are the trial's. When the search ends the trial, the chief's next report raises ``TrialStopped``; the
 other workers are ended with the group as soon as it has left the function.

@@ -1,4 +1,4 @@
-"""The process that holds a lane: ``serve`` is what its worker calls. It never runs code of the user's.
+"""The process of a lane, whose worker calls ``serve``. It never runs the user's code.
 
 Trials come from the driver through the worker's inbox; a *runner*, a fork of this process, carries them out one after
 another and says what comes of it through a socket, which this process relays. What to do next is ``lane_queue.py``'s

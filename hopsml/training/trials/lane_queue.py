@@ -1,4 +1,4 @@
-"""What a lane does next: its trials, and the one process at a time that carries them out; pure.
+"""Decides what a lane does next: its trials, and the one process at a time that runs them; pure.
 
     told RunTrial ──▶ waiting ──▶ given ──▶ current ──▶ its TrialEnded
                                               │ told stop or pause: passed on; killed at its deadline

@@ -1,4 +1,4 @@
-"""The process that carries out a lane's trials: a fork of the lane, or ``python -m hopsml.training.trials.runner``.
+"""The process that runs a lane's trials: a fork of the lane, or ``python -m hopsml.training.trials.runner``.
 
 It calls the user's function for each trial that the lane gives, one after another, and leaves behind one that failed, that
 wanted a process of its own, or that left threads or processes at work.

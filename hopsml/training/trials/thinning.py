@@ -1,4 +1,4 @@
-"""Reports that come faster than the driver wants them: at most so many a second, the last one always; pure."""
+"""Rate limit for a trial's reports: at most so many a second are sent to the driver, the last one always; pure."""
 
 from __future__ import annotations
 

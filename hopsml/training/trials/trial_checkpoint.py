@@ -1,4 +1,4 @@
-"""The checkpoint that a trial goes on from: this machine's own copy, or one from the shared run directory."""
+"""The checkpoint that a trial continues from: a copy on this machine, or one from the shared run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial leaves in its folder, such as ``trials/<id>/``, under the predecessor's names.
+"""Files of a trial in its folder, such as ``trials/<id>/``, under the predecessor's names.
 
 .hparams.json   the configuration, written at the beginning
 output.log      what the function printed; see ``log_of``

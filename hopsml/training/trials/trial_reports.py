@@ -1,4 +1,4 @@
-"""What a trial says while it runs: ``reporter.broadcast``, ``reporter.log``, and ``hopsml.report`` inside a trial."""
+"""Reports of a running trial: ``reporter.broadcast``, ``reporter.log``, and ``hopsml.report`` inside a trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial returned: the number that the search is about, or why there is none."""
+"""The searched number in what a trial returned, or why there is none."""
 
 from __future__ import annotations
 
