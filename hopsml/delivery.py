@@ -87,7 +87,7 @@ class Backlog(Generic[T]):
     def _is_too_much(self, worth: Worth, item: T) -> bool:
         if worth == "news":
             return self._news >= self._most_news
-        # What comes after something that was skipped must not overtake the word about it.
+        # The note about dropped items must come before the items after them.
         full = self._updates >= self._most_updates or self._bytes + self._rule.size(item) > self._most_bytes
         return bool(self._skipped) or (full and self._updates > 0)
 
@@ -210,7 +210,7 @@ def wait_for(stream: object) -> None:
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
     except (AttributeError, OSError, TypeError, ValueError):
-        return  # a notebook's, a test's
+        return  # a stream without a descriptor, as in notebooks and tests
     poll.poll()
 
 

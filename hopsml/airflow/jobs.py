@@ -30,7 +30,7 @@ class JobState(enum.StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     KILLED = "KILLED"
-    GONE = "GONE"  # whoever should know it does not
+    GONE = "GONE"  # unknown to YARN, or its folder is gone
 
     @property
     def is_active(self) -> bool:

@@ -138,7 +138,7 @@ class HopsMLOperator(BaseOperator):
 
     def on_kill(self) -> None:
         """Called by Airflow when the task is killed: end the job and everything that it started."""
-        if self._is_starting:  # this is a signal's handler: whoever starts the job lets go of it, and ends it
+        if self._is_starting:  # in a signal handler: the interrupted start cleans up after itself
             raise _KilledWhileStarting("the task was killed while its job was being started")
         if self._job is not None:
             self._end(self._job)

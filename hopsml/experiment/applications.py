@@ -92,7 +92,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
             return known
         if known is not None:
             known.coordinator.close()
-        processes.open_standard_streams()  # before there is anything that could take their places
+        processes.open_standard_streams()  # before new descriptors could get the numbers 0 to 2
         profile = None
         if context is None and not _under_spark_submit():
             profile = profiles.load(profile_name)
@@ -132,7 +132,7 @@ def _where(context: Any, profile: profiles.Profile | None) -> tuple[str, dict[st
     """Master and settings that a SparkContext will have, known before there is one."""
     if context is None and profile is not None:
         return profile.master, profile.spark
-    if context is None:  # spark-submit has told the JVM
+    if context is None:  # under spark-submit the JVM knows them
         from pyspark import SparkConf, SparkContext
 
         SparkContext._ensure_initialized()

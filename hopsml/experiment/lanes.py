@@ -64,7 +64,7 @@ class Lanes:
     def __init__(self, run: Run, coordinator: Coordinator) -> None:
         self.run, self._coordinator = run, coordinator
         self.joined: dict[int, str] = {}  # lanes that take trials -> host
-        self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> what it has to do, in order
+        self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> its trials that have not ended, in order
         self._released: set[int] = set()
         self._wanted: int | None = None
         self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as it said
@@ -117,7 +117,7 @@ class Lanes:
 
     def _lost(self, lane: int, reason: str) -> News | None:
         self._trials.pop(lane, None)
-        if self.joined.pop(lane, None) is None:  # let go, which has been told
+        if self.joined.pop(lane, None) is None:  # released: its LaneLost was queued then
             return None
         return News(LaneLost(lane, reason), lane)
 
@@ -125,7 +125,7 @@ class Lanes:
         key = message.number, message.attempt
         trial = self._trials.get(lane, {}).get(key)
         if trial is None:
-            return None  # of a lane that has been given up
+            return None  # of a lane that was released or lost
         if isinstance(message, TrialBegan):
             return News(Began(*key), lane, message)
         if isinstance(message, TrialReported):

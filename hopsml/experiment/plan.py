@@ -68,9 +68,9 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     """As ``start``, with the application on which the run was started."""
     try:
         return _start_on(plan)
-    except (PermissionRefused, QuotaExceeded) as error:  # the way there is nothing to a person either
+    except (PermissionRefused, QuotaExceeded) as error:  # the traceback through storage helps nobody
         raise type(error)(f"{error}; HOPSML_PROJECT_URL says where runs are kept", error.path) from None
-    except KeyboardInterrupt as interrupt:  # while Spark is starting, say: where in that is nothing to a person
+    except KeyboardInterrupt as interrupt:  # for instance while Spark starts: the traceback through that helps nobody
         tracebacks.shortened(interrupt)
         raise
 

@@ -21,7 +21,7 @@ from hopsml.training.trials import lane
 class Alone:
     """An independent run, as ``collective_all_reduce`` starts it."""
 
-    whole = True  # it is all that its verb started: it takes up what a lost driver left, and can be taken up
+    whole = True  # the verb's only run: continues what a lost driver left, and can be continued
     heeds_requests = True  # somebody else can cancel it by its directory
     recorded = True  # with its code and environment
     trains = True  # its workers run the user's function, not a search's trials

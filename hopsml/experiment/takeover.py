@@ -25,7 +25,7 @@ class EarlierRuns:
         """``attempt``: which one of YARN's at the application this driver is; nothing is read for the first."""
         self.attempt = attempt
         self._application_id = application_id
-        self._found: dict[str, list[Earlier]] = {}  # by store: a driver that is gone begins no more
+        self._found: dict[str, list[Earlier]] = {}  # by store; read once, as earlier drivers begin no further run
         self._answered: set[str] = set()
         self._lock = threading.Lock()
 

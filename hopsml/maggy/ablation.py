@@ -191,7 +191,7 @@ class Listed(Searcher):
         return Suggestion(dict(self._configs[number])) if number < len(self._configs) else Wait.DONE
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        pass  # they are given
+        pass  # the configurations are given, whatever their results
 
     def state(self) -> dict[str, Any]:
         return {"asked": self._asked}

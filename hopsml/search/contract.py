@@ -21,7 +21,7 @@ class End(Enum):
 
     COMPLETED = "completed"  # the function returned
     STOPPED = "stopped"  # pruned: the stopper ended it
-    FAILED = "failed"  # it raised, or died as often as it may
+    FAILED = "failed"  # it raised or its process died, in every attempt
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Outcome:
 class Wait(Enum):
     """Why ``Searcher.ask`` gives no configuration."""
 
-    LATER = "later"  # ask again after the next tell: what is running must end first
-    DONE = "done"  # never again
+    LATER = "later"  # ask again after the next tell: it needs a result first
+    DONE = "done"  # there is no further configuration
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Verdict(Enum):
 
     CONTINUE = "continue"
     STOP = "stop"  # it ends here
-    PAUSE = "pause"  # it gives its place to others, and may be resumed from its newest checkpoint
+    PAUSE = "pause"  # it frees its slot, and may be resumed from its newest checkpoint
 
 
 @dataclass(frozen=True)

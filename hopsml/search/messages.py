@@ -24,7 +24,7 @@ class RunTrial(Message, frozen=True, tag="run"):
     metric: str = ""  # key of the metric that the search is about; "" takes a single number
     isolated: bool = False  # in a process of its own
     resume_from: str = ""  # id of the trial whose newest checkpoint it starts from
-    resume_step: int = -1  # of that checkpoint, where it is known to be complete: wait until it can be had
+    resume_step: int = -1  # of that checkpoint, -1: unknown; the lane waits until one of this step can be read
     done_step: int = -1  # reports up to this step were made by an earlier part of the same trial
 
 

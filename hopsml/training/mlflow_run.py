@@ -29,7 +29,7 @@ _MET = ("IntegrityError", "UNIQUE constraint", "Duplicate entry", "duplicate key
 def attach(context: WorkerContext) -> None:
     """Let ``mlflow``, once imported, continue this run's MLflow run. Trials of a search have none before their end."""
     if os.environ.get(WANTED) == "1" and context.trial is None:
-        os.environ.pop(VARIABLE, None)  # of the driver's own run, which this one is a child of
+        os.environ.pop(VARIABLE, None)  # names the driver's own run, the parent of this one
         after_import("mlflow", lambda module: _join(module, RunDir(context.run_url)))
 
 

@@ -43,7 +43,7 @@ TICK_S = 0.25
 RENEW_S = 1.0
 LINGER_S = 2.0  # after the last agent has gone
 STANDSTILL_S = 3.0  # agents say something every second
-CATCH_UP_S = 0.1  # for reading what has come meanwhile: words, and ends of connections
+CATCH_UP_S = 0.1  # for reading messages and ends of connections that have come meanwhile
 
 
 class Coordinator:
@@ -74,7 +74,7 @@ class Coordinator:
         self._launched = 0  # runs that callers have handed over
         self._begun = 0
         self._preload: tuple[str, ...] = ()
-        self._cancelled: set[int] = set()  # asks that were taken back
+        self._cancelled: set[int] = set()  # slot requests that were withdrawn
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._loop = self._runner.get_loop()
         self._closing = asyncio.Event()
@@ -332,7 +332,7 @@ class Coordinator:
 
     def _begin_now(self, request: RunRequest, state: RunState) -> None:
         self._begun += 1
-        if request.run_id in self.runs:  # two projects of one application count their runs alike
+        if request.run_id in self.runs:  # projects of one application number their runs independently
             where = self.runs[request.run_id].request.run_url
             problem = f"a run of the id {request.run_id} is going on already, in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")

@@ -43,7 +43,7 @@ class Preload(Message, frozen=True, tag="preload"):
 class Resume(msgspec.Struct, frozen=True):
     """Checkpoints of other runs that a run begins from: their run directories and steps."""
 
-    url: str = ""  # "" where it begins with nothing
+    url: str = ""  # "": it begins from nothing
     step: int = -1  # of the checkpoint there; -1: its newest
     fits: tuple[tuple[str, int, int], ...] = ()  # run directory, number and step of further calls of fit
 
@@ -175,7 +175,7 @@ class Hello(Message, frozen=True, tag="hello"):
     topology: str = ""
     slot: int = 0
     task: int = -1  # Spark's number for this attempt of the task
-    final: bool = False  # Spark would end the whole ask if this attempt were lost too: it is not to be used
+    final: bool = False  # Spark's last attempt of the task, whose loss would fail the whole job: not to be used
 
 
 class PortHeld(Message, frozen=True, tag="port-held"):
@@ -199,7 +199,7 @@ class GpuFacts(msgspec.Struct, frozen=True):
     index: int
     ecc_errors: int  # uncorrected, since the driver was loaded; 0 where it counts none
     temperature_c: int
-    processes: int  # that compute on it before the slot's own do
+    processes: int  # other processes that compute on it
 
 
 class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
@@ -271,7 +271,7 @@ class Committed(Message, frozen=True, tag="committed"):
     generation: int
     step: int
     length: int  # bytes
-    parked: bool = False  # the worker stands still behind it
+    parked: bool = False  # the worker waits after it
 
 
 class Draining(Message, frozen=True, tag="draining"):
@@ -343,7 +343,7 @@ class WorkerFinished(Message, frozen=True, tag="worker-finished"):
     run_id: str
     generation: int
     result: bytes
-    seen: dict[str, int | str] = {}  # what it did together with others; in_force.py
+    seen: dict[str, int | str] = {}  # collectives and optimizers that it used; in_force.py
     exited: bool = False
 
 
@@ -358,8 +358,8 @@ class WorkerFailed(Message, frozen=True, tag="worker-failed"):
     log: str
     log_tail: str
     raised: bool = False  # by the user's own code
-    outside: bool = False  # by a signal that no crash sends: nothing in the group can be the cause
-    storage: bool = False  # the store did not answer when it was to be prepared: it was not begun
+    outside: bool = False  # killed by a signal that no crash sends: the cause lies outside of the group
+    storage: bool = False  # not started, as the store did not answer when its files were prepared
 
 
 class WorkerClosed(Message, frozen=True, tag="worker-closed"):

@@ -37,7 +37,7 @@ class Group(Section, frozen=True, tag_field="kind"):
     changes: ClassVar[bool] = False  # agents come to the run and leave it while it goes on
     regroups: ClassVar[bool] = False  # it goes on as another generation, from a commit that agents hold
 
-    size: int = AS_MANY_AS_THERE_ARE  # the most
+    size: int = AS_MANY_AS_THERE_ARE  # at most
     start_timeout_s: Seconds = 120.0  # from the call until every worker has begun the user's function
     grace_s: float = 2.0  # between SIGTERM and SIGKILL
     flush_s: float = 120.0  # for bringing the last files of a finished run to shared storage
@@ -66,8 +66,8 @@ class Group(Section, frozen=True, tag_field="kind"):
 class FixedGroup(Group, frozen=True, tag="fixed"):
     """A group of fixed size; it ends when it loses a worker."""
 
-    settle_s: float = 3.0  # how long an echo of a failure waits for the failure itself
-    raised_settle_s: float = 1.0  # and an error of the user's code, for the death of a member that it may have met
+    settle_s: float = 3.0  # how long an error that only follows from a failure waits for that failure's message
+    raised_settle_s: float = 1.0  # the same for an error of the user's code, which may follow from a member's death
     stopped_s: float = 60.0  # how long the system may hold a worker (SIGSTOP) before it counts as lost
     exited_s: float | None = 30.0  # how long others may wait for a member that has left by sys.exit(0), doing nothing
     returned_s: float | None = 120.0  # and for one whose function has returned; None: as long as they like
@@ -85,7 +85,7 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
     join_s: float = 1.0  # with min_size there, how long a beginning group waits for more
     drain_s: float = 30.0  # that a node has after its warning, where the cluster does not say
     min_workers_timeout_s: Seconds = 600.0  # how long a group that has shrunk below min_size waits
-    agree_s: float = 0.3  # how long a parked member waits for the others' commits, which saves sending them
+    agree_s: float = 0.3  # how long a parked member waits for the others' commits; one that all hold need not be sent
     reset_limit: Annotated[int | None, checks.or_none(partial(checks.whole_number, at_least=0))] = None
     fruitless_limit: int = 3  # failures in a row without a new commit
     progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = None  # None: by the usual step

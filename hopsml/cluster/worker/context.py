@@ -63,14 +63,14 @@ class WorkerContext:
     ring_order: str = ""  # collective_ring_order in the numbering of CUDA_VISIBLE_DEVICES, "" with one device
     spec: RunSpec = RunSpec()  # what was asked of the run
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
-    resume_fits: Path | None = None  # with those of the function's further calls of fit: fit-2/step-000000120/
+    resume_fits: Path | None = None  # the same for the function's further calls of fit: fit-2/step-000000120/
     commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
     trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
     progress: Callable[[int, int, str], None] = field(default=untold, repr=False, compare=False)  # done, total, unit
     say: Callable[[bytes], None] = field(default=lambda data: None, repr=False, compare=False)  # to the driver
     event_pipe: int = -1  # the descriptor behind ``send`` and ``say``: a process that is forked from this one closes it
-    inbox: Inbox | None = field(default=None, repr=False, compare=False)  # what the driver tells
+    inbox: Inbox | None = field(default=None, repr=False, compare=False)  # messages of the driver
 
     @property
     def is_chief(self) -> bool:

@@ -117,7 +117,7 @@ def _brought(path: Path, folder: Path) -> str:
             target.unlink(missing_ok=True)
             raise
         return target.name
-    raise AssertionError  # the numbers do not end
+    raise AssertionError  # unreachable: the numbers do not end
 
 
 def _numbered(path: Path, number: int) -> str:
@@ -160,7 +160,7 @@ class _Entries:
 
     def __init__(self, context: WorkerContext, tell: Callable[[str], None]) -> None:
         self._context, self._tell = context, tell
-        self._inside: set[int] = set()  # of dicts: one may hold itself
+        self._inside: set[int] = set()  # ids of dicts being visited: one may contain itself
 
     def of(self, value: Any, path: str, error: Exception) -> Any:
         """The value without what cannot travel; ``error``: why it cannot as it is, ``path``: its place in the whole."""

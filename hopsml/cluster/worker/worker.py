@@ -73,14 +73,14 @@ class Event(msgspec.Struct, frozen=True):
     step: int | None = None
     metrics: dict[str, float | int | str | bool | None] = {}
     result: bytes = b""
-    cause: str = ""  # of a note its text
+    cause: str = ""  # of a note: its text
     traceback: str = ""
     secondary: bool = False
     exited: bool = False  # finished by sys.exit(0)
     slot: int = -1
     length: int = 0
-    data: bytes = b""  # of what is said
-    seen: dict[str, int | str] = {}  # in force while it ran; in_force.py
+    data: bytes = b""  # of a "said"
+    seen: dict[str, int | str] = {}  # collectives and optimizers that it used; in_force.py
     total: int = 0  # steps, of a progress
     unit: str = ""
 

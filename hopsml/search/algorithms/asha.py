@@ -35,7 +35,7 @@ class _Bracket:
     def __init__(self, first: int, steps: tuple[int, ...] | None, factor: int) -> None:
         self.first, self.steps, self.factor = first, steps, factor
         self.rungs: list[Rung] = []
-        self.paused: list[list[Key]] = []  # a heap for each rung; may hold trials that went on or have ended
+        self.paused: list[list[Key]] = []  # for each rung a heap of keys; stale ones are skipped
 
     def step(self, level: int) -> int:
         """The step at which trials are compared on the rung ``level``, counted from 0."""
@@ -110,7 +110,7 @@ class Asha(Stopper):
         while trial.verdict is Verdict.CONTINUE and step >= bracket.step(trial.level):
             trial.verdict = self._judge(number, trial, bracket, score)
         if self.max_step is not None and step >= self.max_step:
-            trial.verdict = Verdict.STOP  # it is complete, whether it would have come so far or not
+            trial.verdict = Verdict.STOP  # complete, whatever its rank
         return trial.verdict
 
     def _judge(self, number: int, trial: _Trial, bracket: _Bracket, score: float) -> Verdict:

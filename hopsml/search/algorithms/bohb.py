@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-COMPLETE = 1_000  # the level of what was not stopped; 2 to its power is beyond any step
+COMPLETE = 1_000  # the level of completed trials, above that of any step
 
 
 class Bohb(Searcher):
@@ -68,7 +68,7 @@ class Bohb(Searcher):
         self._configs: dict[int, Config] = {}  # those learned from elsewhere have negative numbers
         self._levels: dict[int, dict[int, float]] = {}  # level -> number -> score
         self._failed: list[int] = []
-        self._next: dict[int, int] = {}  # number -> the level that it has not reached
+        self._next: dict[int, int] = {}  # number -> the next level
 
     # ---------------------------------------------------------------------------------------- what is known
 

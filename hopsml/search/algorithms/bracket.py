@@ -15,7 +15,7 @@ from hopsml.search.algorithms.rungs import Rung
 
 def bracket_sizes(halvings: int, of: int, factor: int) -> tuple[int, ...]:
     """How many members each rung has, the last one included, in a bracket of ``halvings`` where the first has ``of``."""
-    count = -(-(of + 1) * factor**halvings // (halvings + 1))  # rounded up, without a float's error
+    count = -(-(of + 1) * factor**halvings // (halvings + 1))  # rounded up, in integers
     return tuple(count // factor**level for level in range(halvings + 1))
 
 
@@ -32,8 +32,8 @@ class Bracket:
         self.sizes = list(sizes)
         self.joined = 0  # members so far, those that are over included
         self._rungs = [Rung() for _ in self.sizes[:-1]]
-        self._entered = [0] * len(self.sizes)  # so many have been sent towards each rung
-        self._heading = [0] * len(self.sizes)  # so many of them are on their way
+        self._entered = [0] * len(self.sizes)  # how many were ever sent to each rung
+        self._heading = [0] * len(self.sizes)  # how many of those run towards it now
         self._running: dict[int, int] = {}  # member -> rung that it is on its way to
         self._waiting: dict[int, int] = {}  # member -> rung at which it is
 

@@ -62,11 +62,9 @@ class BudgetSearcher(Searcher):
         self._last: dict[int, int] = {}  # configuration -> its last trial
         self._running: dict[int, tuple[int, int]] = {}  # trial -> configuration, budget
         self._going_on: deque[int] = deque()  # configurations that the rule lets go on at once
-        self._told: set[int] = set()  # of the live ones, those of which the searcher has been told
+        self._told: set[int] = set()  # live configurations whose score the searcher knows
         self._exhausted = False
-        self.says_budget = (
-            True  # whether a trial is told what it may use up; without, that is no part of its configuration
-        )
+        self.says_budget = True  # whether BUDGET is added to a trial's configuration
 
     @property
     def counts(self) -> bool:

@@ -81,7 +81,7 @@ class CmaEs(Searcher):
             return
         results, self._results = self._results, []
         if not (scores := [score for _, score in results if score is not None]):
-            return  # nothing is known of any of them
+            return  # no trial of this generation has a score
         # Smaller is better there; what failed counts as the worst of those that did not.
         self._optimizer.tell([(point, -min(scores) if score is None else -score) for point, score in results])
         self._generation += 1

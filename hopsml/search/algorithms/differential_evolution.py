@@ -16,7 +16,7 @@ from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, check_filled
 
 Vector = list[float]  # a point of the unit cube
-STALE_GENERATIONS = 200  # without a configuration that is new: the population has become one, or the space is exhausted
+STALE_GENERATIONS = 200  # in a row without a new configuration: it has converged, or the space is exhausted
 
 
 class DifferentialEvolution(Searcher):

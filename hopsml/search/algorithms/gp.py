@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-CANDIDATES = 1024  # places looked at, before the best of them are moved uphill
+CANDIDATES = 1024  # points evaluated before gradient ascent from the best
 CLIMBED = 5
 MODELLED_AT_MOST = 300  # trials: half of them the best, half the newest
 POWERS = (-2.0, 4.0, 61)  # first, last, how many
@@ -172,7 +172,7 @@ def one_thread() -> AbstractContextManager[Any]:
 
 @functools.cache
 def _controller() -> Any:
-    import scipy.linalg  # noqa: F401 whose libraries must have been loaded to be found
+    import scipy.linalg  # noqa: F401 threadpoolctl finds only libraries that are loaded
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

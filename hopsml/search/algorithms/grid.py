@@ -24,7 +24,7 @@ class GridSearch(Searcher):
     ) -> None:
         check_filled(space)
         self.space = space if points is None else listed(space, points)
-        self._combinations = self.space.combinations()  # which refuses endless ones
+        self._combinations = self.space.combinations()  # raises for a continuous range
         self.total = self.space.size()
         self._asked = 0
 

@@ -131,7 +131,7 @@ class Hyperband(Stopper):
             if step < steps[bracket.level(number)]:
                 break
             self._verdicts[number] = self._judge(number, bracket, score, last=len(steps) - 1)
-            if step >= steps[-1] and self._verdicts[number] is Verdict.PAUSE:  # nothing is left that it could wait for
+            if step >= steps[-1] and self._verdicts[number] is Verdict.PAUSE:  # complete: it need not wait for the last rung
                 bracket.leave(number)
                 self._verdicts[number] = Verdict.STOP
             self._forget_if_over(place)
@@ -159,7 +159,7 @@ class Hyperband(Stopper):
             self._forget_if_over(place)
 
     def _forget_if_over(self, place: int) -> None:
-        if self._brackets[place].over:  # those that pause in it will never go on
+        if self._brackets[place].over:  # trials that are paused in it are never resumed
             del self._brackets[place]
 
     def resume(self) -> int | None:

@@ -25,7 +25,7 @@ class _Curve:
         self.sums = array("d")  # of the scores until each
         self.best = float("-inf")
         self.stopped = False
-        self.intervals = 0  # that it has behind it
+        self.intervals = 0  # completed so far
 
     def add(self, step: int, score: float) -> None:
         self.steps.append(step)
@@ -56,7 +56,7 @@ class _Median:
     def __init__(self) -> None:
         self._low: list[float] = []  # a heap of the negated lower half
         self._high: list[float] = []  # a heap of the upper half; as many, or one fewer
-        self.seen = 0  # of the trials that have ended, those that have been looked at
+        self.seen = 0  # how many of the ended trials are in it
 
     def add(self, value: float) -> None:
         if self._low and value > -self._low[0]:

@@ -28,14 +28,14 @@ class Individual:
     """One trial of the population. ``score``: at the end of its last interval, or of the one that it took over from."""
 
     config: Config
-    intervals: int = 0  # that it has behind it
+    intervals: int = 0  # completed so far
     score: float | None = None
     step: int = 0  # at which it had that score
-    due: bool = False  # it paused before it was compared
+    due: bool = False  # to be compared when it is resumed
     kept: bool = False  # it went on at the end of its last interval although another one waited
     verdict: Verdict = Verdict.CONTINUE
-    exploit: Exploit | None = None  # decided while it waited; it hears of it when it goes on (synchronous)
-    released: bool = False  # it need not wait any longer for the others (synchronous)
+    exploit: Exploit | None = None  # synchronous mode: decided while it waited, told when it is resumed
+    released: bool = False  # synchronous mode: all others have come, it may be resumed
 
 
 class PopulationBased(Stopper):
@@ -107,7 +107,7 @@ class PopulationBased(Stopper):
         if self.synchronous:
             return self._in_step(number, member, ended)
         yields = ended and self._others_wait(member)
-        if yields and member.kept:  # whoever takes over from the best again and again would keep its place for ever
+        if yields and member.kept:  # else a trial that exploits at every interval would never yield its slot
             member.due = True
         elif ended or member.due:
             member.due = False
@@ -196,7 +196,7 @@ class PopulationBased(Stopper):
     def resume(self) -> int | None:
         """The waiting trial with the fewest intervals; None while new trials are still to begin."""
         if self.synchronous:
-            self._settle_interval()  # another one of them may have ended
+            self._settle_interval()  # the one that all waited for may have ended
         waiting = [
             (one.intervals, key)
             for key, one in self._members.items()

@@ -56,7 +56,7 @@ class Tpe(Searcher):
         """Add to optuna's study a running trial with this configuration."""
         import optuna
 
-        self._study.sampler = optuna.samplers.RandomSampler(seed=0)  # which has nothing left to draw
+        self._study.sampler = optuna.samplers.RandomSampler(seed=0)  # draws nothing: all values are enqueued
         self._study.enqueue_trial(self.space.encode(config))
         trial = self._running[number] = self._study.ask()
         self.space.build(functools.partial(_suggest, trial))

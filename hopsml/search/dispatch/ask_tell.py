@@ -48,8 +48,8 @@ class AskTell:
         self.alike = Futility()
         self.extra = 0  # trials that the user added
         self.done = False  # the searcher has no more
-        self.later = False  # it wants to be told something first
-        self.differing: list[int] = []  # trials for which a searcher restored from facts gave another answer than then
+        self.later = False  # the searcher waits for a result
+        self.differing: list[int] = []  # trials for which the searcher, replayed, suggests something else than ran
         self._facts: list[Fact] = []
         known = [count for count in (spec.num_trials, searcher.total) if count is not None]
         self._planned = min(known) if known else None
@@ -259,7 +259,7 @@ class AskTell:
         elif kind == "report":
             step, value, verdict, checkpoint = rest
             again, before = self.report(trial, step, value, checkpoint), _verdict(verdict)
-            if marked(_as_json(again)) != marked(verdict):  # what was said counts, not what would be said today
+            if marked(_as_json(again)) != marked(verdict):  # the verdict that was given counts, not today's
                 trial.asked, trial.exploit = "", None
                 self._apply_verdict(trial, before)
         elif kind == "rest":

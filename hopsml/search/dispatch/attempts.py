@@ -63,7 +63,7 @@ class Attempts:
         if verdict is Verdict.STOP:
             actions.append(EndTrial(trial.number, trial.attempt, "stop", self.spec.patience_s))
         elif verdict is Verdict.PAUSE or isinstance(verdict, Exploit):
-            actions.append(EndTrial(trial.number, trial.attempt, "pause"))  # without a kill: that would cost its steps
+            actions.append(EndTrial(trial.number, trial.attempt, "pause"))  # never killed, which would lose steps
         elif isinstance(self.places, Groups):
             self.places.promote(trial)
         return actions
@@ -157,7 +157,7 @@ class Attempts:
         if trial.phase is TrialPhase.PLACED and isinstance(self.places, LaneTable):
             return [] if trial.asked == "withdraw" else [self.places.withdraw(trial)]
         if self.cancelled:
-            trial.asked = trial.asked or "cancel"  # what the stopper has said of it stands
+            trial.asked = trial.asked or "cancel"  # a verdict of the stopper's is kept
         else:
             trial.asked, trial.exploit, trial.wanted = "stop", None, False
         return [EndTrial(trial.number, trial.attempt, "stop", self.closing.patience(now))]

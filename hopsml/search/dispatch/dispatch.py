@@ -44,8 +44,8 @@ from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
 VERSION = 1  # of states and journals
-NOTED_S = 10.0  # slot-seconds that a killed driver may forget of what the search has cost
-NEWS_S = 2.0  # for the news of an end to come in, after the patience
+NOTED_S = 10.0  # slot-seconds: how often the cost is recorded, so what a killed driver may lose
+NEWS_S = 2.0  # after the patience, for messages about ends to arrive
 
 
 def check_version(found: Any, what: str) -> None:

@@ -17,8 +17,8 @@ from hopsml.search.dispatch.ledger import Trial, TrialPhase
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
-AHEAD = 8  # trials that are asked for to find one that fits
-STEADY_S = 5.0  # the slots must not have changed for so long before an elastic trial begins with fewer than it wants
+AHEAD = 8  # length of the line: trials asked for to find one that fits
+STEADY_S = 5.0  # how long the slots must be unchanged before an elastic trial begins with fewer than it wants
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Held:
 
     trial: Trial
     size: int
-    wish: int  # it may have so many
+    wish: int  # how many workers it may have
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Groups:
         actions: list[Action] = []
         self._wake_at = float("inf")
         if not self._size_seen:
-            self._append(self._supply.next(), actions)  # how many slots are of use depends on it
+            self._append(self._supply.next(), actions)  # ``wanted`` needs to know one trial's size
         while self.free > 0 and not self._ask_tell.alike.hopeless(self.width):
             self._gather(actions)
             reservation = self._reservation(now)

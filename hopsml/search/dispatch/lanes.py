@@ -19,7 +19,7 @@ class LaneState:
     host: str = ""
     current: Trial | None = None
     waiting: Trial | None = None
-    used: bool = False  # a trial has begun here: the next one finds everything loaded
+    used: bool = False  # a trial has begun here, so everything is imported
 
 
 class LaneTable:
@@ -35,7 +35,7 @@ class LaneTable:
         self._idle: dict[int, LaneState] = {}
         self._room: dict[int, LaneState] = {}
         self._behind: dict[int, LaneState] = {}  # a trial waits there
-        self._calling: dict[int, LaneState] = {}  # a trial waits there, and is being called back
+        self._calling: dict[int, LaneState] = {}  # a trial waits there, and is being withdrawn
         self._tables = (self._idle, self._room, self._behind, self._calling)
 
     @property
@@ -177,7 +177,7 @@ class LaneTable:
 
     def _spread(self) -> list[Action]:
         """Withdraw trials that wait behind busy lanes while others are idle; they are assigned once they have come back."""
-        missing = len(self._idle) - len(self._calling)  # what is being called back already will fill as many
+        missing = len(self._idle) - len(self._calling)  # those already being withdrawn will fill as many
         only = next(iter(self._idle)) if len(self._idle) == 1 else None
         called: list[Trial] = []
         for lane in self._behind.values():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hopsml.search.dispatch.spec import SearchSpec
 
-_SHARE = 0.1  # of a bound at most is kept for letting trials end in order
+_SHARE = 0.1  # of a bound, at most, is reserved for trials to stop by themselves
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Bounds:
     def __init__(self, spec: SearchSpec) -> None:
         self._spec = spec
         self._began = 0.0
-        self._counted = 0.0  # until when ``spent_s`` is right
+        self._counted = 0.0  # ``spent_s`` is charged up to this time
         self._held = 0
         self.spent_s = 0.0  # slots held times seconds, of all sessions
         self.deadline: float | None = None

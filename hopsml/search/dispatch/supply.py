@@ -22,7 +22,7 @@ class Supply:
             if trial is None or trial.phase is TrialPhase.OVER:
                 return None
             if trial.phase is not TrialPhase.READY:
-                trial = None  # still on its way into the pause: it goes on when it has come there
+                trial = None  # still about to pause: it is queued again once it has
             elif lane is not None and trial.avoid == lane:
                 self.ready.put(trial)  # for another lane
                 trial = None

@@ -32,7 +32,7 @@ def marked(value: Any) -> Any:
         return {_TUPLE: [marked(item) for item in value]}
     if isinstance(value, Named):
         return {_VALUE: str(value)}
-    if isinstance(value, bool | int | float | str):  # of a class of its own
+    if isinstance(value, bool | int | float | str):  # a subclass, such as an IntEnum
         return value
     tolist = getattr(value, "tolist", None)  # numpy's
     if callable(tolist) and not isinstance(value, type):

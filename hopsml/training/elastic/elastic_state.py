@@ -28,7 +28,7 @@ _OWN = (
     *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
     *("_pace", "_hold_s", "_committed_at", "_left_at"),
 )
-AUTOMATIC_SHARE = 0.01  # of the training's time that commits may hold it up
+AUTOMATIC_SHARE = 0.01  # of the training's time that automatic commits may take
 
 
 class State:
@@ -69,8 +69,8 @@ class State:
         self._hold_s: float = 0.0
         self._committed_at = time.monotonic()
         self._left_at: float | None = None  # when the last call of commit ended
-        self._progress: Progress | None = Progress()  # None: somebody else tells
-        self._variables()  # says now what cannot be committed later
+        self._progress: Progress | None = Progress()  # None: a callback reports instead
+        self._variables()  # raises now for a value that could not be committed
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -127,7 +127,7 @@ class State:
         """Commit the end of the loop, which need not be repeated if another worker fails in what comes after."""
         if self._writer is None:
             return
-        self._writer.wait()  # written is not announced yet
+        self._writer.wait()  # a commit in the slot may not be announced yet
         if self._batches > self._writer.written:
             self._writer.write(self._snapshot())
             self._writer.wait()

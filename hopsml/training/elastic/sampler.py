@@ -85,7 +85,7 @@ class Sampler:
     def join(self, rank: int, world_size: int) -> None:
         """Use the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
         self.rank, self.world_size = rank, world_size
-        if self._samples == 0:  # whatever was asked before there was a group
+        if self._samples == 0:  # even if the rate was asked for before there was a group
             self._ramp = None
 
     @property

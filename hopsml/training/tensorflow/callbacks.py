@@ -121,8 +121,8 @@ class CheckpointCallback(FitHooks):
             self.model._initial_epoch = self._epoch
         self._begun = True
         if self._number > 1 and self._checkpointer is not None and not self._checkpointer.notes:
-            optimizers.build_compiled([self.model])  # as it is when this is restored
-            self._save()  # by which the fits before this one are known to be over
+            optimizers.build_compiled([self.model])  # restoring needs the optimizer's variables
+            self._save()  # a checkpoint of this fit shows that those before it are over
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Note the epoch that a checkpoint within it has to repeat."""

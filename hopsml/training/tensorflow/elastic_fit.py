@@ -59,7 +59,7 @@ class ElasticCallback(FitHooks):
         if committed is None or committed < _fits:
             self._begin_anew()
             return
-        self._feed.position.seed = order  # of a run that was taken up: what it began with
+        self._feed.position.seed = order  # a continued run keeps the order it began with
         self._state._begin(self._feed.position)
         self._join()
         self._went_on = True

@@ -16,7 +16,7 @@ from hopsml.training.tensorflow import file_exchange
 from hopsml.training.tensorflow.checkpoints import Checkpointer, complete_checkpoints
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
 
-_function: WorkerContext | None = None  # whose calls are counted: each function has a context of its own
+_function: WorkerContext | None = None  # the function whose calls are counted, by its context
 _begun = 0
 _one_has_trained = False
 

@@ -60,7 +60,7 @@ def carry_out(
         told, value = stop.how, None
     finally:
         set_current(context)
-    if told or reporter.told:  # also where the function has caught it, to save
+    if told or reporter.told:  # even if the function has caught TrialStopped, to save something
         context.say(pickle.dumps(Left(told or reporter.told)))
     return value
 

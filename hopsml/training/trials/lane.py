@@ -29,8 +29,8 @@ from hopsml.training.trials.lane_queue import FromRunner, LaneQueue
 from hopsml.training.trials.thinning import Thinner
 
 _READ_BYTES = 1 << 18
-_SEND_S = 10.0  # a runner that takes nothing for that long is killed
-_LOOK_S = 1.0  # how often a runner is looked at
+_SEND_S = 10.0  # a runner that does not read for so long is killed
+_LOOK_S = 1.0  # interval of checks whether the runner is stopped
 _STOPPED_S = 3.0  # one that the system has held for that long (SIGSTOP) is killed; its trial is tried again
 _decode: msgspec.msgpack.Decoder[FromRunner] = msgspec.msgpack.Decoder(FromRunner)
 
@@ -135,13 +135,13 @@ class Lane:
 
     def _give(self, message: messages.ToLane) -> None:
         if self._connection is None:
-            return  # it is gone, which is about to be seen
+            return  # it is gone: its pidfd is about to be readable
         try:
             self._connection.sendall(framed(messages.encode(message)))
         except TimeoutError:
             self._kill()
         except OSError:
-            pass  # its end is about to be seen
+            pass  # it is ending: its pidfd is about to be readable
 
     # ------------------------------------------------------------------------------------------ the runner
 
@@ -182,7 +182,7 @@ class Lane:
         if pid == 0:
             ours.close()
             os.close(self.inbox.fileno())
-            if self._connection is not None:  # of the one that is at work
+            if self._connection is not None:  # the busy runner's, when the next one is prepared
                 self._connection.close()
                 os.close(self._pidfd)
             if self.context.event_pipe >= 0:
@@ -210,7 +210,7 @@ class Lane:
 
     def _kill(self) -> None:
         if self._pid and not processes.kill_group_quietly(self._pid):
-            processes.kill_quietly(self._pid)  # so young that it leads no group yet
+            processes.kill_quietly(self._pid)  # it has not called setsid yet
 
     def _reap_runner(self) -> None:
         """The runner has exited: read its last messages, end what it left running, tell the queue."""

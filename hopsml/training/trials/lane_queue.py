@@ -36,7 +36,7 @@ class Runner(Enum):
     """State of the process that runs the trials."""
 
     NONE = "none"
-    FRESH = "fresh"  # it has carried out nothing yet
+    FRESH = "fresh"  # it has run no trial yet
     USED = "used"
     LEAVING = "leaving"
 
@@ -93,8 +93,8 @@ class LaneQueue:
     runner: Runner = Runner.NONE
     waiting: deque[RunTrial] = field(default_factory=deque)
     current: RunTrial | None = None
-    ahead: RunTrial | None = None  # the runner has it, and takes it up behind the current one
-    ahead_ended: EndTrial | None = None  # what that one was told; the runner knows whether it was in time
+    ahead: RunTrial | None = None  # sent to the runner, which runs it after the current one
+    ahead_ended: EndTrial | None = None  # a request for ``ahead``; only the runner knows whether it came in time
     ended: EndTrial | None = None  # what the current trial was told
     began: float | None = None
     kill_at: float | None = None
@@ -116,10 +116,10 @@ class LaneQueue:
             if _same(trial, message):
                 self.waiting.remove(trial)
                 return [Say(TrialEnded(trial.number, trial.attempt, "withdrawn"))]
-        return []  # it has ended: the driver reads so soon
+        return []  # it has ended: the driver is about to read that
 
     def _end_current(self, message: EndTrial, now: float) -> list[Action]:
-        if message.how == "withdraw":  # too late: its end will be told
+        if message.how == "withdraw":  # too late: it runs, and its end will be reported
             return []
         self._mark_end(message, now)
         return [Give(message)]
@@ -145,7 +145,7 @@ class LaneQueue:
             self._expect_to_leave(now)
             return []
         if current is None or not _same(current, message):
-            return []  # of a trial whose end is told already
+            return []  # of a trial whose end was reported already
         if isinstance(message, TrialBegan):
             self.began = now
         if not isinstance(message, TrialEnded):

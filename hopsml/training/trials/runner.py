@@ -39,7 +39,7 @@ from hopsml.training.trials.runner_channel import Channel
 from hopsml.training.trials.trial import Trial
 from hopsml.training.trials.trial_reports import Reporter
 
-CLOCK_S = 0.005  # by which the times of files may lag behind the clock
+CLOCK_S = 0.005  # how far the times of files may lag behind the clock
 
 MOST_TRACEBACK = 60_000  # characters
 
@@ -188,7 +188,7 @@ class Runner:
             if not trial.reporter.told:
                 self._write_end(trial, "failed", None, error)
                 return end
-        if trial.reporter.told:  # also where the function has caught it, to save
+        if trial.reporter.told:  # even if the function has caught TrialStopped, to save something
             how = "paused" if trial.reporter.told == "pause" else "stopped"
         if metric is None and trial.reporter.history:
             metric = trial.reporter.history[-1][1]

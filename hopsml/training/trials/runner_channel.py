@@ -25,7 +25,7 @@ class Channel:
         self._came: deque[ToLane] = deque()
         self._lock = threading.Lock()
         self._unsent = bytearray()
-        self._held: dict[int, bytes] = {}  # reports that a lane which is behind has not taken: the newest of each step
+        self._held: dict[int, bytes] = {}  # step -> its newest report, while the lane does not read
 
     def get(self) -> ToLane | None:
         """Wait for the lane's next message; None when the lane has closed the connection."""

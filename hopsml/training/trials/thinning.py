@@ -9,7 +9,7 @@ import msgspec
 from hopsml.search.messages import TrialReported
 
 PER_SECOND = 50.0
-AT_ONCE = 50.0  # before the limit is felt
+AT_ONCE = 50.0  # size of the token bucket
 MOST_WAITING = 32
 
 

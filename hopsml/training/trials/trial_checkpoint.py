@@ -34,7 +34,7 @@ def obtain(context: WorkerContext, trial: RunTrial, timeout_s: float) -> Path | 
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     if here >= there:
-        # Links: the one that wrote it may put it away at any time, and nobody changes a complete one.
+        # Hard links: its writer may delete it at any time, and nobody changes a complete one.
         shutil.copytree(folder / step_name(here), target, copy_function=_link)
     else:
         _fetch(context, trial, there, target)

@@ -25,7 +25,7 @@ from hopsml.storage import urls
 from hopsml.storage.run_dir import step_of
 
 EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.log"
-ARTIFACTS = "artifacts"  # there where something was saved
+ARTIFACTS = "artifacts"  # exists if something was saved
 
 
 def folder_of(context: WorkerContext, trial_id: str) -> Path:
@@ -53,7 +53,7 @@ def make(folder: Path) -> None:
 def write(path: Path, text: str) -> None:
     """Write a file atomically: a temporary file beside it is renamed."""
     fresh = urls.temporary_sibling(str(path))
-    with open(fresh, "wb", buffering=0) as file:  # it stands between two trials: no more layers than it needs
+    with open(fresh, "wb", buffering=0) as file:  # unbuffered: its time is lost between two trials
         file.write(text.encode(errors="replace"))
     os.replace(fresh, path)
 

@@ -32,7 +32,7 @@ class Reporter:
         self._last = -1
         self.told: str = ""  # stop | pause
         self.history: list[tuple[int, float]] = []
-        # Threads that an earlier trial has left must not speak for this one.
+        # Threads that an earlier trial has left must not report for this one.
         self._strangers = weakref.WeakSet(t for t in threading.enumerate() if t is not threading.current_thread())
 
     def broadcast(self, metric: Any, step: int | None = None) -> None:
@@ -62,7 +62,7 @@ class Reporter:
                 message = TrialReported(self._trial.number, self._trial.attempt, number, metrics, time.time())
                 self._channel.report(message)
             end = None if self.told else self._channel.ended(self._trial.number, self._trial.attempt)
-            if end is not None and end.how != "withdraw":  # for that it is too late
+            if end is not None and end.how != "withdraw":  # it runs: too late to withdraw
                 self.told = end.how
         if self.told:
             raise TrialStopped(self.told, number)
