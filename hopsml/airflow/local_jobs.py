@@ -154,7 +154,7 @@ def record_url(job: Job) -> str:
     return f"file://{Path(job.id, 'record.json')}"
 
 
-# ---------------------------------------------------------------------- hands
+# ---------------------------------------------------------------------- processes and files
 
 
 def command(request: Request) -> list[str]:

@@ -139,7 +139,7 @@ def settings_of(request: Request) -> dict[str, str]:
     }
 
 
-# ---------------------------------------------------------------------- hands
+# ---------------------------------------------------------------------- YARN and processes
 
 
 def _submit(command: list[str], variables: Mapping[str, str]) -> str:

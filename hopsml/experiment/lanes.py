@@ -8,7 +8,7 @@
     lanes.close(value)                          # the run ends as FINISHED, lanes.run.result().value is the value
 
 A lane is one start of one process; its number only grows. A process that dies is a lane that is lost, and its successor
-on the same slot another one that joins. Thin hands: whoever decides is elsewhere.
+on the same slot another one that joins. Nothing is decided here.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Hyper-parameter search as pure decisions: no thread, socket, clock or disk in this folder.
 
-    space.py        what may be tried; parameter.py, conditions.py, boundaries.py: one hyper-parameter, and what it needs
-    trial.py        what a trial is called
-    contract.py     Searcher (what to try next) and Stopper (who goes on), by number of the trial
-    events.py       what can happen to a search, and what follows from it
-    dispatch.py     the state machine between searcher, stopper and whoever carries trials out; its parts: attempts.py, one
-                    trial at a time; ask_tell.py, who speaks to searcher and stopper; supply.py, where the next trial comes
-                    from; places.py and prefetch.py, lanes; groups.py, distributed trainings; bounds.py, deadline and budget
-    ledger.py       what is known of each trial; journal.py, the same as lines from which a search goes on
+    contract.py     Searcher (what to try next) and Stopper (which trials go on), by number of the trial
+    space/          what may be tried: parameters and their conditions, configurations as JSON, ids of trials
+    algorithms/     searchers and stoppers, one algorithm a file
+    dispatch/       dispatch.py: the state machine between searcher, stopper and whoever runs trials; events.py, what can
+                    happen and what follows; attempts.py, one trial at a time; ask_tell.py, all calls to searcher and
+                    stopper; supply.py, the next trial; lanes.py and prefetch.py; groups.py, distributed trainings;
+                    limits.py, deadline and budget; ledger.py, the state of each trial; journal.py, the same as lines from
+                    which a search is continued
     registry.py     searchers and stoppers by name
     messages.py     what the driver and the processes that carry trials out say to each other
 

@@ -95,7 +95,7 @@ class BudgetSearcher(Searcher):
         return Suggestion({**self._configs[found], **told}, parent)
 
     def _new(self) -> int | Wait:
-        """The first trial of a new configuration."""
+        """The number of a new configuration; LATER or DONE if there is none."""
         member = len(self._configs)
         if self._exhausted or member == self.configurations:
             return Wait.DONE
