@@ -64,7 +64,7 @@ class Lanes:
     def __init__(self, run: Run, coordinator: Coordinator) -> None:
         self.run, self._coordinator = run, coordinator
         self.joined: dict[int, str] = {}  # lanes that take trials -> host
-        self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> its trials that have not ended, in order
+        self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> its trials, in order
         self._released: set[int] = set()
         self._wanted: int | None = None
         self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as it said

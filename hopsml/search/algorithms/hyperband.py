@@ -131,7 +131,7 @@ class Hyperband(Stopper):
             if step < steps[bracket.level(number)]:
                 break
             self._verdicts[number] = self._judge(number, bracket, score, last=len(steps) - 1)
-            if step >= steps[-1] and self._verdicts[number] is Verdict.PAUSE:  # complete: it need not wait for the last rung
+            if step >= steps[-1] and self._verdicts[number] is Verdict.PAUSE:  # complete without the last rung
                 bracket.leave(number)
                 self._verdicts[number] = Verdict.STOP
             self._forget_if_over(place)

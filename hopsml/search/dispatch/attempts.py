@@ -93,7 +93,7 @@ class Attempts:
             self.break_off(trial, seconds)
         else:
             actions.append(self._stopped(trial, event, seconds))
-        return [action for action in actions if not isinstance(action, EndTrial)]  # it has ended: there is nobody to ask
+        return [action for action in actions if not isinstance(action, EndTrial)]  # it has ended already
 
     def _line_up(self, trial: Trial) -> None:
         if trial.phase is TrialPhase.READY:

@@ -172,7 +172,7 @@ class LaneTable:
             lane.waiting = trial
         self._ledger.move(trial, TrialPhase.PLACED)
         self._sort(lane)
-        isolated = self._spec.isolated or trial.tries > 0  # a retry shall not meet what earlier trials left in a process
+        isolated = self._spec.isolated or trial.tries > 0  # a retry gets a fresh process
         return Assign(lane.number, trial.number, trial.attempt, trial.config, isolated, trial.resume_from, trial.step)
 
     def _spread(self) -> list[Action]:
