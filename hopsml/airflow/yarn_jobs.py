@@ -112,7 +112,7 @@ def mark_delivered(job: Job, request: Request) -> None:
 
 
 def state_of(application: Application) -> JobStatus:
-    """The state of a YARN application as a ``JobStatus``."""
+    """YARN's words as ours."""
     if not application.over:
         state = JobState.RUNNING if application.state == "RUNNING" else JobState.WAITING
         return JobStatus(state, application.diagnostics)

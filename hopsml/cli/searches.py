@@ -16,7 +16,7 @@ RUNNING_SHOWN = 8  # trials at most
 
 
 def seen(directory: RunDir, record: dict[str, Any]) -> Seen | None:
-    """A reader of the search whose ``run.json`` is ``record``; None for a run that is no search."""
+    """The search whose ``run.json`` this is; None for any other run."""
     search = record.get("search")
     if not isinstance(search, dict):
         return None
@@ -26,7 +26,7 @@ def seen(directory: RunDir, record: dict[str, Any]) -> Seen | None:
 
 
 def facts(search: Seen, state: str) -> dict[str, Any]:
-    """The present state of a search as JSON values; trials that a dead driver left running count as waiting."""
+    """How a search stands; trials that a driver has left under way wait for whoever goes on with it."""
     search.more()
     counts = search.counts()
     running = search.running() if state == State.RUNNING else []

@@ -117,7 +117,7 @@ def current_id() -> str:
 
 
 def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Profile | None) -> ZygoteProcess | None:
-    """A zygote, if agents will run on this machine and there are modules to import; else None."""
+    """Where agents will be on this machine; None where not, or where there is nothing to import."""
     variables = shared_machine.agents_variables(*_where(context, profile)) if preload else None
     if variables is None:
         return None
