@@ -50,7 +50,7 @@ def check_evaluator(size: int) -> None:
 
 
 def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | None, verb: str) -> dict[str, Any]:
-    """``args`` as keyword arguments of ``function``. Raises ArgumentError for unknown or missing names."""
+    """``args`` as keyword arguments of ``function``. Raises ArgumentTypeError for unknown or missing names."""
     if args is None:
         args = {}
     if not isinstance(args, Mapping):

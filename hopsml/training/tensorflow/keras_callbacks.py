@@ -28,7 +28,7 @@ _scratch: Path | None = None
 
 
 def install() -> None:
-    """Patch the callbacks of Keras 3 that write files: workers other than the chief write to a private folder."""
+    """Patch the callbacks of Keras 3 that write files: workers other than the chief write to places of their own."""
     from keras.src.callbacks.backup_and_restore import BackupAndRestore
     from keras.src.callbacks.csv_logger import CSVLogger
     from keras.src.callbacks.model_checkpoint import ModelCheckpoint
@@ -73,7 +73,7 @@ def _write_privately(callback_class: Any, attribute: str, keep: bool = False) ->
 
 
 def _in_own_folder(path: str) -> Path | None:
-    """Where it is below the folder that the worker runs in; None for what lies elsewhere."""
+    """The path relative to the folder that the worker runs in; None for one that lies elsewhere."""
     context = current()
     if context is None or "://" in path:
         return None
