@@ -178,14 +178,14 @@ def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> 
     ]
     if request.num_workers is not None:
         line += ["--num-workers", str(request.num_workers)]
-    for key, value in hidden.divided(conf)[0].items():
+    for key, value in hidden.split(conf)[0].items():
         line += ["--conf", f"{key}={value}"]
     return [*line, request.script, "--", *request.arguments]
 
 
 def hidden_settings(conf: Mapping[str, str]) -> dict[str, str]:
     """The variable that tells ``hopsml submit`` those settings that its command line must not show; {} without any."""
-    held = hidden.divided(conf)[1]
+    held = hidden.split(conf)[1]
     return {hidden.VARIABLE: json.dumps(held)} if held else {}
 
 

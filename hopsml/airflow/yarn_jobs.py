@@ -19,7 +19,7 @@ from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobState, JobStatus, Known
 from hopsml.airflow.local_jobs import DROPPED, hidden_settings, submit_command
 from hopsml.errors import ApplicationNotFound, ClusterError, StorageError
 from hopsml.storage import job_record, urls
-from hopsml.yarn import Application, ResourceManager, logs
+from hopsml.yarn import ResourceManager, YarnApplication, logs
 from hopsml.yarn.resource_manager import TIMEOUT_S
 
 SUBMIT_TIMEOUT_S = 600.0
@@ -111,7 +111,7 @@ def mark_delivered(job: Job, request: Request) -> None:
 # ---------------------------------------------------------------------- pure
 
 
-def state_of(application: Application) -> JobStatus:
+def state_of(application: YarnApplication) -> JobStatus:
     """YARN's words as ours."""
     if not application.over:
         state = JobState.RUNNING if application.state == "RUNNING" else JobState.WAITING

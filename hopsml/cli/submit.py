@@ -58,10 +58,10 @@ def submit(
     """
     from hopsml import profiles, redact, submission
     from hopsml.errors import ArgumentError, RunCancelled
-    from hopsml.submission.hidden import handed_over
+    from hopsml.submission.hidden import from_environment
 
     chosen = profiles.load(profile or os.environ.get("HOPSML_PROFILE") or "yarn-cluster")
-    wishes = {**handed_over(os.environ), **_settings(conf or [])}
+    wishes = {**from_environment(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
     if py_files:

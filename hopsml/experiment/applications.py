@@ -203,7 +203,7 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")
     # The JVM's command line shows what anybody may read; the rest the JVM is told when it runs.
-    shown = SparkConf(loadDefaults=False).setAll(list(hidden.divided(dict(conf.getAll()))[0].items()))
+    shown = SparkConf(loadDefaults=False).setAll(list(hidden.split(dict(conf.getAll()))[0].items()))
 
     def make() -> Any:
         SparkContext._ensure_initialized(conf=shown)

@@ -9,15 +9,15 @@ submission.end(submitted.application_id)
 
 from hopsml.spark_home import spark_submit
 from hopsml.submission.command import command, environment
+from hopsml.submission.follower import ApplicationResult, end, follow, to_stderr
 from hopsml.submission.interrupts import Interrupts
-from hopsml.submission.starting import Plan, Submission, is_detachable, plan, run, start
-from hopsml.submission.watching import Outcome, end, follow, to_stderr
+from hopsml.submission.submit import Submission, SubmissionPlan, is_detachable, plan, run, start
 
 __all__ = [
+    "ApplicationResult",
     "Interrupts",
-    "Outcome",
-    "Plan",
     "Submission",
+    "SubmissionPlan",
     "command",
     "end",
     "environment",

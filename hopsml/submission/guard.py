@@ -17,14 +17,14 @@ def main(grace_s: float) -> None:
     """Wait; then SIGTERM, and SIGKILL for what is left after ``grace_s`` seconds."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    heard = b""
+    received = b""
     while more := os.read(0, 64):
-        heard += more
-        if b"x" in heard:
+        received += more
+        if b"x" in received:
             return
-    if not heard.strip():
+    if not received.strip():
         return  # the starter was gone before it had started anything
-    group = int(heard)
+    group = int(received)
     deadline = time.monotonic() + grace_s
     try:
         os.killpg(group, signal.SIGTERM)

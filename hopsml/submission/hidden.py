@@ -22,14 +22,14 @@ def is_hidden(key: str, value: str) -> bool:
     return key.startswith(_VARIABLES) or redact.is_secret(key) or redact.text(value) != value
 
 
-def divided(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Those that anybody may read, and the others."""
+def split(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings in two: those that anybody may read, and those to hide."""
     hidden = {key: value for key, value in settings.items() if is_hidden(key, value)}
     return {key: value for key, value in settings.items() if key not in hidden}, hidden
 
 
-def taken_out(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """spark-submit's command line without the settings that are hidden, and those."""
+def split_command(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """spark-submit's command line without its ``--conf`` settings that are to be hidden, and those settings."""
     line, hidden, at = [command[0]], {}, 1
     while at + 1 < len(command) and command[at].startswith("--"):
         key, _, value = command[at + 1].partition("=")
@@ -41,8 +41,8 @@ def taken_out(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return [*line, *command[at:]], hidden
 
 
-def as_properties(settings: Mapping[str, str]) -> bytes:
-    """A file of properties as Java and Spark read it."""
+def to_properties(settings: Mapping[str, str]) -> bytes:
+    """The settings as a properties file that Java and Spark read."""
     return "".join(f"{_escaped(key, ' =:#!')}={_escaped(value)}\n" for key, value in settings.items()).encode()
 
 
@@ -52,7 +52,7 @@ def _escaped(text: str, besides: str = "") -> str:
     return f"\\{text}" if text[:1] == " " else text
 
 
-def in_memory(content: bytes) -> int:
+def memory_file(content: bytes) -> int:
     """Descriptor of a file without a name, for a process that inherits it; it goes with the last one that holds it."""
     descriptor = os.memfd_create("hopsml-submit", os.MFD_CLOEXEC)
     with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -60,7 +60,7 @@ def in_memory(content: bytes) -> int:
     return descriptor
 
 
-def handed_over(environment: MutableMapping[str, str]) -> dict[str, str]:
+def from_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
     """The settings in the variable, which is taken out, so that nothing that is started from here inherits it."""
     text = environment.pop(VARIABLE, "")
     try:

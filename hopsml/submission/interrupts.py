@@ -6,7 +6,7 @@ import os
 import select
 import signal
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -50,3 +50,19 @@ class Interrupts:
             os.write(self._write, bytes([number]))
         except BlockingIOError:  # thousands of signals that nobody has looked at
             pass
+
+
+class Waiter(Protocol):
+    """What waits for signals: ``Interrupts``, or ``NoInterrupts``."""
+
+    def wait(self, timeout_s: float, other: int | None = None) -> int | None:
+        """A signal's number; None after ``timeout_s``, or when the descriptor ``other`` can be read."""
+
+
+class NoInterrupts:
+    """A Waiter for a caller that handles signals itself."""
+
+    def wait(self, timeout_s: float, other: int | None = None) -> int | None:
+        """Wait ``timeout_s`` seconds, or until ``other`` can be read; there is never a signal."""
+        select.select([] if other is None else [other], [], [], max(0.0, timeout_s))
+        return None

@@ -58,7 +58,7 @@ class Environment:
 
     @property
     def python(self) -> str:
-        """``3.11``."""
+        """Major and minor version of the interpreter, for instance ``3.11``."""
         return f"{sys.version_info.major}.{sys.version_info.minor}"
 
     @property

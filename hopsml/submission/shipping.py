@@ -42,7 +42,7 @@ class Shipment:
     environment: Environment | None = None
 
     def settings(self, known: Mapping[str, str], deploy_mode: str) -> dict[str, str]:
-        """Spark's settings for it, besides and instead of ``known``."""
+        """Spark's settings that make executors use the shipped environment, besides and instead of ``known``."""
         if not self.url:
             return {}
         archives = [item for item in known.get("spark.yarn.dist.archives", "").split(",") if item]
@@ -68,7 +68,7 @@ def plan(mode: str, profile: Profile) -> Shipment:
         return Shipment()
     _check_yarn(profile, mode)
     store = profile.store or settings.project_url()
-    if urls.split(store)[0] in ("", "file"):
+    if urls.is_local(store):
         raise ArgumentError(
             f"the environment cannot be cached in {store}: nodes do not see this disk; let HOPSML_PROJECT_URL (or the "
             "profile's store) name shared storage such as hdfs://..., or --ship-environment an archive that is there"
@@ -78,7 +78,7 @@ def plan(mode: str, profile: Profile) -> Shipment:
     return Shipment(urls.join(store, "environments", settings.user_name(), f"{environment.hash}.tar.gz"), environment)
 
 
-def ensure(shipment: Shipment, say: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
+def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
     """Pack and upload what is not there yet. Of several that do so at once one succeeds, and all go on.
 
     ``check`` is called again and again while it packs; what it raises stops that.
@@ -87,10 +87,10 @@ def ensure(shipment: Shipment, say: Callable[[str], None], check: Callable[[], N
     if environment is None or _is_there(shipment.url):
         return
     if not environment.carries_interpreter:
-        say(f"nodes must have {environment.base_executable}: the system's Python is not part of the archive")
+        notify(f"nodes must have {environment.base_executable}: the system's Python is not part of the archive")
     with tempfile.TemporaryDirectory(prefix="hopsml-environment-") as folder:
         target = Path(folder, "environment.tar.gz")
-        say(f"packing {environment.prefix} ({len(environment.packages)} packages), once for this environment")
+        notify(f"packing {environment.prefix} ({len(environment.packages)} packages), once for this environment")
         began = time.monotonic()
         length = archive.pack(environment, target, check)
         packed_s = time.monotonic() - began
@@ -101,7 +101,7 @@ def ensure(shipment: Shipment, say: Callable[[str], None], check: Callable[[], N
         except PathExists:
             _is_there(shipment.url)  # another submitter of this user's was quicker, with the same
         took_s = time.monotonic() - began
-        say(f"{shipment.url}: {length / 1e6:.0f} MB, packed in {packed_s:.0f} s, there after {took_s:.0f} s")
+        notify(f"{shipment.url}: {length / 1e6:.0f} MB, packed in {packed_s:.0f} s, there after {took_s:.0f} s")
 
 
 def _is_there(url: str) -> bool:
@@ -138,7 +138,7 @@ def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], pro
 
 
 def manifest_url(archive_url: str) -> str:
-    """Beside an archive: what is in it."""
+    """URL of the record beside an archive that says what is in it."""
     return archive_url.removesuffix(".tar.gz") + ".json"
 
 

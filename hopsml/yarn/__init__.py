@@ -5,6 +5,6 @@ yarn.find("my-tag"), yarn.application("application_1_0001").state, yarn.kill("ap
 logs.read(yarn.application("application_1_0001"), "stdout", offset=0)
 """
 
-from hopsml.yarn.resource_manager import OVER, Application, ResourceManager, rm_addresses
+from hopsml.yarn.resource_manager import OVER, ResourceManager, YarnApplication, rm_addresses
 
-__all__ = ["OVER", "Application", "ResourceManager", "rm_addresses"]
+__all__ = ["OVER", "ResourceManager", "YarnApplication", "rm_addresses"]

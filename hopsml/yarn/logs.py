@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hopsml.errors import ClusterError, ClusterUnavailable, StorageError
 from hopsml.yarn import aggregated, tfile, web
-from hopsml.yarn.resource_manager import TIMEOUT_S, Application
+from hopsml.yarn.resource_manager import TIMEOUT_S, YarnApplication
 
 PART_BYTES = 4 << 20  # what is read at once: a log that grows faster is not followed byte by byte
 _SLACK_BYTES = 4096  # for what is written between two requests
@@ -35,17 +35,17 @@ class Part:
 
     @property
     def end(self) -> int:
-        """Where the next part begins."""
+        """Offset in bytes at which the next part begins."""
         return self.offset + len(self.data)
 
     @property
     def text(self) -> str:
-        """As text; what is no UTF-8 is replaced."""
+        """The bytes as text; what is no UTF-8 is replaced."""
         return self.data.decode(errors="replace")
 
 
 def read(
-    application: Application,
+    application: YarnApplication,
     name: str = "stdout",
     offset: int = 0,
     limit: int = PART_BYTES,
@@ -83,7 +83,7 @@ def read(
     return Part(container, data, start, complete=start + len(data) >= length)
 
 
-def tail(application: Application, name: str = "stdout", limit: int = 8192) -> str:
+def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) -> str:
     """The last bytes of a log as text; empty where it cannot be had."""
     try:
         part = read(application, name, offset=-limit, limit=limit)

@@ -19,7 +19,7 @@ _ID = re.compile(r"application_\d+_\d+")
 
 
 @dataclass(frozen=True)
-class Application:
+class YarnApplication:
     """What the ResourceManager knows of one application; states and final status are YARN's own words.
 
     ``state``: NEW, NEW_SAVING, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED. ``final_status``: UNDEFINED
@@ -42,7 +42,7 @@ class Application:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether it has finished, failed or been killed: nothing more will happen to it."""
         return self.state in OVER
 
     @property
@@ -51,8 +51,8 @@ class Application:
         return self.over and self.final_status == "SUCCEEDED"
 
     @classmethod
-    def from_json(cls, app: Mapping[str, Any]) -> Application:
-        """From an ``app`` of the REST API."""
+    def from_json(cls, app: Mapping[str, Any]) -> YarnApplication:
+        """From an ``app`` object of the ResourceManager's REST API."""
         return cls(
             id=str(app["id"]),
             name=str(app.get("name") or ""),
@@ -94,16 +94,16 @@ class ResourceManager:
             )
         return cls(addresses, scheme, timeout_s, settings.user_name())
 
-    def application(self, application_id: str) -> Application:
-        """How one application stands."""
-        return Application.from_json(self._get(f"apps/{_checked(application_id)}")["app"])
+    def application(self, application_id: str) -> YarnApplication:
+        """How one application stands. ApplicationNotFound, ClusterUnavailable, ClusterError."""
+        return YarnApplication.from_json(self._get(f"apps/{_checked(application_id)}")["app"])
 
-    def find(self, tag: str) -> list[Application]:
+    def find(self, tag: str) -> list[YarnApplication]:
         """Applications that carry this tag (``spark.yarn.tags``), the youngest first. YARN keeps tags in lower case."""
         wanted = tag.lower()
         query = urllib.parse.urlencode({"applicationTags": wanted})
         listed = (self._get(f"apps?{query}").get("apps") or {}).get("app", [])
-        found = [Application.from_json(app) for app in listed]
+        found = [YarnApplication.from_json(app) for app in listed]
         return sorted((app for app in found if wanted in app.tags), key=lambda app: app.started_s, reverse=True)
 
     def kill(self, application_id: str) -> None:

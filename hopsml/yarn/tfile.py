@@ -46,7 +46,7 @@ class Block:
         self._file, self._at, self._end = file, start, end
 
     def at_end(self) -> bool:
-        """Whether all has been read."""
+        """Whether all bytes of the block have been read."""
         return self._at >= self._end
 
     def exactly(self, count: int) -> bytes:
@@ -65,7 +65,7 @@ class Block:
         return b"".join(pieces)
 
     def skip(self, count: int) -> None:
-        """Pass over bytes without reading them."""
+        """Pass over ``count`` bytes without reading them; FormatError when there are not so many."""
         if not 0 <= count <= self._end - self._at:
             raise FormatError("a block of the file ends within a value")
         self._at += count
@@ -89,7 +89,7 @@ class Value:
         return b"".join(pieces)
 
     def skip(self, count: int) -> None:
-        """Pass over bytes."""
+        """Pass over ``count`` bytes, or as many as are left."""
         while count and self._more():
             step = min(count, self._left)
             self._block.skip(step)
@@ -97,7 +97,7 @@ class Value:
             count -= step
 
     def skip_rest(self) -> None:
-        """Pass over all that is left."""
+        """Pass over all that is left of the value."""
         while self._more():
             self.skip(self._left)
 

@@ -19,7 +19,7 @@ class NoAnswer(OSError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back, whatever its status."""
+    """An HTTP answer, whatever its status."""
 
     status: int
     body: bytes
@@ -28,7 +28,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body as text."""
+        """The body as text; what is no UTF-8 is replaced."""
         return self.body.decode(errors="replace")
 
 

@@ -16,7 +16,7 @@ import hopsml.airflow
 from hopsml.airflow import yarn_jobs
 from hopsml.airflow.jobs import Job, JobState, Request
 from hopsml.errors import ClusterError
-from hopsml.yarn import Application
+from hopsml.yarn import YarnApplication
 from tests import clock
 
 pytestmark = pytest.mark.fast
@@ -44,7 +44,7 @@ def free_port() -> int:
     ],
 )
 def test_yarns_words(state, final, ours):
-    look = yarn_jobs.state_of(Application("application_1_0001", "x", state, final, "the queue is full"))
+    look = yarn_jobs.state_of(YarnApplication("application_1_0001", "x", state, final, "the queue is full"))
     assert (look.state, look.detail) == (ours, "the queue is full")
 
 

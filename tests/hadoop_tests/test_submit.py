@@ -249,7 +249,7 @@ def test_a_resource_manager_that_is_frozen_or_knows_nothing(hadoop: Hadoop, hops
     with pytest.raises(ApplicationNotFound):
         submission.end("application_1_0001", yarn=yarn)
     said: list[str] = []
-    outcome = submission.follow("application_1_0001", yarn=yarn, say=said.append)
+    outcome = submission.follow("application_1_0001", yarn=yarn, notify=said.append)
     assert outcome.status == 1 and "how it ended is not known" in said[0]
     hadoop.kill("rm", signal.SIGSTOP)
     began = clock.awake()

@@ -1,53 +1,36 @@
-"""The hands of following.py: looks at YARN, prints, ends; also from another process than the one that submitted."""
+"""Carries out what follow_state decides: asks YARN, prints, ends; also from another process than the one that submitted."""
 
 from __future__ import annotations
 
 import codecs
-import select
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from hopsml.errors import ApplicationNotFound, ClusterError, ClusterUnavailable, StorageError
-from hopsml.submission.following import (
+from hopsml.submission.follow_state import (
     FAILED,
-    Following,
-    Forgotten,
+    Decision,
+    FollowState,
     Interrupted,
-    Looked,
     Observation,
-    Silent,
-    Step,
+    Observed,
+    Unknown,
+    Unreachable,
     script_said_why,
     step,
 )
-from hopsml.yarn import Application, ResourceManager, logs
+from hopsml.submission.interrupts import NoInterrupts, Waiter
+from hopsml.yarn import ResourceManager, YarnApplication, logs
 
 POLL_S = 1.0
 DRAIN_S = 20.0  # for the last lines: a NodeManager takes some seconds to aggregate a log
 TAIL_BYTES = 4096
 
 
-class Waits(Protocol):
-    """What a wait between two looks can be cut short by (interrupts.Interrupts)."""
-
-    def wait(self, timeout_s: float, other: int | None = None) -> int | None:
-        """A signal's number; None after ``timeout_s``, or when the descriptor ``other`` can be read."""
-
-
-class NoInterrupts:
-    """For a caller that handles signals itself."""
-
-    def wait(self, timeout_s: float, other: int | None = None) -> int | None:
-        """Waits; there is never a signal."""
-        select.select([] if other is None else [other], [], [], max(0.0, timeout_s))
-        return None
-
-
 @dataclass(frozen=True)
-class Outcome:
+class ApplicationResult:
     """How an application ended. ``status`` is an exit status, 0 only for SUCCEEDED."""
 
     application_id: str
@@ -57,12 +40,12 @@ class Outcome:
 
 
 def to_stderr(line: str) -> None:
-    """A line about the submission."""
+    """Print a line about the submission, with ``hopsml:`` before it."""
     print(f"hopsml: {line}", file=sys.stderr, flush=True)
 
 
 def to_stdout(text: str) -> None:
-    """Some of the driver's own output."""
+    """Print some of the driver's own output as it is."""
     print(text, end="", flush=True)
 
 
@@ -70,45 +53,45 @@ def follow(
     application_id: str,
     *,
     yarn: ResourceManager | None = None,
-    say: Callable[[str], None] = to_stderr,
+    notify: Callable[[str], None] = to_stderr,
     show: Callable[[str], None] = to_stdout,
     waiting_timeout_s: float | None = None,
-    interrupts: Waits | None = None,
+    interrupts: Waiter | None = None,
     poll_s: float = POLL_S,
     log_offset: int = 0,
-) -> Outcome:
-    """Follow an application to its end: its states by ``say``, its driver's output by ``show`` as it grows.
+) -> ApplicationResult:
+    """Follow an application to its end: its states by ``notify``, its driver's output by ``show`` as it grows.
 
     The id is all that is needed. Waits for room in the queue ``waiting_timeout_s`` seconds at most (None: for ever), then
     ends the application with exit status 124. A signal of ``interrupts`` ends it, a second one leaves at once. A
     ResourceManager that is away is asked again for ten minutes. ``log_offset``: bytes of the output that are not shown.
     """
     yarn = yarn or ResourceManager.of_environment()
-    waits = interrupts or NoInterrupts()
-    state = Following(application_id, time.monotonic(), waiting_timeout_s)
-    output = DriverOutput(show, say, log_offset)
-    application: Application | None = None
+    waiter = interrupts or NoInterrupts()
+    state = FollowState(application_id, time.monotonic(), waiting_timeout_s)
+    output = DriverOutput(show, notify, log_offset)
+    application: YarnApplication | None = None
     number: int | None = None
     while True:
-        seen: Observation = look(yarn, application_id) if number is None else Interrupted(number)
-        if isinstance(seen, Looked):
+        seen: Observation = observe(yarn, application_id) if number is None else Interrupted(number)
+        if isinstance(seen, Observed):
             application = seen.application
             output.read(application)
         state, todo = step(state, seen, time.monotonic())
         if todo.status is None:
-            _do(todo, yarn, application_id, say)
-            number = waits.wait(poll_s)
+            _do(todo, yarn, application_id, notify)
+            number = waiter.wait(poll_s)
             continue
         if application is not None and application.over:
-            output.drain(application, waits, poll_s)
+            output.drain(application, waiter, poll_s)
             if todo.status == FAILED and not script_said_why(application):
                 output.show_errors(application)
-        _do(todo, yarn, application_id, say)
-        known = application or Application(application_id, "", "", "UNDEFINED")
-        return Outcome(application_id, todo.status, known.final_status, known.diagnostics)
+        _do(todo, yarn, application_id, notify)
+        known = application or YarnApplication(application_id, "", "", "UNDEFINED")
+        return ApplicationResult(application_id, todo.status, known.final_status, known.diagnostics)
 
 
-def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: float = 60.0) -> Application:
+def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: float = 60.0) -> YarnApplication:
     """End an application and wait for its end; one that is over is left as it is. Needs nothing but the id.
 
     Raises ApplicationNotFound, ClusterError where YARN refuses, ClusterUnavailable where it does not end in time.
@@ -129,74 +112,74 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
         time.sleep(0.2)
 
 
-def look(yarn: ResourceManager, application_id: str) -> Observation:
-    """One look, whatever comes of it."""
+def observe(yarn: ResourceManager, application_id: str) -> Observation:
+    """What the ResourceManager says of an application now; raises nothing where it does not answer or refuses."""
     try:
-        return Looked(yarn.application(application_id))
+        return Observed(yarn.application(application_id))
     except ApplicationNotFound as error:
-        return Forgotten(str(error))
+        return Unknown(str(error))
     except ClusterError as error:
-        return Silent(str(error))
+        return Unreachable(str(error))
 
 
-def _do(todo: Step, yarn: ResourceManager, application_id: str, say: Callable[[str], None]) -> None:
+def _do(todo: Decision, yarn: ResourceManager, application_id: str, notify: Callable[[str], None]) -> None:
     for line in todo.lines:
-        say(line)
+        notify(line)
     if todo.end:
         try:
             yarn.kill(application_id)
         except ClusterUnavailable:
             pass  # asked again after the next look
         except ClusterError as error:
-            say(f"it cannot be ended: {error}")
+            notify(f"it cannot be ended: {error}")
 
 
 class DriverOutput:
     """What the driver prints, shown piece by piece; a new attempt's output begins anew."""
 
-    def __init__(self, show: Callable[[str], None], say: Callable[[str], None], offset: int = 0) -> None:
-        self._show, self._say = show, say
+    def __init__(self, show: Callable[[str], None], notify: Callable[[str], None], offset: int = 0) -> None:
+        self._show, self._notify = show, notify
         self._offset = offset
         self._container = ""
         self._problem = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._complete = False
 
-    def read(self, application: Application) -> bool:
+    def read(self, application: YarnApplication) -> bool:
         """Show what is new; returns whether there will be no more."""
         try:
             part = logs.read(application, "stdout", self._offset)
         except (ClusterError, StorageError) as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._say(f"the driver's output cannot be read: {error}")
+                self._notify(f"the driver's output cannot be read: {error}")
             return False
         if part is None:
             return False
         if self._container and part.container != self._container:
-            self._say(f"a new attempt runs in {part.container}")
+            self._notify(f"a new attempt runs in {part.container}")
             self._container, self._offset = part.container, 0
             return False
         if part.offset > self._offset:
-            self._say(f"{part.offset - self._offset} bytes of the driver's output are left out")
+            self._notify(f"{part.offset - self._offset} bytes of the driver's output are left out")
         self._container, self._offset, self._complete = part.container, part.end, part.complete
         if text := self._decoder.decode(part.data):
             self._show(text)
         return part.complete
 
-    def drain(self, application: Application, waits: Waits, poll_s: float) -> None:
+    def drain(self, application: YarnApplication, waiter: Waiter, poll_s: float) -> None:
         """Show the rest of an application that is over; gives up at a signal, or where the log does not come in time."""
         deadline = time.monotonic() + DRAIN_S
         while application.am_log_url and not self.read(application):
             if time.monotonic() > deadline:
-                self._say(
+                self._notify(
                     f"the end of the driver's output is not there; later: yarn logs -applicationId {application.id}"
                 )
                 return
-            if waits.wait(min(poll_s, 0.5)) is not None:
+            if waiter.wait(min(poll_s, 0.5)) is not None:
                 return
 
-    def show_errors(self, application: Application) -> None:
+    def show_errors(self, application: YarnApplication) -> None:
         """The end of Spark's own log, which says why where the script itself did not."""
         if text := logs.tail(application, "stderr", TAIL_BYTES).strip():
-            self._say(f"the end of the driver's stderr:\n{text}")
+            self._notify(f"the end of the driver's stderr:\n{text}")

@@ -1,6 +1,6 @@
-"""Following an application: a state machine without hands. One look at YARN in, what to tell and to do out.
+"""Following an application: a pure state machine. One observation of YARN in, what to print and to do out.
 
-    Looked, Silent, Forgotten, Interrupted  ->  step  ->  lines to print, whether to end the application, exit status
+    Observed, Unreachable, Unknown, Interrupted  ->  step  ->  lines to print, whether to end the application, exit status
 
 It waits in ACCEPTED until the queue has room for it, runs, and ends; every end has an exit status, and only SUCCEEDED is 0.
 """
@@ -12,7 +12,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from hopsml.yarn import Application
+from hopsml.yarn import YarnApplication
 
 OK, FAILED, TIMED_OUT = 0, 1, 124  # exit statuses; 128 + signal where a signal ended it
 REMIND_S = 30.0  # how often an unchanged reason for waiting is said again
@@ -21,21 +21,21 @@ END_S = 60.0  # from asking for the end until it is given up
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What the ResourceManager says."""
+class Observed:
+    """The ResourceManager told how the application stands."""
 
-    application: Application
+    application: YarnApplication
 
 
 @dataclass(frozen=True)
-class Silent:
-    """No ResourceManager answered."""
+class Unreachable:
+    """No ResourceManager answered; ``problem`` says why."""
 
     problem: str
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class Unknown:
     """The ResourceManager answered that it knows no such application."""
 
     problem: str
@@ -48,12 +48,12 @@ class Interrupted:
     number: int
 
 
-Observation = Looked | Silent | Forgotten | Interrupted
+Observation = Observed | Unreachable | Unknown | Interrupted
 
 
 @dataclass(frozen=True)
-class Following:
-    """What is remembered between two looks; times are seconds of a clock that only goes forward."""
+class FollowState:
+    """What is remembered between two observations; times are seconds of a clock that only goes forward."""
 
     application_id: str
     began_s: float
@@ -67,7 +67,7 @@ class Following:
 
 
 @dataclass(frozen=True)
-class Step:
+class Decision:
     """What to do now; ``status`` is None while it goes on."""
 
     lines: tuple[str, ...] = ()
@@ -75,41 +75,41 @@ class Step:
     status: int | None = None
 
 
-def step(state: Following, seen: Observation, now_s: float) -> tuple[Following, Step]:
-    """The next state, and what to do."""
+def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowState, Decision]:
+    """The next state and what to do, after an observation at ``now_s`` (monotonic seconds); pure."""
     if isinstance(seen, Interrupted):
         return _interrupted(state, seen.number, now_s)
     if state.ending_since_s is not None and now_s - state.ending_since_s > END_S and not _is_over(seen):
         line = f"{state.application_id} did not end within {END_S:g} s; {_by_hand(state)}"
-        return state, Step((line,), status=state.ended_by or FAILED)
-    if isinstance(seen, Silent):
-        return _silent(state, seen.problem, now_s)
-    if isinstance(seen, Forgotten):
-        return state, Step((f"{seen.problem}: how it ended is not known",), status=state.ended_by or FAILED)
+        return state, Decision((line,), status=state.ended_by or FAILED)
+    if isinstance(seen, Unreachable):
+        return _unreachable(state, seen.problem, now_s)
+    if isinstance(seen, Unknown):
+        return state, Decision((f"{seen.problem}: how it ended is not known",), status=state.ended_by or FAILED)
     back = () if state.silent_since_s is None else ("the ResourceManager answers again",)
-    state, result = _looked(dataclasses.replace(state, silent_since_s=None), seen.application, now_s)
+    state, result = _observed(dataclasses.replace(state, silent_since_s=None), seen.application, now_s)
     return state, dataclasses.replace(result, lines=back + result.lines)
 
 
-def _interrupted(state: Following, number: int, now_s: float) -> tuple[Following, Step]:
+def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowState, Decision]:
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     if state.ending_since_s is not None:
         line = f"{name} again: left at once, {state.application_id} may still run; {_by_hand(state)}"
-        return state, Step((line,), status=state.ended_by or 128 + number)
+        return state, Decision((line,), status=state.ended_by or 128 + number)
     asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=128 + number)
-    return asked, Step((f"{name}: ending {state.application_id} (once more leaves at once)",), end=True)
+    return asked, Decision((f"{name}: ending {state.application_id} (once more leaves at once)",), end=True)
 
 
-def _silent(state: Following, problem: str, now_s: float) -> tuple[Following, Step]:
+def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[FollowState, Decision]:
     since = now_s if state.silent_since_s is None else state.silent_since_s
     told = (f"{problem}; asking again",) if state.silent_since_s is None else ()
     if now_s - since > SILENCE_S:
         line = f"no ResourceManager answered for {SILENCE_S:g} s; {state.application_id} may still run: {problem}"
-        return state, Step((line,), status=state.ended_by or FAILED)
-    return dataclasses.replace(state, silent_since_s=since), Step(told, end=state.ending_since_s is not None)
+        return state, Decision((line,), status=state.ended_by or FAILED)
+    return dataclasses.replace(state, silent_since_s=since), Decision(told, end=state.ending_since_s is not None)
 
 
-def _looked(state: Following, app: Application, now_s: float) -> tuple[Following, Step]:
+def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[FollowState, Decision]:
     if app.over:
         return dataclasses.replace(state, state=app.state), _over(state, app)
     lines: tuple[str, ...] = ()
@@ -117,13 +117,15 @@ def _looked(state: Following, app: Application, now_s: float) -> tuple[Following
         lines = (f"{app.id}: {app.state}" + (f" (queue {app.queue})" if app.state == "ACCEPTED" else ""),)
         state = dataclasses.replace(state, state=app.state, reason="")
     if state.ending_since_s is not None:
-        return state, Step(lines, end=True)
+        return state, Decision(lines, end=True)
     if not in_queue(app):
-        return state, Step(lines)
+        return state, Decision(lines)
     return _waiting(state, app, lines, now_s)
 
 
-def _waiting(state: Following, app: Application, lines: tuple[str, ...], now_s: float) -> tuple[Following, Step]:
+def _waiting(
+    state: FollowState, app: YarnApplication, lines: tuple[str, ...], now_s: float
+) -> tuple[FollowState, Decision]:
     waited_s, reason = now_s - state.began_s, why_waiting(app)
     if state.waiting_timeout_s is not None and waited_s > state.waiting_timeout_s:
         line = (
@@ -131,32 +133,32 @@ def _waiting(state: Following, app: Application, lines: tuple[str, ...], now_s: 
             "for less, name another queue (--conf spark.yarn.queue=...), or wait longer (--timeout)"
         )
         asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=TIMED_OUT)
-        return asked, Step((*lines, line), end=True)
+        return asked, Decision((*lines, line), end=True)
     if reason != state.reason or now_s - state.told_s >= REMIND_S:
         lines = (*lines, f"waiting for {waited_s:.0f} s: {reason}")
         state = dataclasses.replace(state, reason=reason, told_s=now_s)
-    return state, Step(lines)
+    return state, Decision(lines)
 
 
-def _over(state: Following, app: Application) -> Step:
+def _over(state: FollowState, app: YarnApplication) -> Decision:
     took = f" after {app.finished_s - app.started_s:.0f} s" if app.finished_s > app.started_s > 0 else ""
     if app.succeeded:
-        return Step((f"{app.id}: SUCCEEDED{took}",), status=OK)
+        return Decision((f"{app.id}: SUCCEEDED{took}",), status=OK)
     ending = app.final_status if app.final_status not in ("", "UNDEFINED") else app.state
     line = f"{app.id}: {ending}{took}"
     if ending == "KILLED" and not state.ended_by:
         line += ", ended from outside"
     if app.diagnostics:
         line += f": {app.diagnostics}"
-    return Step((line,), status=state.ended_by or FAILED)
+    return Decision((line,), status=state.ended_by or FAILED)
 
 
-def in_queue(app: Application) -> bool:
+def in_queue(app: YarnApplication) -> bool:
     """Whether it waits for its first container: from then on it is no longer the queue that it waits for."""
     return not app.over and app.state != "RUNNING" and not app.am_log_url
 
 
-def why_waiting(app: Application) -> str:
+def why_waiting(app: YarnApplication) -> str:
     """YARN's reason in a few words, without the dates and figures that change at every look."""
     if not app.diagnostics:
         return "no reason given yet"
@@ -171,14 +173,14 @@ def why_waiting(app: Application) -> str:
     return "; ".join([" ".join(head.split()), *shown])
 
 
-def script_said_why(app: Application) -> bool:
+def script_said_why(app: YarnApplication) -> bool:
     """Whether it was the script that ended, so that its own output has the reason and Spark's log does not."""
     return app.diagnostics.startswith("User application exited with status")
 
 
 def _is_over(seen: Observation) -> bool:
-    return isinstance(seen, Looked) and seen.application.over
+    return isinstance(seen, Observed) and seen.application.over
 
 
-def _by_hand(state: Following) -> str:
+def _by_hand(state: FollowState) -> str:
     return f"`yarn application -kill {state.application_id}` ends it"

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from hopsml.errors import ArgumentError, ClusterError, RunCancelled
 from hopsml.profiles import Profile
-from hopsml.submission import shipping, watching
+from hopsml.submission import follower, shipping
 from hopsml.submission.command import command, environment
-from hopsml.submission.following import TIMED_OUT, Following, Looked, step
-from hopsml.submission.launching import SparkSubmit
+from hopsml.submission.follow_state import TIMED_OUT, FollowState, Observed, step
+from hopsml.submission.follower import ApplicationResult, to_stderr
+from hopsml.submission.interrupts import NoInterrupts, Waiter
 from hopsml.submission.shipping import Shipment
-from hopsml.submission.watching import NoInterrupts, Outcome, Waits, to_stderr
-from hopsml.yarn import Application, ResourceManager
+from hopsml.submission.spark_submit import SparkSubmit
+from hopsml.yarn import ResourceManager, YarnApplication
 
 _LOOK_S = 0.5
 _SETTLE_S = 1.0  # for a request that spark-submit had sent just before it was ended
@@ -31,13 +32,13 @@ class Submission:
     tag: str
     command: tuple[str, ...] = field(repr=False)
 
-    def follow(self, **wishes: object) -> Outcome:
-        """As submission.follow."""
-        return watching.follow(self.application_id, **wishes)  # type: ignore[arg-type]
+    def follow(self, **options: object) -> ApplicationResult:
+        """As ``submission.follow`` with this application's id and these keyword arguments."""
+        return follower.follow(self.application_id, **options)  # type: ignore[arg-type]
 
-    def end(self) -> Application:
-        """As submission.end."""
-        return watching.end(self.application_id)
+    def end(self) -> YarnApplication:
+        """As ``submission.end``: end the application, and wait for that."""
+        return follower.end(self.application_id)
 
 
 def is_detachable(profile: Profile) -> bool:
@@ -46,7 +47,7 @@ def is_detachable(profile: Profile) -> bool:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SubmissionPlan:
     """What is to be started: the command, a tag that only this submission has, the environment that travels."""
 
     profile: Profile
@@ -65,13 +66,13 @@ def plan(
     conf: Mapping[str, str] | None = None,
     tag: str | None = None,
     ship_environment: str | None = None,
-) -> Plan:
+) -> SubmissionPlan:
     """What ``start`` and ``run`` do with the same arguments; nothing is packed or started."""
     own = f"hopsml-{secrets.token_hex(8)}"
     tags = [each for each in (own, tag) if each] if profile.master.startswith("yarn") else []
     shipment = shipping.plan(ship_environment or profile.ship_environment, profile)
     line = command(profile, script, arguments, num_workers=num_workers, conf=conf, tags=tags, shipment=shipment)
-    return Plan(profile, script, tuple(line), own, shipment)
+    return SubmissionPlan(profile, script, tuple(line), own, shipment)
 
 
 def start(
@@ -84,8 +85,8 @@ def start(
     tag: str | None = None,
     ship_environment: str | None = None,
     yarn: ResourceManager | None = None,
-    say: Callable[[str], None] = to_stderr,
-    interrupts: Waits | None = None,
+    notify: Callable[[str], None] = to_stderr,
+    interrupts: Waiter | None = None,
 ) -> Submission:
     """Submit a script in YARN's cluster mode and return once YARN has the application.
 
@@ -108,7 +109,7 @@ def start(
         tag=tag,
         ship_environment=ship_environment,
     )
-    return _submit(planned, yarn or ResourceManager.of_environment(), say, interrupts or NoInterrupts())
+    return _submit(planned, yarn or ResourceManager.of_environment(), notify, interrupts or NoInterrupts())
 
 
 def run(
@@ -120,16 +121,16 @@ def run(
     conf: Mapping[str, str] | None = None,
     tag: str | None = None,
     ship_environment: str | None = None,
-    say: Callable[[str], None] = to_stderr,
+    notify: Callable[[str], None] = to_stderr,
     waiting_timeout_s: float | None = None,
-    interrupts: Waits | None = None,
+    interrupts: Waiter | None = None,
 ) -> int:
     """Run a script to its end under any profile with Spark; returns its exit status, 0 only for success.
 
     In YARN's cluster mode that is ``start`` and ``follow``; otherwise the driver is here, and its output goes where this
     process's goes. Ends with everything that it started.
     """
-    waits = interrupts or NoInterrupts()
+    waiter = interrupts or NoInterrupts()
     planned = plan(
         profile,
         script,
@@ -141,82 +142,85 @@ def run(
     )
     yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
     if yarn is not None and is_detachable(profile):
-        taken = _submit(planned, yarn, say, waits).application_id
-        return watching.follow(taken, yarn=yarn, say=say, waiting_timeout_s=waiting_timeout_s, interrupts=waits).status
-    _ship(planned, say, waits)
+        taken = _submit(planned, yarn, notify, waiter).application_id
+        ended = follower.follow(taken, yarn=yarn, notify=notify, waiting_timeout_s=waiting_timeout_s, interrupts=waiter)
+        return ended.status
+    _ship(planned, notify, waiter)
     with SparkSubmit(planned.command, environment(profile), quiet=False) as job:
-        status = _accompany(job, yarn, planned.tag, waits, say, waiting_timeout_s)
+        status = _accompany(job, yarn, planned.tag, waiter, notify, waiting_timeout_s)
     if status and yarn is not None:
         _end_by_tag(yarn, planned.tag)  # a driver that was killed has not told YARN anything
     return status
 
 
-def _submit(planned: Plan, yarn: ResourceManager, say: Callable[[str], None], waits: Waits) -> Submission:
+def _submit(
+    planned: SubmissionPlan, yarn: ResourceManager, notify: Callable[[str], None], waiter: Waiter
+) -> Submission:
     """Start spark-submit, and wait until YARN lists what it has submitted."""
-    _ship(planned, say, waits)
-    say(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
+    _ship(planned, notify, waiter)
+    notify(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
     with SparkSubmit(planned.command, environment(planned.profile), quiet=True) as job:
         while (status := job.poll()) is None:
-            if (number := waits.wait(3600.0, job.ended)) is not None:
-                _end(job, number, waits)
+            if (number := waiter.wait(3600.0, job.ended)) is not None:
+                _end(job, number, waiter)
                 raise _cancelled(yarn, planned, number)
         if status:
             found = _find(yarn, planned.tag)
             if found is None or found.over:
                 raise ClusterError(_why_failed(job, status, found))
-    found = _wait_for(yarn, planned, waits)
+    found = _wait_for(yarn, planned, waiter)
     return Submission(found.id, planned.tag, planned.command)
 
 
-def _ship(planned: Plan, say: Callable[[str], None], waits: Waits) -> None:
+def _ship(planned: SubmissionPlan, notify: Callable[[str], None], waiter: Waiter) -> None:
     """Pack and upload the environment where that is needed; a signal stops it."""
 
     def check() -> None:
-        if (number := waits.wait(0.0)) is not None:
+        if (number := waiter.wait(0.0)) is not None:
             name = signal.Signals(number).name
             raise RunCancelled(f"{name} while the environment was being packed; nothing was submitted")
 
-    shipping.ensure(planned.shipment, say, check)
+    shipping.ensure(planned.shipment, notify, check)
 
 
 def _accompany(
     job: SparkSubmit,
     yarn: ResourceManager | None,
     tag: str,
-    waits: Waits,
-    say: Callable[[str], None],
+    waiter: Waiter,
+    notify: Callable[[str], None],
     waiting_timeout_s: float | None,
 ) -> int:
     """Wait for a driver on this machine; on YARN say what it waits for. Returns the exit status."""
-    state = Following("", time.monotonic(), waiting_timeout_s)
+    state = FollowState("", time.monotonic(), waiting_timeout_s)
     while (status := job.poll()) is None:
-        if (number := waits.wait(watching.POLL_S if yarn else 3600.0, job.ended)) is not None:
-            say("ending it (once more leaves at once)")
-            return _end(job, number, waits)
+        if (number := waiter.wait(follower.POLL_S if yarn else 3600.0, job.ended)) is not None:
+            notify("ending it (once more leaves at once)")
+            return _end(job, number, waiter)
         found = _find(yarn, tag) if yarn is not None else None
         if found is not None and not found.over:
-            state, todo = step(state, Looked(found), time.monotonic())
+            state, todo = step(state, Observed(found), time.monotonic())
             for line in todo.lines:
-                say(line)
+                notify(line)
             if todo.end:
                 job.end()
                 return TIMED_OUT
     return status if status >= 0 else 128 - status
 
 
-def _end(job: SparkSubmit, number: int, waits: Waits) -> int:
+def _end(job: SparkSubmit, number: int, waiter: Waiter) -> int:
     """End it; a second signal kills. The script gets SIGINT, by which runs are cancelled, whatever came here."""
     if not job.send_to_script(signal.SIGINT):
         job.send(number)
     deadline = time.monotonic() + 10.0
     while job.has_processes() and time.monotonic() < deadline:
-        if waits.wait(0.05) is not None:
+        if waiter.wait(0.05) is not None:
             break
     job.end(signal.SIGKILL, 0.0)
     return 128 + number
 
 
-def _find(yarn: ResourceManager, tag: str) -> Application | None:
+def _find(yarn: ResourceManager, tag: str) -> YarnApplication | None:
     try:
         found = yarn.find(tag)
     except ClusterError:
@@ -224,7 +228,7 @@ def _find(yarn: ResourceManager, tag: str) -> Application | None:
     return found[0] if found else None
 
 
-def _wait_for(yarn: ResourceManager, planned: Plan, waits: Waits) -> Application:
+def _wait_for(yarn: ResourceManager, planned: SubmissionPlan, waiter: Waiter) -> YarnApplication:
     """The application of a spark-submit that has ended well."""
     deadline = time.monotonic() + _ID_TIMEOUT_S
     while True:
@@ -239,11 +243,11 @@ def _wait_for(yarn: ResourceManager, planned: Plan, waits: Waits) -> Application
                 f"spark-submit has submitted {planned.script}, and the ResourceManager lists no application with the tag "
                 f"{planned.tag}"
             )
-        if (number := waits.wait(_LOOK_S)) is not None:
+        if (number := waiter.wait(_LOOK_S)) is not None:
             raise _cancelled(yarn, planned, number)
 
 
-def _cancelled(yarn: ResourceManager, planned: Plan, number: int) -> RunCancelled:
+def _cancelled(yarn: ResourceManager, planned: SubmissionPlan, number: int) -> RunCancelled:
     deadline = time.monotonic() + _SETTLE_S
     while not (ended := _end_by_tag(yarn, planned.tag)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -257,10 +261,10 @@ def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
     if found is None:
         return ""
     if not found.over:
-        watching.end(found.id, yarn=yarn)
+        follower.end(found.id, yarn=yarn)
     return found.id
 
 
-def _why_failed(job: SparkSubmit, status: int, found: Application | None) -> str:
+def _why_failed(job: SparkSubmit, status: int, found: YarnApplication | None) -> str:
     app = f"; {found.id} is {found.state}: {found.diagnostics}" if found is not None else ", and nothing was submitted"
     return f"spark-submit failed with exit status {status}{app}; it said:\n{job.tail()}"

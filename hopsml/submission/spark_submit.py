@@ -22,7 +22,7 @@ GRACE_S = 10.0  # from the first signal to SIGKILL
 TAIL_BYTES = 6000
 _REAP_S = 5.0  # until the system has buried what was killed
 _GATEWAY = b"PYSPARK_GATEWAY_PORT"  # the variable by which spark-submit tells a script where its JVM is
-_TELL_AND_RUN = 'echo $$ >&0; exec "$0" "$@" < /dev/null'  # the guard hears of it before it is the command
+_REPORT_AND_RUN = 'echo $$ >&0; exec "$0" "$@" < /dev/null'  # the guard knows its number before it is the command
 _GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -42,12 +42,12 @@ class SparkSubmit:
             self._kept: BinaryIO | None = None
             if quiet:
                 self._kept = undo.enter_context(tempfile.TemporaryFile(prefix="hopsml-submit-"))
-            line, hidden_settings = hidden.taken_out(command)
+            line, hidden_settings = hidden.split_command(command)
             if shutil.which(line[0], path=environment.get("PATH")) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), line[0])
             passed = []
             if hidden_settings:
-                passed.append(hidden.in_memory(hidden.as_properties(hidden_settings)))
+                passed.append(hidden.memory_file(hidden.to_properties(hidden_settings)))
                 undo.callback(os.close, passed[0])
                 line[1:1] = ["--properties-file", f"/dev/fd/{passed[0]}", "--load-spark-defaults"]
             self._guard = subprocess.Popen(
@@ -55,7 +55,7 @@ class SparkSubmit:
             )
             undo.callback(self._guard.communicate, b"x")
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                ["/bin/sh", "-c", _TELL_AND_RUN, *line],
+                ["/bin/sh", "-c", _REPORT_AND_RUN, *line],
                 env=dict(environment),
                 pass_fds=passed,
                 stdin=self._guard.stdin,
@@ -78,11 +78,11 @@ class SparkSubmit:
         self._resources.close()
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """spark-submit's exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def send(self, number: int) -> None:
-        """A signal for the whole group; nothing where it is gone."""
+        """Send a signal to the whole process group; nothing happens where it is gone."""
         if not self._gone:
             try:
                 os.killpg(self._process.pid, number)
@@ -116,7 +116,7 @@ class SparkSubmit:
             time.sleep(0.02)
 
     def has_processes(self) -> bool:
-        """Whether anything of the group lives."""
+        """Whether any process of the group lives, spark-submit itself or one that it has started."""
         self._process.poll()  # a child that is dead and not waited for counts as a member
         self.send(0)
         return not self._gone and _is_alive(self._process.pid)

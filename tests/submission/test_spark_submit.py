@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.submission.interrupts import Interrupts
-from hopsml.submission.launching import SparkSubmit, _is_alive, _processes
+from hopsml.submission.spark_submit import SparkSubmit, _is_alive, _processes
 from tests import clock
 
 pytestmark = pytest.mark.fast
@@ -36,7 +36,7 @@ def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> Non
     assert not _is_alive(pid)
 
 
-KILLED_LATER = "from hopsml.submission.launching import SparkSubmit"
+KILLED_LATER = "from hopsml.submission.spark_submit import SparkSubmit"
 KILLED_AS_SOON_AS_IT_RUNS = """
 import signal, subprocess
 start = subprocess.Popen.__init__
@@ -45,7 +45,7 @@ def start_and_die(self, line, **named):
     if "sleep" in str(line):
         os.kill(os.getpid(), signal.SIGKILL)
 subprocess.Popen.__init__ = start_and_die
-from hopsml.submission.launching import SparkSubmit
+from hopsml.submission.spark_submit import SparkSubmit
 """
 
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from hopsml.submission.following import (
+from hopsml.submission.follow_state import (
     END_S,
     REMIND_S,
     SILENCE_S,
-    Following,
-    Forgotten,
+    Decision,
+    FollowState,
     Interrupted,
-    Looked,
     Observation,
-    Silent,
-    Step,
+    Observed,
+    Unknown,
+    Unreachable,
     step,
 )
-from hopsml.yarn import Application
+from hopsml.yarn import YarnApplication
 
 pytestmark = pytest.mark.fast
 
@@ -33,20 +33,20 @@ FULL = (
 )
 
 
-def app(state: str, final: str = "UNDEFINED", diagnostics: str = "", log: str = "") -> Looked:
-    return Looked(Application(ID, "digits", state, final, diagnostics, queue="root.default", am_log_url=log))
+def app(state: str, final: str = "UNDEFINED", diagnostics: str = "", log: str = "") -> Observed:
+    return Observed(YarnApplication(ID, "digits", state, final, diagnostics, queue="root.default", am_log_url=log))
 
 
-def follow(*seen: tuple[float, Observation], timeout_s: float | None = None) -> list[Step]:
+def follow(*seen: tuple[float, Observation], timeout_s: float | None = None) -> list[Decision]:
     """The steps for observations, each with its time."""
-    state, steps = Following(ID, 0.0, timeout_s), []
+    state, steps = FollowState(ID, 0.0, timeout_s), []
     for now_s, observation in seen:
         state, result = step(state, observation, now_s)
         steps.append(result)
     return steps
 
 
-def lines(steps: list[Step]) -> list[str]:
+def lines(steps: list[Decision]) -> list[str]:
     return [line for each in steps for line in each.lines]
 
 
@@ -84,7 +84,7 @@ def test_a_good_end() -> None:
 )
 def test_only_succeeded_is_zero(state: str, final: str, words: str) -> None:
     (last,) = follow((0, app(state, final, "the reason")))
-    assert last == Step((f"{ID}: {words}",), status=1)
+    assert last == Decision((f"{ID}: {words}",), status=1)
 
 
 def test_why_it_waits_is_said_once_and_again_after_a_while() -> None:
@@ -133,16 +133,20 @@ def test_an_end_that_does_not_come_is_given_up() -> None:
 
 def test_a_resource_manager_that_is_away_for_a_while() -> None:
     steps = follow(
-        (0, RUNNING), (1, Silent("nobody")), (2, Silent("nobody")), (90, RUNNING), (91, app("FINISHED", "SUCCEEDED"))
+        (0, RUNNING),
+        (1, Unreachable("nobody")),
+        (2, Unreachable("nobody")),
+        (90, RUNNING),
+        (91, app("FINISHED", "SUCCEEDED")),
     )
     assert lines(steps)[1:3] == ["nobody; asking again", "the ResourceManager answers again"]
     assert steps[-1].status == 0
-    steps = follow((0, RUNNING), (1, Silent("nobody")), (2 + SILENCE_S, Silent("nobody")))
+    steps = follow((0, RUNNING), (1, Unreachable("nobody")), (2 + SILENCE_S, Unreachable("nobody")))
     assert steps[-1].status == 1 and "may still run" in lines(steps)[-1]
 
 
 def test_one_that_is_forgotten() -> None:
-    (last,) = follow((0, Forgotten("it knows no such application")))
+    (last,) = follow((0, Unknown("it knows no such application")))
     assert last.status == 1 and "how it ended is not known" in last.lines[0]
 
 
@@ -154,7 +158,7 @@ ANY = some.one_of(
         some.sampled_from(["", FULL]),
         some.sampled_from(["", "http://n/c"]),
     ),
-    some.just(Silent("nobody")),
+    some.just(Unreachable("nobody")),
     some.builds(Interrupted, some.sampled_from([signal.SIGINT, signal.SIGTERM])),
 )
 
@@ -163,11 +167,11 @@ ANY = some.one_of(
 @given(some.lists(some.tuples(some.floats(0, 200), ANY), max_size=12), some.sampled_from([None, 1.0, 30.0]))
 def test_whatever_is_seen(seen: list[tuple[float, Observation]], timeout_s: float | None) -> None:
     """Zero only for SUCCEEDED; an end that was asked for is asked for again until it has come; it is never taken back."""
-    state, now_s, asked = Following(ID, 0.0, timeout_s), 0.0, False
+    state, now_s, asked = FollowState(ID, 0.0, timeout_s), 0.0, False
     for pause_s, observation in seen:
         now_s += pause_s
         state, result = step(state, observation, now_s)
-        is_over = isinstance(observation, Looked) and observation.application.over
+        is_over = isinstance(observation, Observed) and observation.application.over
         assert (result.status == 0) == (is_over and observation.application.final_status == "SUCCEEDED")  # type: ignore[union-attr]
         assert not is_over or result.status is not None
         if result.status is not None:
