@@ -11,7 +11,7 @@ import tempfile
 from typing import Any
 
 from hopsml import hdfs
-from hopsml.hdfs.names import AnyPath
+from hopsml.hdfs.paths import AnyPath
 
 
 def load(hdfs_filename: AnyPath, **kwds: Any) -> Any:

@@ -9,7 +9,7 @@ import io
 from typing import Any
 
 from hopsml import hdfs
-from hopsml.hdfs.names import AnyPath
+from hopsml.hdfs.paths import AnyPath
 
 
 def read_csv(hdfs_filename: AnyPath, **kwds: Any) -> Any:

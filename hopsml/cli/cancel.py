@@ -37,7 +37,7 @@ def cancel(
             f"run {directory.run_id} is work of its driver itself, {stored.run.get('driver')}: end that program"
         )
     if stored.status is None:
-        cancel_request.ask(directory, reason)
+        cancel_request.write(directory, reason)
     deadline = time.monotonic() + timeout
     while (ended := directory.read_status()) is None:
         if time.monotonic() > deadline:

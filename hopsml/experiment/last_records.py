@@ -27,7 +27,7 @@ def write(
             try:
                 record()
             except Exception as error:  # noqa: BLE001 the run has ended, whatever cannot be written of it
-                if causes.is_passing(error) or isinstance(error, QuotaExceeded):
+                if causes.is_transient(error) or isinstance(error, QuotaExceeded):
                     passing[name] = error
                 else:
                     failed[name] = f"{type(error).__name__}: {error}"

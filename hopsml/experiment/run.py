@@ -43,7 +43,7 @@ class Run:
         **facts: Any,
     ) -> None:
         """``before_status`` waits for what else must lie in the run directory before its last file says that all is there;
-        ``heeds_requests``: a wish in the run directory ends the run; ``facts`` become attributes of the result.
+        ``heeds_requests``: a request in the run directory ends the run; ``facts`` become attributes of the result.
         """
         self.state, self.directory = state, run_dir
         self.run_id, self.run_dir = state.run_id, run_dir.url
@@ -53,7 +53,7 @@ class Run:
         self._tell = tell
         self._failure: BaseException | None = None
         self._end: State | None = None
-        self._requests = cancel_request.Looks.at(run_dir) if heeds_requests else None
+        self._requests = cancel_request.Polling.of(run_dir) if heeds_requests else None
         self.on_request: Callable[[str], object] = self.cancel  # a search ends in its own way
         self._messages = Messages(self.run_id, self._asked_to_resize, self._note)
         if tell is not None:
@@ -250,7 +250,7 @@ class Run:
     def _wait(self) -> None:
         """Until the group is gone; meanwhile somebody may have asked in the run's directory that it be ended."""
         while self._requests is not None and not self.state.wait(self._requests.pause_s):
-            if reason := self._requests.look(self.directory):
+            if reason := self._requests.poll(self.directory):
                 self._requests = None
                 with contextlib.suppress(CoordinatorLost):  # it is closed: the run has just ended
                     self.on_request(reason)

@@ -101,7 +101,7 @@ class OfSearch(Alone):
         """A new directory, or that of the search that is continued."""
         if self.continued is None:
             return super().directory(spec, store, application, record)
-        cancel_request.withdraw(self.continued)
+        cancel_request.delete(self.continued)
         job_record.announce(self.continued, application)
         return self.continued
 

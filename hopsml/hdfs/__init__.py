@@ -15,37 +15,7 @@ from hopsml.hdfs.copies import (
     move,
     rename,
 )
-from hopsml.hdfs.facts import (
-    access,
-    capacity,
-    chmod,
-    chown,
-    close,
-    stat,
-)
-from hopsml.hdfs.files import (
-    dump,
-    get,
-    get_fs,
-    load,
-    open_file,
-)
-from hopsml.hdfs.names import (
-    abs_path,
-    get_plain_path,
-    project_id,
-    project_name,
-    project_path,
-    project_user,
-)
-from hopsml.hdfs.others import (
-    add_module,
-    get_webhdfs_host,
-    get_webhdfs_port,
-    is_tls_enabled,
-    log,
-)
-from hopsml.hdfs.trees import (
+from hopsml.hdfs.directories import (
     delete,
     exists,
     glob,
@@ -55,6 +25,36 @@ from hopsml.hdfs.trees import (
     lsl,
     mkdir,
     rmr,
+)
+from hopsml.hdfs.files import (
+    dump,
+    get,
+    get_fs,
+    load,
+    open_file,
+)
+from hopsml.hdfs.metadata import (
+    access,
+    capacity,
+    chmod,
+    chown,
+    close,
+    get_webhdfs_host,
+    get_webhdfs_port,
+    is_tls_enabled,
+    stat,
+)
+from hopsml.hdfs.modules import (
+    add_module,
+    log,
+)
+from hopsml.hdfs.paths import (
+    abs_path,
+    get_plain_path,
+    project_id,
+    project_name,
+    project_path,
+    project_user,
 )
 
 __all__ = [

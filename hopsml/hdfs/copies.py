@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hopsml.errors import PathExists, PathNotFound
-from hopsml.hdfs.names import AnyPath, into, to_local, to_url
+from hopsml.hdfs.paths import AnyPath, into, to_local, to_url
 from hopsml.storage import filesystem, tree, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
@@ -63,7 +63,7 @@ def copy_to_local(
 def copy_from_project(
     hdfs_path: AnyPath, local_path: AnyPath = "", overwrite: bool = False, project: str | None = None
 ) -> str:
-    """The oldest name of ``copy_to_local``."""
+    """The oldest name of ``copy_to_local``, with the same arguments."""
     return copy_to_local(hdfs_path, local_path, overwrite, project)
 
 
@@ -82,7 +82,7 @@ def move(src: AnyPath, dest: AnyPath) -> None:
 
 
 def rename(src: AnyPath, dest: AnyPath) -> None:
-    """As ``move``."""
+    """As ``move``: INTO the target if that is a directory."""
     move(src, dest)
 
 

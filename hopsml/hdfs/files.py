@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.hdfs import trees
-from hopsml.hdfs.names import AnyPath, to_url
+from hopsml.hdfs import directories
+from hopsml.hdfs.paths import AnyPath, to_url
 from hopsml.storage import filesystem
 from hopsml.storage.filesystem import FileSystem, for_url
 from hopsml.storage.streams import spooled_writer
@@ -23,7 +23,7 @@ def dump(data: str | bytes, hdfs_path: AnyPath) -> None:
 
 
 def load(hdfs_path: AnyPath) -> bytes:
-    """The whole file, as bytes."""
+    """The content of a file, as bytes. Raises PathNotFound (an IOError)."""
     url = to_url(hdfs_path)
     return for_url(url).read_bytes(url)
 
@@ -61,12 +61,12 @@ class Handle:
     """What ``get()`` and ``get_fs()`` return: a few methods of pydoop's handle."""
 
     def open_file(self, path: AnyPath, flags: str = "r", **_: Any) -> Any:
-        """As ``hdfs.open_file``."""
+        """As ``hdfs.open_file``, for reading by default."""
         return open_file(path, flags=flags)
 
     def exists(self, path: AnyPath) -> bool:
-        """As ``hdfs.exists``."""
-        return trees.exists(path)
+        """As ``hdfs.exists``: whether there is a file or directory."""
+        return directories.exists(path)
 
     def delete(self, path: AnyPath, recursive: bool = True) -> bool:
         """As ``hdfs.delete``; False if there was nothing."""
@@ -74,12 +74,12 @@ class Handle:
         return for_url(url).delete(url, recursive)
 
     def create_directory(self, path: AnyPath) -> bool:
-        """As ``hdfs.mkdir``."""
-        trees.mkdir(path)
+        """As ``hdfs.mkdir``; always True."""
+        directories.mkdir(path)
         return True
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a handle holds no connection."""
 
     def __enter__(self) -> Handle:
         return self
@@ -89,10 +89,10 @@ class Handle:
 
 
 def get() -> Handle:
-    """A handle on the project's store."""
+    """A handle on the project's store; the same as ``get_fs()``."""
     return Handle()
 
 
 def get_fs() -> Handle:
-    """A handle on the project's store."""
+    """A handle on the project's store; the same as ``get()``."""
     return Handle()

@@ -27,7 +27,7 @@ class Outage:
     _counted_at: float = 0.0
 
     def may_try(self, now: float, every_s: float = 0.0) -> bool:
-        """Whether it is to be tried; asked each time when it would be due."""
+        """Whether to try at ``now``: during an outage only from ``retry_at`` on. To be asked whenever an attempt is due."""
         if self.retry_at is None or now >= self.retry_at:
             return True
         if now - self._counted_at >= every_s:

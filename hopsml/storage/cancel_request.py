@@ -1,4 +1,4 @@
-"""A wish that a run should end, left in its directory by whoever cannot reach its driver, who looks for it now and then."""
+"""A request that a run should end, left in its directory by who cannot reach its driver, which polls for it."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ SLOWEST_S = 60.0  # between looks at a store that does not answer
 TIMEOUT_S = 5.0  # of one look
 
 
-def ask(directory: RunDir, reason: str) -> None:
-    """Leave the wish; one that is there already is replaced. Raises StorageError."""
-    wish = {"reason": reason, "by": settings.user_name(), "from": platform.node(), "asked": time.time()}
-    directory.write_json(directory.cancel_json, wish)
+def write(directory: RunDir, reason: str) -> None:
+    """Ask for the run's end; a request that is there already is replaced. Raises StorageError."""
+    request = {"reason": reason, "by": settings.user_name(), "from": platform.node(), "asked": time.time()}
+    directory.write_json(directory.cancel_json, request)
 
 
-def withdraw(directory: RunDir) -> None:
-    """Take it back: a search that goes on in its directory shall not end by what ended it before."""
+def delete(directory: RunDir) -> None:
+    """Take the request back: a search that goes on in its directory shall not end by what ended it before."""
     for_url(directory.cancel_json).delete(directory.cancel_json)
 
 
-def asked(directory: RunDir) -> str:
-    """Why the run shall end, and who wants it; "" where nobody does. Raises StorageError."""
+def read(directory: RunDir) -> str:
+    """Why the run shall end, and who asks for it; "" where nobody does. Raises StorageError."""
     try:
-        wish = RunDir(directory.url, TIMEOUT_S).read_json(directory.cancel_json)
+        request = RunDir(directory.url, TIMEOUT_S).read_json(directory.cancel_json)
     except PathNotFound:
         return ""
-    return f"{wish.get('reason') or 'cancelled'} (hopsml cancel, {wish.get('by')} on {wish.get('from')})"
+    return f"{request.get('reason') or 'cancelled'} (hopsml cancel, {request.get('by')} on {request.get('from')})"
 
 
 @dataclass
-class Looks:
-    """How often to look for a wish: seldom where the store is remote, and more and more seldom where it does not answer."""
+class Polling:
+    """How often to look for a request: seldom on a remote store, more and more seldom on one that does not answer."""
 
-    pause_s: float
+    pause_s: float  # until the next look
     usual_s: float
 
     @classmethod
-    def at(cls, directory: RunDir) -> Looks:
-        """For a run's directory."""
-        usual_s = LOCAL_S if urls.split(directory.url)[0] in ("", "file") else REMOTE_S
+    def of(cls, directory: RunDir) -> Polling:
+        """As often as the store of a run's directory bears it."""
+        usual_s = LOCAL_S if urls.is_local(directory.url) else REMOTE_S
         return cls(usual_s, usual_s)
 
-    def look(self, directory: RunDir) -> str:
-        """As ``asked``; "" for a store that cannot be asked just now."""
+    def poll(self, directory: RunDir) -> str:
+        """As ``read``, but "" for a store that does not answer; sets ``pause_s``."""
         try:
-            reason = asked(directory)
+            reason = read(directory)
         except StorageError:
             self.pause_s = min(2 * self.pause_s, SLOWEST_S)
             return ""

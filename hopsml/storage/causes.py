@@ -137,6 +137,8 @@ def from_text(action: str, path: str, type_name: str, text: str) -> StorageError
     first_line = _first_line(text)
     if type_name == "NotADirectoryError":
         return PathNotFound(f"cannot {action} {path}: it is not a directory", path)
+    if type_name == "NotImplementedError":
+        return StorageError(f"cannot {action} {path}: {first_line}", path)
     hinted = f"{_BY_TYPE.get(type_name, '')} {type_name} {text}"
     if type_name in ("FileExistsError", "FileNotFoundError"):  # certain; the text may quote other classes
         lease = re.search(r"current lease holder|AlreadyBeingCreated", text)
@@ -155,7 +157,7 @@ def from_os_error(action: str, path: str, error: OSError) -> StorageError:
     return kind(f"cannot {action} {path}: {reason}" + (f"; {remedy}" if remedy else ""), path)
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether trying again later can help without anybody's doing."""
     return isinstance(error, (SafeMode, StorageUnavailable, StorageTimeout))
 

@@ -152,19 +152,6 @@ def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], ti
     return target
 
 
-def fetch_latest(checkpoints_url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> int | None:
-    """Download the newest checkpoint whose content is sound; its step, or None without any."""
-    for step in reversed(steps(checkpoints_url, timeout_s)):
-        url = urls.join(checkpoints_url, step_name(step))
-        if is_complete(url, timeout_s):
-            try:
-                fetch(checkpoints_url, step, local_dir, timeout_s)
-                return step
-            except CorruptCheckpoint:
-                continue
-    return None
-
-
 class CorruptCheckpoint(StorageError):
     """A file of a checkpoint does not hold what was committed."""
 

@@ -1,4 +1,4 @@
-"""File systems by URL: one small protocol, and a table from scheme to the module that speaks it.
+"""File systems by URL: one small protocol, which the local disk and every remote store speak.
 
 ``for_url(url)`` gives the file system; its methods take whole URLs. Methods raise the StorageError of the
 cause, with the URL in it, and each step of a call (one remote call, one chunk of a transfer) ends within the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,28 +18,7 @@ from typing import BinaryIO, Protocol
 from hopsml import settings
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import urls
-from hopsml.storage.urls import base, is_temporary, join, name, parent, relative, remote_of, split
-
-__all__ = [
-    "Capacity",
-    "FileStatus",
-    "FileSystem",
-    "base",
-    "close_all",
-    "copy",
-    "exists",
-    "for_url",
-    "is_temporary",
-    "join",
-    "name",
-    "parent",
-    "relative",
-    "remote_of",
-    "resolve",
-    "same_store",
-    "split",
-    "walk",
-]
+from hopsml.storage.urls import base, is_local, split
 
 
 @dataclass(frozen=True)
@@ -58,13 +38,13 @@ class FileStatus:
 
     @property
     def name(self) -> str:
-        """Last component of the URL."""
+        """Last component of the URL, without a slash; empty for a root."""
         return urls.name(self.url)
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """Size of a whole store, bytes."""
+class StoreCapacity:
+    """Size of a whole store and what is used of it, in bytes."""
 
     total: int
     used: int
@@ -77,13 +57,13 @@ class FileSystem(Protocol):
     timeout_s: float  # deadline of one step, seconds
 
     def status(self, url: str) -> FileStatus:
-        """PathNotFound if there is nothing."""
+        """What is known of one file or directory. PathNotFound if there is nothing."""
 
     def list_dir(self, url: str) -> list[FileStatus]:
         """Entries of a directory by name, temporary ones included; PathNotFound if there is none."""
 
     def read_bytes(self, url: str) -> bytes:
-        """The whole file; its length is checked."""
+        """The whole content of one file; StorageUnavailable if it breaks off before its length."""
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
@@ -97,13 +77,13 @@ class FileSystem(Protocol):
         """Add to the end of a file, made if missing; readers may see a part."""
 
     def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
-        """One local file, whole or not at all; missing parents are made."""
+        """Copy one local file to ``url``, whole or not at all; missing parents are made."""
 
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
-        """One file to a local path, whole or not at all; a local file there is replaced."""
+        """Copy one file to a local path, whole or not at all; a local file there is replaced."""
 
     def open_read(self, url: str) -> BinaryIO:
-        """A seekable binary reader."""
+        """A seekable binary reader of one file; what is read is fetched when it is asked for."""
 
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
         """A binary writer; the file appears when it is closed, and not at all if its ``with`` block fails."""
@@ -118,31 +98,22 @@ class FileSystem(Protocol):
         """In one step. ``overwrite`` replaces a file (or an empty directory), never a tree."""
 
     def delete(self, url: str, recursive: bool = False) -> bool:
-        """Whether there was something. A directory with entries needs ``recursive``."""
+        """Delete a file, an empty directory, or with ``recursive`` a full one; False if there was nothing."""
 
     def set_permission(self, url: str, mode: int) -> None:
-        """As in ``0o755``."""
+        """Change the permission bits to ``mode``, as in ``0o755``; StorageError where a store has none."""
 
     def set_owner(self, url: str, owner: str | None = None, group: str | None = None) -> None:
-        """What is None stays."""
+        """Change owner and group, by name; None leaves one as it is. StorageError where a store has none."""
 
-    def capacity(self, url: str) -> Capacity:
-        """Of the store that holds ``url``."""
+    def capacity(self, url: str) -> StoreCapacity:
+        """Size and use of the store that holds ``url``; StorageError where it does not tell."""
 
     def close(self) -> None:
         """Let go of idle helper processes and connections; a later call makes new ones."""
 
 
-_MODULES = {  # scheme -> module; each has create(url, timeout_s) -> FileSystem
-    "": "hopsml.storage.local",
-    "file": "hopsml.storage.local",
-    "hdfs": "hopsml.storage.hdfs_store",
-    "hopsfs": "hopsml.storage.hdfs_store",
-    "viewfs": "hopsml.storage.hdfs_store",
-    "webhdfs": "hopsml.storage.webhdfs",
-    "swebhdfs": "hopsml.storage.webhdfs",
-}
-_OTHERS = "hopsml.storage.fsspec_store"
+_LOCAL, _REMOTE = "hopsml.storage.local", "hopsml.storage.remote.adapter"  # create(url, timeout_s) -> FileSystem
 
 
 def for_url(url: str | os.PathLike[str], timeout_s: float | None = None) -> FileSystem:
@@ -154,7 +125,7 @@ def for_url(url: str | os.PathLike[str], timeout_s: float | None = None) -> File
     text = os.fspath(url)
     if timeout_s is not None and not timeout_s > 0:
         raise ArgumentError(f"timeout_s={timeout_s!r}: it must be above 0 seconds")
-    module = importlib.import_module(_MODULES.get(split(text)[0], _OTHERS))
+    module = importlib.import_module(_LOCAL if is_local(text) else _REMOTE)
     system: FileSystem = module.create(text, settings.storage_timeout_s() if timeout_s is None else timeout_s)
     return system
 
@@ -182,11 +153,11 @@ def walk(url: str, timeout_s: float | None = None) -> Iterator[FileStatus]:
     system = for_url(url, timeout_s)
     pending = [url]
     while pending:
-        place = pending.pop()
+        folder = pending.pop()
         try:
-            entries = system.list_dir(place)
+            entries = system.list_dir(folder)
         except PathNotFound:
-            if place == url:
+            if folder == url:
                 raise
             continue
         yield from entries
@@ -194,18 +165,17 @@ def walk(url: str, timeout_s: float | None = None) -> Iterator[FileStatus]:
 
 
 def same_store(one: str, other: str) -> bool:
-    """Whether a rename between the two can work."""
-    local = ("", "file")
-    return base(one) == base(other) or (split(one)[0] in local and split(other)[0] in local)
+    """Whether both URLs lie on one store, so that a rename between them can work."""
+    return base(one) == base(other) or (is_local(one) and is_local(other))
 
 
 def copy(source: str, target: str, overwrite: bool = True) -> None:
     """One file between any two stores, by way of a local temporary file unless one of them is local."""
     import tempfile
 
-    if split(source)[0] in ("", "file"):
+    if is_local(source):
         return for_url(target).upload(split(source)[2], target, overwrite)
-    if split(target)[0] in ("", "file") and overwrite:
+    if is_local(target) and overwrite:
         return for_url(source).download(source, split(target)[2])
     with tempfile.TemporaryDirectory(prefix="hopsml-copy-") as folder:
         local = Path(folder, "file")
@@ -216,9 +186,6 @@ def copy(source: str, target: str, overwrite: bool = True) -> None:
 
 def close_all() -> None:
     """End every idle helper process of this process; later calls start new ones."""
-    import sys
-
-    for module in {*_MODULES.values(), _OTHERS}:
-        loaded = sys.modules.get(module)
-        if loaded is not None and hasattr(loaded, "close_all"):
-            loaded.close_all()
+    remote = sys.modules.get(_REMOTE)
+    if remote is not None:
+        remote.close_all()

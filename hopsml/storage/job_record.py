@@ -26,12 +26,12 @@ def announce(directory: RunDir, application: str) -> None:
 
 
 def write(url: str, record: Mapping[str, Any]) -> None:
-    """In one step. Raises StorageError."""
+    """Write the record as JSON to ``url``, replacing one that is there, in one step. Raises StorageError."""
     filesystem.for_url(url).write_bytes(url, to_json(record))
 
 
 def read(url: str) -> dict[str, Any] | None:
-    """What was announced; None if nothing was. Raises StorageError."""
+    """The record that a driver wrote to ``url``; None where there is none. Raises StorageError."""
     try:
         record = json.loads(filesystem.for_url(url).read_bytes(url))
     except PathNotFound:

@@ -13,16 +13,16 @@ from typing import BinaryIO
 
 from hopsml.errors import PathExists, PathNotFound, StorageError
 from hopsml.storage import causes, privacy, urls
-from hopsml.storage.filesystem import Capacity, FileStatus
+from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity
 from hopsml.storage.streams import spooled_writer
 
 
 def create(url: str, timeout_s: float) -> LocalFileSystem:
-    """The file system for bare paths and ``file://``."""
+    """The file system for bare paths and ``file://``; ``timeout_s`` is of no effect here."""
     return LocalFileSystem(timeout_s)
 
 
-class LocalFileSystem:
+class LocalFileSystem(FileSystem):
     """FileSystem on this machine's disks. There is no deadline: it is the kernel that answers."""
 
     scheme = "file"
@@ -31,7 +31,6 @@ class LocalFileSystem:
         self.timeout_s = timeout_s
 
     def status(self, url: str) -> FileStatus:
-        """PathNotFound if there is nothing."""
         with _causes("look at", url):
             return _status(url, os.stat(_path(url)))
 
@@ -45,47 +44,39 @@ class LocalFileSystem:
         return found
 
     def read_bytes(self, url: str) -> bytes:
-        """The whole file."""
         with _causes("read", url):
             return Path(_path(url)).read_bytes()
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes from ``offset``."""
         with _causes("read", url), open(_path(url), "rb") as file:
             file.seek(offset)
             return file.read(length)
 
     def write_bytes(self, url: str, data: bytes, overwrite: bool = True) -> None:
-        """Whole or not at all."""
         with _causes("write", url), self._appearing(url, overwrite) as fresh:
             Path(fresh).write_bytes(data)
 
     def append_bytes(self, url: str, data: bytes) -> None:
-        """Add to the end of a file, made if missing."""
         with _causes("append to", url):
             self.make_dirs(urls.parent(url))
             with open(_path(url), "ab", opener=as_open_as_its_folder) as file:
                 file.write(data)
 
     def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
-        """Copy one file, whole or not at all."""
         with _causes(f"copy {os.fspath(local)} to", url), self._appearing(url, overwrite) as fresh:
             shutil.copyfile(local, fresh)
 
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
-        """Copy one file, whole or not at all."""
         with _causes("copy", url):
             _not_a_directory(url, "read")
             with self._appearing(os.path.abspath(local), True) as fresh:
                 shutil.copyfile(_path(url), fresh)
 
     def open_read(self, url: str) -> BinaryIO:
-        """A seekable binary reader."""
         with _causes("read", url):
             return open(_path(url), "rb")
 
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
-        """A binary writer; the file appears when it is closed."""
         if not overwrite and os.path.exists(_path(url)):
             raise PathExists(f"cannot write {url}: it exists already; allow overwriting or choose another name", url)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
@@ -114,7 +105,6 @@ class LocalFileSystem:
                 _rename_exclusively(old, new)
 
     def delete(self, url: str, recursive: bool = False) -> bool:
-        """Whether there was something."""
         path = _path(url)
         with _causes("delete", url):
             try:
@@ -127,12 +117,11 @@ class LocalFileSystem:
             return True
 
     def set_permission(self, url: str, mode: int) -> None:
-        """As in ``0o755``."""
         with _causes("change the permission of", url):
             os.chmod(_path(url), mode)
 
     def set_owner(self, url: str, owner: str | None = None, group: str | None = None) -> None:
-        """By names; what is None stays."""
+        """By names of this machine's users and groups; None leaves one as it is."""
         with _causes("change the owner of", url):
             try:
                 if owner is not None:
@@ -144,14 +133,13 @@ class LocalFileSystem:
                     f"cannot change the owner of {url}: {error}; name a user and group of this machine", url
                 ) from error
 
-    def capacity(self, url: str) -> Capacity:
-        """Of the disk that holds ``url``."""
+    def capacity(self, url: str) -> StoreCapacity:
         with _causes("measure", url):
             usage = shutil.disk_usage(_path(url))
-            return Capacity(usage.total, usage.used)
+            return StoreCapacity(usage.total, usage.used)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no process or connection is held."""
 
     @contextlib.contextmanager
     def _appearing(self, url: str, overwrite: bool) -> Iterator[str]:

@@ -23,8 +23,7 @@ from typing import Any
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, StorageError
-from hopsml.storage import urls
-from hopsml.storage.hdfs_pool import child_environment, own_pidfd
+from hopsml.storage import python_child, urls
 from hopsml.storage.mirror_plan import Behind
 
 _MARGIN_S = 2.0  # for the answer to come after the mirror's own deadline
@@ -42,7 +41,7 @@ class MirrorReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that was on disk is on the store."""
+        """Whether all that was on the local disk is on the store."""
         return self.answered and self.behind_count == 0
 
 
@@ -97,26 +96,14 @@ class MirrorProcess:
         again = self.process is not None
         if again:
             self._close()
-        parent = own_pidfd()
-        try:
-            asked = {**self._asked, "resume": again, "parent_pidfd": parent}
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "hopsml.storage.mirror", json.dumps(asked)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=[parent] if parent >= 0 else [],
-                cwd="/",  # "-m" puts the working directory on the path
-                env=child_environment(),
-            )
-        finally:
-            if parent >= 0:
-                os.close(parent)
+        asked = json.dumps({**self._asked, "resume": again})
+        self.process = python_child.start("hopsml.storage.mirror", asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._reader = threading.Thread(target=self._read, args=(self.process,), name="mirror", daemon=True)
         self._reader.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the mirror's process has been started and still runs."""
         return self.process is not None and self.process.poll() is None
 
     def flush(self, timeout_s: float) -> MirrorReport:
@@ -128,7 +115,7 @@ class MirrorProcess:
         return self._ask({"do": "flush", "timeout_s": timeout_s}, timeout_s + _MARGIN_S)
 
     def status(self, timeout_s: float = 5.0) -> MirrorReport:
-        """How far it is; waits for a flush of another thread."""
+        """How far the mirror is, within ``timeout_s`` seconds; waits for a flush of another thread."""
         return self._ask({"do": "status"}, timeout_s)
 
     def stop(self, timeout_s: float | None = None) -> MirrorReport:

@@ -1,6 +1,6 @@
-"""The inside of the mirror's process: looks at the disk, carries out the plan, answers the agent's lines.
+"""The inside of the mirror's process: scans the disk, carries out the plan, answers the agent's lines.
 
-One thread looks and plans, a few copy, the main thread listens. Lines in: ``{"do": "flush", "id": 1,
+One thread scans and plans, a few copy, the main thread listens. Lines in: ``{"do": "flush", "id": 1,
 "timeout_s": 5}``, ``{"do": "status", "id": 2}``, ``{"do": "stop"}``; the end of the input is a final flush
 and the end. Lines out: ``{"event": ...}``.
 """
@@ -33,21 +33,21 @@ from hopsml.storage.mirror_plan import (
     CopyFile,
     Listing,
     LocalFile,
-    State,
+    MirrorState,
 )
 from hopsml.storage.run_dir import step_of
 
 CHECKPOINTS = "checkpoints"
 NO_TRIALS = ("code", "events", "export", "logs")  # folders of the run's own, where users name things as they like
 _COPIES_AT_ONCE = 4
-LOOK_SHARE = 0.05  # of the time, at most, goes into looking at the disk: a search leaves thousands of files
+SCAN_SHARE = 0.05  # of the time, at most, goes into looking at the disk: a search leaves thousands of files
 _MOST_NAMED = 50  # paths in one message
 
 
 class Settings:
     """What the agent asks for, as it travels on the command line."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, parent_pidfd: int) -> None:
         given = json.loads(text)
         self.root = Path(given["root"])
         self.url: str = given["url"]
@@ -56,21 +56,21 @@ class Settings:
         self.timeout_s: float = given["timeout_s"]
         self.keep_checkpoints: int | None = given["keep_checkpoints"]
         self.resume: bool = given["resume"]
-        self.parent_pidfd: int = given["parent_pidfd"]
+        self.parent_pidfd = parent_pidfd  # -1: none
 
 
 class Loop:
-    """The thread that looks, plans and hands out copies; shared state is guarded by ``changed``."""
+    """The thread that scans, plans and hands out copies; shared state is guarded by ``changed``."""
 
     def __init__(self, wanted: Settings) -> None:
         self._wanted = wanted
         self._system: FileSystem = for_url(wanted.url, wanted.timeout_s)
-        self._state = State()
+        self._state = MirrorState()
         self._listing = Listing()
         self._busy: dict[str, Future[None]] = {}
         self._committed: dict[str, set[int]] = {}  # by directory; what is known to be complete need not be read again
         self._urgent = 0  # how many flushes wait
-        self._looks = 0  # how often the disk was looked at
+        self._scans = 0  # how often the disk was looked at
         self._copied_files = 0
         self._copied_bytes = 0
         self._was_behind = False
@@ -81,14 +81,14 @@ class Loop:
         self._pool = ThreadPoolExecutor(_COPIES_AT_ONCE, thread_name_prefix="mirror-copy")
 
     def run(self) -> None:
-        """For ever; ends with the process."""
+        """Scan the disk and start copies, again and again; never returns, ends with the process."""
         while True:
             self._wake.clear()
             if not self._resumed and self._resuming.may_try(time.monotonic()):
                 self._resume()
             began_s = time.monotonic()
-            self._look_and_plan()
-            rest_s = max(self._wanted.interval_s, (time.monotonic() - began_s) / LOOK_SHARE)
+            self._scan_and_plan()
+            rest_s = max(self._wanted.interval_s, (time.monotonic() - began_s) / SCAN_SHARE)
             with self.changed:
                 urgent, outage = self._urgent > 0, self._state.outage is not None
             self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else rest_s)
@@ -97,16 +97,16 @@ class Loop:
         """Wait until all that is on disk now is on the store, or cannot be; what is behind at the end."""
         with self.changed:
             self._urgent += 1
-            began_s, looks = time.monotonic(), self._looks
+            began_s, scans = time.monotonic(), self._scans
             try:
                 while True:
                     self._wake.set()
                     late = mirror_plan.behind(self._listing, self._state)
-                    # Two looks: one may have begun before this call.
-                    if self._looks >= looks + 2 and self._resumed:
+                    # Two scans: one may have begun before this call.
+                    if self._scans >= scans + 2 and self._resumed:
                         if not late and not self._busy:
                             return late
-                        if not self._busy and all(self._is_hopeless(one.path, began_s) for one in late):
+                        if not self._busy and all(self._is_permanent(one.path, began_s) for one in late):
                             return late
                     left_s = deadline_s - time.monotonic()
                     if left_s <= 0 or cut_short.is_set():
@@ -119,16 +119,16 @@ class Loop:
         """What was copied so far, and what is behind."""
         with self.changed:
             late = mirror_plan.behind(self._listing, self._state)
-            return {"copied_files": self._copied_files, "copied_bytes": self._copied_bytes, **named(late)}
+            return {"copied_files": self._copied_files, "copied_bytes": self._copied_bytes, **behind_record(late)}
 
-    def _is_hopeless(self, path: str, began_s: float) -> bool:
+    def _is_permanent(self, path: str, began_s: float) -> bool:
         failure = self._state.failures.get(path)
-        return failure is not None and not failure.passing and failure.at_s >= began_s
+        return failure is not None and not failure.transient and failure.at_s >= began_s
 
-    def _look_and_plan(self) -> None:
-        listing = look(self._wanted.root)
+    def _scan_and_plan(self) -> None:
+        listing = scan(self._wanted.root)
         with self.changed:
-            self._looks += 1
+            self._scans += 1
             self._listing = listing
             mirror_plan.forget_gone(self._state, listing)
             now_s, wall_ns = time.monotonic(), time.time_ns()
@@ -146,7 +146,7 @@ class Loop:
             else:
                 self._copy(action.file)
         except (OSError, HopsmlError) as error:
-            failure = (str(error), causes.is_passing(error))
+            failure = (str(error), causes.is_transient(error))
         except Exception as error:  # noqa: BLE001  an unknown cause must neither end the mirror nor hide
             failure = (f"{type(error).__name__}: {error}", False)
         self._note(action, began_s, failure)
@@ -166,7 +166,7 @@ class Loop:
             late = mirror_plan.behind(self._listing, self._state)
             self.changed.notify_all()
         if turned:
-            tell({"event": "behind" if is_behind else "recovered", **named(late)})
+            send_event({"event": "behind" if is_behind else "recovered", **behind_record(late)})
         if turned and not is_behind:
             leftovers.sweep(self._wanted.timeout_s)
         self._wake.set()
@@ -178,7 +178,7 @@ class Loop:
         fresh = urls.temporary_sibling(target)
         try:
             self._system.upload(local, fresh)
-            if look_at(self._wanted.root, local) != file:
+            if scan_file(self._wanted.root, local) != file:
                 raise StorageError(f"{local} changed while it was copied; it is copied again when it rests", target)
             self._system.rename(fresh, target, overwrite=True)
         except BaseException:
@@ -199,11 +199,11 @@ class Loop:
 
     def _resume(self) -> None:
         """What an earlier process of this mirror has copied; a file counts if it is as long and not older."""
-        local = {file.path: file for file in look(self._wanted.root).files}
+        local = {file.path: file for file in scan(self._wanted.root).files}
         try:
             there = list(walk(self._wanted.url, self._wanted.timeout_s))
         except StorageError as error:
-            if causes.is_passing(error):
+            if causes.is_transient(error):
                 self._resuming.failed(time.monotonic())
                 return
             there = []
@@ -215,15 +215,15 @@ class Loop:
             self._resumed = True
 
 
-def look(root: Path) -> Listing:
-    """What lies on disk below ``root``; temporary names are left out."""
+def scan(root: Path) -> Listing:
+    """The files and complete checkpoints on disk below ``root``; temporary names are left out."""
     files: list[LocalFile] = []
     complete: list[str] = []
-    _look_into(str(root), "", files, complete)
+    _scan_folder(str(root), "", files, complete)
     return Listing(tuple(files), tuple(complete))
 
 
-def _look_into(folder: str, below: str, files: list[LocalFile], complete: list[str]) -> None:
+def _scan_folder(folder: str, below: str, files: list[LocalFile], complete: list[str]) -> None:
     """One folder; ``below`` is its name relative to the root, with a slash behind it. A search has thousands of them."""
     try:
         with os.scandir(folder) as entries:
@@ -239,7 +239,7 @@ def _look_into(folder: str, below: str, files: list[LocalFile], complete: list[s
                 if has_checkpoints and step_of(entry.name) is not None:
                     complete.append(below + entry.name)
                 else:
-                    _look_into(entry.path, f"{below}{entry.name}/", files, complete)
+                    _scan_folder(entry.path, f"{below}{entry.name}/", files, complete)
             elif entry.is_file():
                 facts = entry.stat()
                 files.append(LocalFile(below + entry.name, facts.st_size, facts.st_mtime_ns, facts.st_ino))
@@ -256,7 +256,7 @@ def holds_checkpoints(below: str) -> bool:
     return parts[-1] == CHECKPOINTS and parts[0] not in NO_TRIALS
 
 
-def look_at(root: Path, path: Path) -> LocalFile | None:
+def scan_file(root: Path, path: Path) -> LocalFile | None:
     """One file as it is now; None if it is gone or no plain file."""
     try:
         facts = path.stat()
@@ -267,7 +267,7 @@ def look_at(root: Path, path: Path) -> LocalFile | None:
     return LocalFile(path.relative_to(root).as_posix(), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
 
-def named(late: list[Behind]) -> dict[str, Any]:
+def behind_record(late: list[Behind]) -> dict[str, Any]:
     """The part of a message that says what is behind."""
     return {
         "behind_count": len(late),
@@ -275,19 +275,19 @@ def named(late: list[Behind]) -> dict[str, Any]:
     }
 
 
-_telling = threading.Lock()
+_output_lock = threading.Lock()
 
 
-def tell(message: dict[str, Any]) -> None:
-    """One line to the agent; nobody listening is fine."""
-    with _telling, contextlib.suppress(OSError, ValueError):
+def send_event(message: dict[str, Any]) -> None:
+    """Write one message to the agent as a line of JSON; does nothing where the agent is gone."""
+    with _output_lock, contextlib.suppress(OSError, ValueError):
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
 
 def main(arguments: list[str]) -> None:
     """Serve one mirror until the input ends, the agent is gone or SIGTERM comes; then a last flush."""
-    wanted = Settings(arguments[0])
+    wanted = Settings(arguments[0], int(arguments[1]))
     ended = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to answer
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -302,11 +302,11 @@ def main(arguments: list[str]) -> None:
             break
         if request["do"] == "flush":
             loop.flush(time.monotonic() + request["timeout_s"], ended)
-            tell({"event": "flushed", "id": request["id"], **loop.report()})
+            send_event({"event": "flushed", "id": request["id"], **loop.report()})
         elif request["do"] == "status":
-            tell({"event": "status", "id": request["id"], **loop.report()})
+            send_event({"event": "status", "id": request["id"], **loop.report()})
     late = loop.flush(time.monotonic() + wanted.grace_s, threading.Event())
-    tell({"event": "stopped", **loop.report()})
+    send_event({"event": "stopped", **loop.report()})
     os._exit(1 if late else 0)  # a copy may still be stuck
 
 

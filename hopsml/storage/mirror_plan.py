@@ -57,18 +57,18 @@ class Copied:
     took_s: float
 
     def is_current(self, file: LocalFile) -> bool:
-        """Whether the file has not changed since."""
+        """Whether length, time and inode of the file are those that were copied."""
         return (self.length, self.modified_ns, self.inode) == (file.length, file.modified_ns, file.inode)
 
 
 @dataclass(frozen=True)
-class Failure:
-    """The last failure of one path: why, when, how often in a row; ``passing`` if time alone can mend it."""
+class CopyFailure:
+    """The last failure of one path: why, when, how often in a row; ``transient`` if time alone can mend it."""
 
     reason: str
     at_s: float
     count: int
-    passing: bool
+    transient: bool
 
     def retry_at_s(self, urgent: bool) -> float:
         """When to try again: 1 s, 2 s, 4 s ... up to 30 s later; within 1 s when somebody waits for it."""
@@ -77,13 +77,13 @@ class Failure:
 
 
 @dataclass
-class State:
-    """What the mirror knows of the store."""
+class MirrorState:
+    """What the mirror knows of the store: what is there, what failed last, whether it answers."""
 
     copied: dict[str, Copied] = field(default_factory=dict)  # files
     committed: set[str] = field(default_factory=set)  # checkpoints
-    failures: dict[str, Failure] = field(default_factory=dict)
-    outage: Failure | None = None  # the store itself does not answer: nothing else is tried meanwhile
+    failures: dict[str, CopyFailure] = field(default_factory=dict)
+    outage: CopyFailure | None = None  # the store itself does not answer: nothing else is tried meanwhile
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class CopyFile:
 
     @property
     def path(self) -> str:
-        """Relative path."""
+        """The file's path, relative to the mirrored folder."""
         return self.file.path
 
 
@@ -117,7 +117,7 @@ class Behind:
 
 
 def plan(
-    listing: Listing, state: State, busy: Collection[str], now_s: float, wall_ns: int, urgent: bool
+    listing: Listing, state: MirrorState, busy: Collection[str], now_s: float, wall_ns: int, urgent: bool
 ) -> list[Action]:
     """The copies to begin now; ``busy`` are under way. ``urgent``: somebody waits, nothing is put off.
 
@@ -139,15 +139,15 @@ def plan(
     return due[:1] if state.outage else due  # one probe tells whether the store is back
 
 
-def behind(listing: Listing, state: State) -> list[Behind]:
-    """What is on disk and not, or not as it is, on the store."""
+def behind(listing: Listing, state: MirrorState) -> list[Behind]:
+    """Paths on disk that are not on the store, or not as they are on disk, each with the reason."""
     late = [file.path for file in listing.files if not _is_copied(file, state)]
     late += [path for path in listing.checkpoints if path not in state.committed]
     return [Behind(path, _reason(path, state)) for path in late]
 
 
-def succeeded(state: State, action: Action, now_s: float, took_s: float) -> None:
-    """Note that an action was carried out."""
+def succeeded(state: MirrorState, action: Action, now_s: float, took_s: float) -> None:
+    """Note that an action was carried out at ``now_s`` and took ``took_s`` seconds; this ends an outage."""
     state.outage = None
     state.failures.pop(action.path, None)
     if isinstance(action, CommitCheckpoint):
@@ -157,18 +157,18 @@ def succeeded(state: State, action: Action, now_s: float, took_s: float) -> None
         state.copied[file.path] = Copied(file.length, file.modified_ns, file.inode, now_s, took_s)
 
 
-def failed(state: State, action: Action, now_s: float, reason: str, passing: bool) -> None:
-    """Note that an action failed; a passing cause is taken for an outage of the whole store."""
+def failed(state: MirrorState, action: Action, now_s: float, reason: str, transient: bool) -> None:
+    """Note that an action failed; a transient cause is taken for an outage of the whole store."""
     before = state.failures.get(action.path)
-    state.failures[action.path] = Failure(reason, now_s, before.count + 1 if before else 1, passing)
-    if passing:
+    state.failures[action.path] = CopyFailure(reason, now_s, before.count + 1 if before else 1, transient)
+    if transient:
         known = state.outage
         together = known is not None and now_s - known.at_s < TOGETHER_S
         count = 1 if known is None else known.count if together else known.count + 1
-        state.outage = Failure(reason, now_s, count, passing)
+        state.outage = CopyFailure(reason, now_s, count, transient)
 
 
-def forget_gone(state: State, listing: Listing) -> None:
+def forget_gone(state: MirrorState, listing: Listing) -> None:
     """Drop what is known of paths that are no longer on disk; the store keeps its copies."""
     present = {file.path for file in listing.files} | set(listing.checkpoints)
     for known in (state.copied, state.failures):
@@ -178,7 +178,7 @@ def forget_gone(state: State, listing: Listing) -> None:
         state.outage = None
 
 
-def _file_is_due(file: LocalFile, state: State, now_s: float, wall_ns: int, urgent: bool) -> bool:
+def _file_is_due(file: LocalFile, state: MirrorState, now_s: float, wall_ns: int, urgent: bool) -> bool:
     if _is_copied(file, state) or not _may_retry(file.path, state, now_s, urgent):
         return False
     if urgent:
@@ -194,17 +194,17 @@ def _file_is_due(file: LocalFile, state: State, now_s: float, wall_ns: int, urge
     return now_s - before.at_s >= least_s
 
 
-def _is_copied(file: LocalFile, state: State) -> bool:
+def _is_copied(file: LocalFile, state: MirrorState) -> bool:
     before = state.copied.get(file.path)
     return before is not None and before.is_current(file)
 
 
-def _may_retry(path: str, state: State, now_s: float, urgent: bool) -> bool:
+def _may_retry(path: str, state: MirrorState, now_s: float, urgent: bool) -> bool:
     failure = state.failures.get(path)
-    return failure is None or failure.passing or now_s >= failure.retry_at_s(urgent)
+    return failure is None or failure.transient or now_s >= failure.retry_at_s(urgent)
 
 
-def _reason(path: str, state: State) -> str:
+def _reason(path: str, state: MirrorState) -> str:
     if path in state.failures:
         return state.failures[path].reason
     if state.outage:

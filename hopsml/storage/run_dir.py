@@ -2,7 +2,7 @@
 
 <project>/Experiments/<appId>_<n>/
     run.json            what was asked; written first, exclusively: it claims the directory
-    cancel.json         somebody's wish that the run should end; its driver looks for it
+    cancel.json         a request that the run should end; its driver polls for it
     environment.json    with what: packages, settings, variables, hardware, git; written while the run is under way
     worker.json         the same of the chief's interpreter and machine
     inputs.jsonl        what the function noted as its inputs
@@ -25,6 +25,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -82,8 +83,43 @@ class RunEnded(StorageError):
     """Something was to be added to a run that has ended, or that another driver has taken up."""
 
 
+class _Below:
+    """An attribute of a run directory: the URL of something in it that always has the same name."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, run: RunDir, owner: type[RunDir]) -> str:
+        return urls.join(run.url, *self._names)
+
+
 class RunDir:
-    """Names every path of one run, on any store; local paths and mirrors of a run have the same layout."""
+    """Names every path of one run, on any store; local paths and mirrors of a run have the same layout.
+
+    Each attribute is a URL; none is looked at when the object is made. ``timeout_s``: deadline of one storage step, seconds.
+    """
+
+    run_json = _Below("run.json")  # what was asked; written first
+    status_json = _Below("status.json")  # how it went; there once the run has ended
+    cancel_json = _Below("cancel.json")  # a request that the run should end
+    driver_json = _Below("driver.json")  # the driver's newest heartbeat
+    continued_json = _Below("continued.json")  # which run goes on with this one
+    best_json = _Below("best.json")  # a search's best trial so far
+    environment_json = _Below("environment.json")  # packages, settings and variables of the driver
+    worker_json = _Below("worker.json")  # interpreter, hardware and variables of the chief
+    inputs = _Below("inputs.jsonl")  # inputs that the function noted, one JSON object a line
+    mlflow_json = _Below("mlflow.json")  # where the run is sent in MLflow, and whether it is there
+    code = _Below("code")  # what was shipped to the workers, and the code around it
+    function = _Below("code", "function.pickle")  # the pickled function with its arguments, as shipped
+    events = _Below("events")  # TensorBoard event files
+    checkpoints = _Below("checkpoints")  # complete checkpoints, one directory a step
+    logs = _Below("logs")  # what the workers printed and used
+    metrics = _Below("metrics.jsonl")  # reported metrics, one JSON object a line
+    export = _Below("export")  # models for others to load
+    artifacts = _Below("artifacts")  # what the function saved in its working folder
+    outputs_json = _Below(".outputs.json")  # what the function returned, under the predecessor's name
+    hparams_json = _Below(".hparams.json")  # the function's arguments, under the predecessor's name
+    trials = _Below("trials")  # a search's trials
 
     def __init__(self, url: str | os.PathLike[str], timeout_s: float | None = None) -> None:
         self.url = os.fspath(url).rstrip("/")
@@ -94,81 +130,11 @@ class RunDir:
 
     @property
     def run_id(self) -> str:
-        """``<appId>_<n>``, or a trial's id."""
+        """Last component of the URL: ``<appId>_<n>`` of a run, the id of a trial."""
         return urls.name(self.url)
 
-    @property
-    def run_json(self) -> str:
-        """What was asked."""
-        return urls.join(self.url, "run.json")
-
-    @property
-    def status_json(self) -> str:
-        """How it went; there once the run has ended."""
-        return urls.join(self.url, "status.json")
-
-    @property
-    def cancel_json(self) -> str:
-        """The wish that the run should end."""
-        return urls.join(self.url, "cancel.json")
-
-    @property
-    def driver_json(self) -> str:
-        """The driver's newest sign of life."""
-        return urls.join(self.url, "driver.json")
-
-    @property
-    def continued_json(self) -> str:
-        """Which run goes on with this one."""
-        return urls.join(self.url, "continued.json")
-
-    @property
-    def best_json(self) -> str:
-        """Of a search: its best trial so far."""
-        return urls.join(self.url, "best.json")
-
-    @property
-    def environment_json(self) -> str:
-        """With what the run was made, as the driver sees it."""
-        return urls.join(self.url, "environment.json")
-
-    @property
-    def worker_json(self) -> str:
-        """Interpreter, hardware and variables of the chief."""
-        return urls.join(self.url, "worker.json")
-
-    @property
-    def inputs(self) -> str:
-        """Inputs that the function noted, one JSON object a line."""
-        return urls.join(self.url, "inputs.jsonl")
-
-    @property
-    def mlflow_json(self) -> str:
-        """Where the run is sent in MLflow, and whether it is there."""
-        return urls.join(self.url, "mlflow.json")
-
-    @property
-    def code(self) -> str:
-        """What was shipped to the workers, and the code around it."""
-        return urls.join(self.url, "code")
-
-    @property
-    def function(self) -> str:
-        """The pickled function with its arguments, exactly the bytes that the workers got."""
-        return urls.join(self.code, "function.pickle")
-
-    @property
-    def events(self) -> str:
-        """TensorBoard event files."""
-        return urls.join(self.url, "events")
-
-    @property
-    def checkpoints(self) -> str:
-        """Complete checkpoints, one directory a step."""
-        return urls.join(self.url, "checkpoints")
-
     def checkpoints_of(self, fit: int) -> str:
-        """Those of the function's call of ``fit`` with this number, 1 or more."""
+        """URL of the checkpoints of the function's call of ``fit`` with this number, 1 or more."""
         return self.checkpoints if fit == 1 else urls.join(self.url, fit_name(fit), "checkpoints")
 
     def further_fits(self) -> list[int]:
@@ -180,60 +146,21 @@ class RunDir:
         return sorted(number for entry in entries if entry.is_dir and (number := fit_of(entry.name)) is not None)
 
     def checkpoint(self, step: int) -> str:
-        """One checkpoint's directory."""
+        """URL of the directory of the checkpoint of ``step``."""
         return urls.join(self.checkpoints, step_name(step))
 
-    @property
-    def logs(self) -> str:
-        """What the workers printed."""
-        return urls.join(self.url, "logs")
-
     def log(self, generation: int, rank: int) -> str:
-        """What one worker of one generation printed."""
+        """URL of what one worker of one generation printed."""
         return urls.join(self.logs, f"g{generation}-rank{rank}.log")
 
-    def system_metrics(self, generation: int, rank: int) -> str:
-        """What one worker used of its machine, one JSON object a sample."""
-        return urls.join(self.logs, f"g{generation}-rank{rank}{SYSTEM_METRICS}")
-
-    @property
-    def metrics(self) -> str:
-        """Reported metrics, one JSON object a line."""
-        return urls.join(self.url, "metrics.jsonl")
-
-    @property
-    def export(self) -> str:
-        """Models for others to load."""
-        return urls.join(self.url, "export")
-
-    @property
-    def artifacts(self) -> str:
-        """What the function saved in its working folder."""
-        return urls.join(self.url, "artifacts")
-
-    @property
-    def outputs_json(self) -> str:
-        """What the function returned, under the predecessor's name."""
-        return urls.join(self.url, ".outputs.json")
-
-    @property
-    def hparams_json(self) -> str:
-        """The function's arguments, under the predecessor's name."""
-        return urls.join(self.url, ".hparams.json")
-
-    @property
-    def trials(self) -> str:
-        """Trials of a search."""
-        return urls.join(self.url, "trials")
-
     def trial(self, trial_id: str) -> RunDir:
-        """The run directory of one trial."""
+        """The run directory of one trial of this search."""
         return RunDir(urls.join(self.trials, trial_id), self._timeout_s)
 
     # ------------------------------------------------------------------ records
 
     def write_run(self, record: Mapping[str, Any]) -> None:
-        """Write ``run.json``, in one step."""
+        """Write ``run.json``, replacing it in one step. Raises StorageError."""
         self.write_json(self.run_json, record)
 
     def read_run(self) -> dict[str, Any]:
@@ -297,6 +224,13 @@ class RunDir:
         if not isinstance(record, dict):
             raise StorageError(f"cannot read {url}: a JSON object was expected, not {type(record).__name__}", url)
         return record
+
+    def read_lines(self, url: str) -> list[dict[str, Any]]:
+        """A file of this run with one JSON object a line, as ``parse_lines``; none where there is no file. StorageError."""
+        try:
+            return parse_lines(self._system.read_bytes(url).decode(errors="replace"))
+        except PathNotFound:
+            return []
 
     @property
     def _system(self) -> FileSystem:
@@ -371,9 +305,15 @@ def _open_the_way(system: FileSystem, project_url: str, mode: int) -> None:
                 logger.warning("the run is shared, but %s is not open to those who may read it; ask its owner", folder)
 
 
-def next_run_id(project_url: str, app_id: str, timeout_s: float | None = None) -> str:
-    """As ``claim``, with the bare facts as its record; returns ``<app_id>_<n>``."""
-    return claim(project_url, app_id, timeout_s=timeout_s).run_id
+def parse_lines(text: str) -> list[dict[str, Any]]:
+    """The JSON objects in a text with one a line; what is none is left out, as a last line that is half written."""
+    found = []
+    for line in text.split("\n"):
+        with contextlib.suppress(ValueError):
+            content = json.loads(line)
+            if isinstance(content, dict):
+                found.append(content)
+    return found
 
 
 def to_json(record: Mapping[str, Any]) -> bytes:

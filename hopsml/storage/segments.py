@@ -38,7 +38,7 @@ class SegmentWriter:
         self._folder, self._writer, self._timeout_s = folder, writer, timeout_s
         self._number, self._kept = 1, first
         self._torn = False
-        self._appends = urls.split(folder)[0] in ("", "file")
+        self._appends = urls.is_local(folder)
 
     def add(self, lines: Sequence[str]) -> None:
         """Keep these lines, in their order. Raises StorageError; then none of them counts, and they may be added again."""
@@ -93,14 +93,14 @@ def lines_of(folder: str, timeout_s: float | None = None) -> dict[int, list[str]
     return lines
 
 
-class Growing:
+class SegmentReader:
     """The lines of a folder as they come, for who does not write them; only the newest segment is read again."""
 
     def __init__(self, folder: str, timeout_s: float | None = None) -> None:
         self._folder, self._timeout_s = folder, timeout_s
         self._at, self._lines = (0, 0), 0  # the segment that was read last, and how many of its lines
 
-    def more(self) -> list[str]:
+    def new_lines(self) -> list[str]:
         """Complete lines that have come since the last call, in order. Raises StorageError."""
         found = []
         for segment in listed(self._folder, self._timeout_s):

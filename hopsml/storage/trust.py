@@ -20,13 +20,13 @@ _WRITABLE = 0o022  # by the group, or by everybody
 
 
 def trusted() -> frozenset[str]:
-    """Users whose files are believed besides one's own."""
+    """Names of users whose files are believed besides one's own (``HOPSML_TRUSTED_OWNERS``)."""
     return frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 
 
 def own_names(url: str) -> frozenset[str]:
     """Under which names files of this user's lie on the store; on a local disk root, who can do anything, counts as well."""
-    if urls.split(url)[0] not in ("", "file"):
+    if not urls.is_local(url):
         return frozenset({settings.user_name()})
     try:
         return frozenset({pwd.getpwuid(os.geteuid()).pw_name, "root"})

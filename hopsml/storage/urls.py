@@ -33,6 +33,11 @@ def base(url: str) -> str:
     return f"{scheme}://{authority}" if scheme else ""
 
 
+def is_local(url: str) -> bool:
+    """Whether it names a file of this machine: a bare path or ``file://``."""
+    return split(url)[0] in ("", "file")
+
+
 def join(url: str, *names: str) -> str:
     """The URL of ``names`` below ``url``; empty names are skipped. A name may hold ``/`` but not start with
     it.
@@ -53,12 +58,12 @@ def parent(url: str) -> str:
 
 
 def name(url: str) -> str:
-    """Last component; empty for a root."""
+    """Last component of a URL or path; empty for a root."""
     return posixpath.basename(split(url)[2].rstrip("/"))
 
 
 def relative(url: str, root: str) -> str:
-    """The part of ``url`` below ``root``."""
+    """The part of ``url`` below ``root``; ArgumentError if it does not lie there."""
     head = root.rstrip("/") + "/"
     if not url.startswith(head):
         raise ArgumentError(f"{url!r} does not lie below {root!r}")
@@ -90,7 +95,7 @@ def remote_of(local_path: str) -> str | None:
     must be there (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would
     pass for the host).
     """
-    if split(local_path)[0] not in ("", "file"):
+    if not is_local(local_path):
         return None
     found = _EMBEDDED.search(split(local_path)[2])
     if not found:

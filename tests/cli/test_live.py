@@ -143,21 +143,21 @@ def test_a_search_is_cancelled_as_a_whole_and_can_go_on(project: Path, cli: Cli)
         search.result(WAIT_S)
     ended = RunDir(search.run_dir).read_status()
     assert ended is not None and ended["state"] == "CANCELLED"
-    assert cancel_request.asked(search.directory)
+    assert cancel_request.read(search.directory)
     on = submit_continued(search.run_id, num_trials=0, progress=False)
-    assert not cancel_request.asked(search.directory)
+    assert not cancel_request.read(search.directory)
     on.cancel()
     on.exception(WAIT_S)
 
 
 def test_a_store_that_does_not_answer_is_asked_less_and_less(tmp_path: Path) -> None:
     directory = RunDir(f"file://{tmp_path}")
-    looks = cancel_request.Looks.at(directory)
-    assert (looks.pause_s, cancel_request.Looks.at(RunDir("hdfs://ns1/run")).pause_s) == (1.0, 5.0)
+    polling = cancel_request.Polling.of(directory)
+    assert (polling.pause_s, cancel_request.Polling.of(RunDir("hdfs://ns1/run")).pause_s) == (1.0, 5.0)
     (tmp_path / "cancel.json").write_text("half a wi")
     for pause in (2.0, 4.0, 8.0):
-        assert looks.look(directory) == "" and looks.pause_s == pause
-    cancel_request.ask(directory, "enough")
-    assert looks.look(directory).startswith("enough (hopsml cancel, ") and looks.pause_s == 1.0
-    cancel_request.withdraw(directory)
-    assert looks.look(directory) == ""
+        assert polling.poll(directory) == "" and polling.pause_s == pause
+    cancel_request.write(directory, "enough")
+    assert polling.poll(directory).startswith("enough (hopsml cancel, ") and polling.pause_s == 1.0
+    cancel_request.delete(directory)
+    assert polling.poll(directory) == ""

@@ -124,12 +124,12 @@ def test_follow_says_how_far_a_search_is(search: Written, cli: Cli) -> None:
 
 def test_a_journal_is_read_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "LONG_BYTES", 8)  # a new segment every few lines
-    growing = segments.Growing(str(tmp_path))
-    assert growing.more() == []
+    reader = segments.SegmentReader(str(tmp_path))
+    assert reader.new_lines() == []
     for number in (1, 2):
         writer, _ = segments.begin(str(tmp_path), [f"writer {number}"])
-        found = growing.more()
+        found = reader.new_lines()
         for line in range(5):
             writer.add([str(line)])
-            found += growing.more() if line % 2 else []
-        assert [*found, *growing.more()] == [f"writer {number}", *"01234"]
+            found += reader.new_lines() if line % 2 else []
+        assert [*found, *reader.new_lines()] == [f"writer {number}", *"01234"]

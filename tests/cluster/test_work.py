@@ -18,7 +18,7 @@ from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.shared.protocol import Formation, Launch, Message, Resume, WorkerClosed, WorkerFailed
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
-from hopsml.storage import checkpoints
+from hopsml.storage import checkpoints, filesystem
 from tests import small_disk
 from tests.experiment.test_attempts import directory
 
@@ -70,6 +70,7 @@ def test_a_store_that_does_not_answer_is_told_apart_from_one_that_never_will(
 ) -> None:
     monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "1")
     failed = failure_of(tmp_path, url)
+    filesystem.close_all()
     assert failed.storage == passes and not failed.raised
     assert failed.cause.startswith("the store could not be read: ") == passes
 

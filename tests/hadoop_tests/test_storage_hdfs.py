@@ -224,7 +224,8 @@ def test_the_callers_process_holds_no_hdfs_client_and_may_fork(folder: str) -> N
     """What a worker does that forks (data loaders): the child and the parent each get the right bytes."""
     script = f"""
 import os, sys
-from hopsml.storage.filesystem import for_url, join
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.urls import join
 system = for_url({folder!r})
 for number in range(4):
     system.write_bytes(join({folder!r}, str(number)), str(number).encode() * 100_000)
@@ -283,7 +284,7 @@ signal.pause()
 
 def test_two_claimers_never_get_one_run(folder: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        ids = list(pool.map(lambda _: run_dir.next_run_id(folder, "application_1_0001"), range(8)))
+        ids = list(pool.map(lambda _: run_dir.claim(folder, "application_1_0001").run_id, range(8)))
     assert sorted(ids) == [f"application_1_0001_{number}" for number in range(1, 9)]
 
 

@@ -76,6 +76,7 @@ ACCESS = (
             PathExists,
         ),
         ("NotADirectoryError", "/p", PathNotFound),
+        ("NotImplementedError", "this store has no permissions", StorageError),
         ("ValueError", "something new", StorageError),
     ],
 )
@@ -106,5 +107,5 @@ def test_local_causes(number: int, error: type[StorageError]) -> None:
 
 
 def test_which_causes_pass_by_themselves() -> None:
-    assert all(causes.is_passing(kind("x")) for kind in (SafeMode, StorageUnavailable, StorageTimeout))
-    assert not any(causes.is_passing(kind("x")) for kind in (QuotaExceeded, PermissionRefused, PathExists))
+    assert all(causes.is_transient(kind("x")) for kind in (SafeMode, StorageUnavailable, StorageTimeout))
+    assert not any(causes.is_transient(kind("x")) for kind in (QuotaExceeded, PermissionRefused, PathExists))

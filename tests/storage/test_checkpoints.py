@@ -39,7 +39,6 @@ def local(tmp_path: Path) -> Path:
 
 def test_commit_and_fetch(store: str, local: Path, tmp_path: Path) -> None:
     assert (checkpoints.steps(store), checkpoints.latest_complete(store)) == ([], None)
-    assert checkpoints.fetch_latest(store, tmp_path / "none") is None
     url = checkpoints.commit(local, store, 120)
     assert url == f"{store}/step-000000120"
     assert checkpoints.latest_complete(store) == 120
@@ -106,7 +105,7 @@ def test_a_harmed_one_is_never_taken(store: str, local: Path, tmp_path: Path, ha
     assert checkpoints.latest_complete(store) == 1
     with pytest.raises(PathNotFound):
         checkpoints.fetch(store, 2, tmp_path / "two")
-    assert checkpoints.fetch_latest(store, tmp_path / "latest") == 1
+    checkpoints.fetch(store, 1, tmp_path / "one")
     checkpoints.commit(local, store, 2)  # made good by committing again
     assert checkpoints.latest_complete(store) == 2
 
@@ -118,9 +117,9 @@ def test_changed_content_of_the_same_length_is_found_when_fetched(store: str, lo
     with pytest.raises(CorruptCheckpoint, match="variables/0"):
         checkpoints.fetch(store, 2, tmp_path / "two")
     assert not (tmp_path / "two").exists()
-    assert checkpoints.fetch_latest(store, tmp_path / "latest") == 1
-    assert sorted(os.listdir(tmp_path / "latest")) == ["manifest.json", "variables", "weights"]
-    assert (tmp_path / "latest" / "variables" / "0").read_bytes() == (local / "variables" / "0").read_bytes()
+    checkpoints.fetch(store, 1, tmp_path / "one")
+    assert sorted(os.listdir(tmp_path / "one")) == ["manifest.json", "variables", "weights"]
+    assert (tmp_path / "one" / "variables" / "0").read_bytes() == (local / "variables" / "0").read_bytes()
     assert not [name for name in os.listdir(tmp_path) if urls.is_temporary(name)]
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from hopsml.errors import ArgumentError, PathExists
 from hopsml.storage import filesystem
 from hopsml.storage.filesystem import for_url, resolve
 from tests.storage.filesystem_contract import FileSystemContract
+from tests.storage.registered_store import RegisteredFileSystem
 
 pytestmark = pytest.mark.fast
 
@@ -37,6 +39,15 @@ class TestFsspecMemory(FileSystemContract):
         return url
 
 
+@pytest.mark.variant  # of HDFS's and of the memory store's, which share this code
+class TestFsspecInAHelper(FileSystemContract):
+    exclusive_writers = False  # fsspec's local store looks and then writes
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> str:
+        return f"local://{_elsewhere(tmp_path)}"
+
+
 def _elsewhere(tmp_path: Path) -> Path:
     """A directory beside tmp_path, so that a test finds its own tmp_path empty."""
     folder = tmp_path.with_name(tmp_path.name + "-store")
@@ -54,6 +65,13 @@ def test_resolve_gives_the_path_within_the_store() -> None:
 def test_an_unknown_scheme_says_so() -> None:
     with pytest.raises(ArgumentError, match=r"nosuch://.*fsspec"):
         for_url("nosuch://host/x")
+
+
+def test_a_store_that_this_program_has_registered_and_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls run in a process that has done neither."""
+    fsspec.register_implementation("registered", RegisteredFileSystem, clobber=True)
+    monkeypatch.setitem(fsspec.config.conf, "registered", {"length": 7})
+    assert for_url("registered://x/y").status("registered://x/y").length == 7
 
 
 def test_copy_between_stores(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ArgumentError, StorageError
-from hopsml.storage import hadoop_tokens
 from hopsml.storage.filesystem import for_url
+from hopsml.storage.remote import hadoop_tokens
 
 pytestmark = pytest.mark.fast
 

@@ -15,8 +15,8 @@ import pytest
 
 from hopsml import hdfs, numpy_helper, pandas_helper
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound
-from hopsml.hdfs import others
-from hopsml.hdfs.facts import permission
+from hopsml.hdfs import modules
+from hopsml.hdfs.metadata import permission
 from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.fast
@@ -266,8 +266,8 @@ def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert importlib.import_module(f"{stem}_nb").VALUE == 42
     del sys.modules[stem], sys.modules[f"{stem}_nb"]
     assert Path(local).parent == Path(other).parent
-    others._module_folder().cleanup()  # as at the end of the process
-    others._module_folder.cache_clear()
+    modules._module_folder().cleanup()  # as at the end of the process
+    modules._module_folder.cache_clear()
     with pytest.raises(ArgumentError, match="identifier"):
         hdfs.add_module("Resources/not-a-module.py")
 

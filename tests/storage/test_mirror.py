@@ -20,7 +20,7 @@ import pytest
 from hopsml.errors import ArgumentError, StorageError
 from hopsml.storage import checkpoints
 from hopsml.storage.mirror import MirrorProcess
-from hopsml.storage.mirror_loop import look
+from hopsml.storage.mirror_loop import scan
 from hopsml.storage.run_dir import step_name
 from tests import clock
 
@@ -56,7 +56,7 @@ def test_what_counts_on_disk(root: Path) -> None:
     (root / "checkpoints" / "best.keras").write_bytes(b"x")
     (root / "logs" / ".tmp-00").write_bytes(b"x")
     os.mkfifo(root / "logs" / "pipe")
-    listing = look(root)
+    listing = scan(root)
     assert sorted(file.path for file in listing.files) == ["checkpoints/best.keras", "logs/a.log"]
     assert listing.checkpoints == ("checkpoints/step-000000001",)
 
@@ -73,7 +73,7 @@ def test_the_checkpoints_of_trials_and_further_fits_are_whole_as_well(root: Path
     (trial / "output.log").write_text("one\n")
     (root / "events" / "checkpoints" / "step-000000001").mkdir(parents=True)
     (root / "events" / "checkpoints" / "step-000000001" / "mine").write_text("not a checkpoint of hopsml's\n")
-    assert sorted(file.path for file in look(root).files) == sorted(
+    assert sorted(file.path for file in scan(root).files) == sorted(
         ["logs/a.log", f"{place}/checkpoints/.keep", f"{place}/output.log", "events/checkpoints/step-000000001/mine"]
     )
     with MirrorProcess(root, str(tmp_path / "remote")) as mirror:

@@ -13,7 +13,7 @@ from hopsml.storage.mirror_plan import (
     CopyFile,
     Listing,
     LocalFile,
-    State,
+    MirrorState,
     behind,
     failed,
     forget_gone,
@@ -34,7 +34,7 @@ def at(file: LocalFile, length: int, modified_s: float) -> LocalFile:
 
 def paths(
     listing: Listing,
-    state: State,
+    state: MirrorState,
     now_s: float = 100.0,
     wall_s: float = 1000.0,
     busy: tuple[str, ...] = (),
@@ -43,7 +43,7 @@ def paths(
     return [action.path for action in plan(listing, state, busy, now_s, int(wall_s * SECOND), urgent)]
 
 
-def done(state: State, file: LocalFile, now_s: float = 100.0, took_s: float = 0.01) -> None:
+def done(state: MirrorState, file: LocalFile, now_s: float = 100.0, took_s: float = 0.01) -> None:
     succeeded(state, CopyFile(file), now_s, took_s)
 
 
@@ -66,7 +66,7 @@ def test_which_files_grow(path: str, grows: bool) -> None:
 
 
 def test_what_is_new_is_copied_once_and_again_when_it_changed() -> None:
-    state = State()
+    state = MirrorState()
     assert paths(Listing((LOG,)), state) == [LOG.path]
     assert paths(Listing((LOG,)), state, busy=(LOG.path,)) == []
     done(state, LOG)
@@ -78,7 +78,7 @@ def test_what_is_new_is_copied_once_and_again_when_it_changed() -> None:
 
 
 def test_a_growing_file_is_not_copied_all_the_time() -> None:
-    state, longer = State(), at(LOG, 120, 60)
+    state, longer = MirrorState(), at(LOG, 120, 60)
     done(state, LOG, now_s=100.0)
     assert paths(Listing((longer,)), state, now_s=100.0 + mirror_plan.GROWING_PAUSE_S - 0.1) == []
     assert paths(Listing((longer,)), state, now_s=100.0 + mirror_plan.GROWING_PAUSE_S) == [LOG.path]
@@ -91,20 +91,20 @@ def test_a_growing_file_is_not_copied_all_the_time() -> None:
 
 def test_only_a_long_file_is_copied_the_less_often_the_longer_it_takes() -> None:
     for length, due_s in ((mirror_plan.LONG_BYTES, mirror_plan.GROWING_PAUSE_S), (mirror_plan.LONG_BYTES + 1, 60.0)):
-        state, grown = State(), at(LOG, length + 1, 60)
+        state, grown = MirrorState(), at(LOG, length + 1, 60)
         done(state, at(LOG, length, 50), now_s=100.0, took_s=3.0)
         assert paths(Listing((grown,)), state, now_s=100.0 + due_s - 0.1) == []
         assert paths(Listing((grown,)), state, now_s=100.0 + due_s) == [LOG.path]
 
 
 def test_other_files_wait_until_they_rest() -> None:
-    assert paths(Listing((MODEL,)), State(), wall_s=50.5) == []
-    assert paths(Listing((MODEL,)), State(), wall_s=51.0) == [MODEL.path]
-    assert paths(Listing((MODEL,)), State(), wall_s=50.5, urgent=True) == [MODEL.path]
+    assert paths(Listing((MODEL,)), MirrorState(), wall_s=50.5) == []
+    assert paths(Listing((MODEL,)), MirrorState(), wall_s=51.0) == [MODEL.path]
+    assert paths(Listing((MODEL,)), MirrorState(), wall_s=50.5, urgent=True) == [MODEL.path]
 
 
 def test_a_checkpoint_is_committed_once() -> None:
-    state, listing = State(), Listing((), ("checkpoints/step-000000001",))
+    state, listing = MirrorState(), Listing((), ("checkpoints/step-000000001",))
     assert plan(listing, state, (), 0, 0, False) == [CommitCheckpoint("checkpoints/step-000000001")]
     succeeded(state, CommitCheckpoint("checkpoints/step-000000001"), 1, 1)
     assert plan(listing, state, (), 0, 0, True) == []
@@ -112,10 +112,10 @@ def test_a_checkpoint_is_committed_once() -> None:
 
 def test_a_checkpoint_that_failed_is_tried_again_later_and_says_why() -> None:
     step = "checkpoints/step-000000001"
-    state, listing = State(), Listing((), (step,))
+    state, listing = MirrorState(), Listing((), (step,))
     assert behind(listing, state) == [Behind(step, "not copied yet")]
     for _ in range(2):
-        failed(state, CommitCheckpoint(step), 100.0, "quota", passing=False)
+        failed(state, CommitCheckpoint(step), 100.0, "quota", transient=False)
     assert behind(listing, state) == [Behind(step, "quota")]
     assert paths(listing, state, now_s=101.9) == [] and paths(listing, state, now_s=102.0) == [step]
     assert paths(listing, state, now_s=100.9, urgent=True) == [] and paths(listing, state, now_s=101.0, urgent=True)
@@ -123,21 +123,21 @@ def test_a_checkpoint_that_failed_is_tried_again_later_and_says_why() -> None:
     assert step in state.failures
     succeeded(state, CommitCheckpoint(step), 103.0, 1.0)
     assert behind(listing, state) == [] == paths(listing, state) and not state.failures
-    failed(state, CommitCheckpoint(step), 104.0, "quota", passing=False)
+    failed(state, CommitCheckpoint(step), 104.0, "quota", transient=False)
     assert state.failures[step].count == 1  # the first in a row
 
 
 def test_short_files_go_first_and_checkpoints_last() -> None:
     big = LocalFile("logs/big.log", 10**9, 0, 3)
     listing = Listing((big, LOG), ("checkpoints/step-000000001",))
-    assert paths(listing, State()) == [LOG.path, big.path, "checkpoints/step-000000001"]
+    assert paths(listing, MirrorState()) == [LOG.path, big.path, "checkpoints/step-000000001"]
 
 
 def test_a_lasting_failure_is_tried_again_ever_later_and_hinders_no_other() -> None:
-    state, listing = State(), Listing((LOG, MODEL))
+    state, listing = MirrorState(), Listing((LOG, MODEL))
     now_s = 100.0
     for delay_s in (1, 2, 4, 8, 16, 30, 30):
-        failed(state, CopyFile(MODEL), now_s, "quota", passing=False)
+        failed(state, CopyFile(MODEL), now_s, "quota", transient=False)
         assert paths(listing, state, now_s=now_s + delay_s - 0.01) == [LOG.path]
         assert paths(listing, state, now_s=now_s + 1, urgent=True) == [LOG.path, MODEL.path]
         now_s += delay_s
@@ -148,13 +148,13 @@ def test_a_lasting_failure_is_tried_again_ever_later_and_hinders_no_other() -> N
 
 
 def test_an_outage_stops_everything_but_one_probe() -> None:
-    state, listing = State(), Listing((LOG, MODEL))
-    failed(state, CopyFile(LOG), 100.0, "refused", passing=True)
-    failed(state, CopyFile(MODEL), 100.1, "refused", passing=True)  # was under way at the same time
+    state, listing = MirrorState(), Listing((LOG, MODEL))
+    failed(state, CopyFile(LOG), 100.0, "refused", transient=True)
+    failed(state, CopyFile(MODEL), 100.1, "refused", transient=True)  # was under way at the same time
     assert paths(listing, state, now_s=100.9) == []
     assert paths(listing, state, now_s=101.2) == [LOG.path]
     assert paths(listing, state, now_s=101.2, busy=(LOG.path,)) == []
-    failed(state, CopyFile(LOG), 102.0, "refused", passing=True)
+    failed(state, CopyFile(LOG), 102.0, "refused", transient=True)
     assert paths(listing, state, now_s=103.9) == []
     assert paths(listing, state, now_s=103.0, urgent=True) == [LOG.path]
     assert {late.reason for late in behind(listing, state)} == {"refused"}
@@ -165,33 +165,33 @@ def test_an_outage_stops_everything_but_one_probe() -> None:
 
 
 def test_what_failed_in_an_outage_is_copied_as_soon_as_the_store_is_back() -> None:
-    state, listing = State(), Listing((LOG, MODEL))
+    state, listing = MirrorState(), Listing((LOG, MODEL))
     for now_s in (100.0, 110.0, 120.0, 130.0):
-        failed(state, CopyFile(MODEL), now_s, "refused", passing=True)
+        failed(state, CopyFile(MODEL), now_s, "refused", transient=True)
     done(state, LOG, now_s=131.0)
     assert paths(listing, state, now_s=131.0) == [MODEL.path]  # at once: time has mended it
 
 
 def test_an_outage_is_probed_later_and_later_and_copies_under_way_at_once_count_as_one() -> None:
-    state, listing, now_s = State(), Listing((LOG,)), 100.0
+    state, listing, now_s = MirrorState(), Listing((LOG,)), 100.0
     for delay_s in (1, 2, 4, 8, 16, 30, 30):
-        failed(state, CopyFile(LOG), now_s, "refused", passing=True)
-        failed(state, CopyFile(MODEL), now_s + mirror_plan.TOGETHER_S - 0.1, "refused", passing=True)
+        failed(state, CopyFile(LOG), now_s, "refused", transient=True)
+        failed(state, CopyFile(MODEL), now_s + mirror_plan.TOGETHER_S - 0.1, "refused", transient=True)
         assert paths(listing, state, now_s=now_s + mirror_plan.TOGETHER_S + delay_s - 0.2) == []
         now_s += mirror_plan.TOGETHER_S - 0.1 + delay_s
         assert paths(listing, state, now_s=now_s) == [LOG.path]
-    failed(state, CopyFile(LOG), now_s, "refused", passing=True)
+    failed(state, CopyFile(LOG), now_s, "refused", transient=True)
     before = state.outage
-    failed(state, CopyFile(LOG), now_s + mirror_plan.TOGETHER_S, "refused", passing=True)
-    assert before is not None and state.outage is not None and state.outage.passing
+    failed(state, CopyFile(LOG), now_s + mirror_plan.TOGETHER_S, "refused", transient=True)
+    assert before is not None and state.outage is not None and state.outage.transient
     assert state.outage.count == before.count + 1
 
 
 def test_a_lasting_failure_is_no_outage() -> None:
-    state = State()
-    failed(state, CopyFile(MODEL), 100.0, "quota", passing=False)
+    state = MirrorState()
+    failed(state, CopyFile(MODEL), 100.0, "quota", transient=False)
     assert state.outage is None
-    failed(state, CopyFile(LOG), 100.0, "refused", passing=True)
+    failed(state, CopyFile(LOG), 100.0, "refused", transient=True)
     forget_gone(state, Listing((LOG, MODEL)))
     assert state.outage is not None and len(state.failures) == 2
     forget_gone(state, Listing((), (MODEL.path,)))
@@ -199,9 +199,9 @@ def test_a_lasting_failure_is_no_outage() -> None:
 
 
 def test_what_disappears_from_disk_is_forgotten() -> None:
-    state = State()
+    state = MirrorState()
     done(state, LOG)
-    failed(state, CopyFile(MODEL), 100, "refused", passing=True)
+    failed(state, CopyFile(MODEL), 100, "refused", transient=True)
     forget_gone(state, Listing())
     assert (state.copied, state.failures, state.outage) == ({}, {}, None)
     assert paths(Listing((LOG,)), state) == [LOG.path]
@@ -212,7 +212,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["grow", "ok", "fail", "down", "tick
 
 @given(EVENTS)
 def test_whatever_happens_it_catches_up_once_the_store_works(events: list[tuple[str, int]]) -> None:
-    state, files, now_s = State(), {0: LOG, 1: MODEL, 2: LocalFile("x", 0, 0, 3)}, 0.0
+    state, files, now_s = MirrorState(), {0: LOG, 1: MODEL, 2: LocalFile("x", 0, 0, 3)}, 0.0
     for kind, which in events:
         now_s += 0.3
         file = files[which]
@@ -221,7 +221,7 @@ def test_whatever_happens_it_catches_up_once_the_store_works(events: list[tuple[
         elif kind == "ok":
             done(state, file, now_s)
         elif kind in ("fail", "down"):
-            failed(state, CopyFile(file), now_s, kind, passing=kind == "down")
+            failed(state, CopyFile(file), now_s, kind, transient=kind == "down")
     listing = Listing(tuple(files.values()))
     for _ in range(100):
         now_s += 1

@@ -15,7 +15,7 @@ import pytest
 
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import RunDir, claim, next_run_id, step_name, step_of
+from hopsml.storage.run_dir import RunDir, claim, step_name, step_of
 
 pytestmark = pytest.mark.fast
 
@@ -114,25 +114,25 @@ def test_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["file", "memory"])
 def test_numbers_count_from_one_within_an_application(kind: str, tmp_path: Path) -> None:
     project = str(tmp_path) if kind == "file" else f"memory://b/{secrets.token_hex(8)}"
-    assert next_run_id(project, "app_1") == "app_1_1"
+    assert claim(project, "app_1").run_id == "app_1_1"
     assert claim(project, "app_1", {"name": "x"}).read_run() == {"name": "x"}
-    assert next_run_id(project, "app_1") == "app_1_3"
-    assert next_run_id(project, "app") == "app_1"  # a name that begins another
-    assert next_run_id(project, "app_11") == "app_11_1"
+    assert claim(project, "app_1").run_id == "app_1_3"
+    assert claim(project, "app").run_id == "app_1"  # a name that begins another
+    assert claim(project, "app_11").run_id == "app_11_1"
     for_url(project).make_dirs(f"{project}/Experiments/app_2_9")  # no record in it: the number counts all the same
     for_url(project).write_bytes(f"{project}/Experiments/app_2_9/x", b"")
-    assert next_run_id(project, "app_2") == "app_2_10"
+    assert claim(project, "app_2").run_id == "app_2_10"
     for wrong in ("", "a/b"):
         with pytest.raises(ArgumentError, match="app_id"):
-            next_run_id(project, wrong)
+            claim(project, wrong)
 
 
 def test_processes_that_claim_at_the_same_time_get_different_runs(tmp_path: Path) -> None:
     script = f"""
 import sys
-from hopsml.storage.run_dir import next_run_id
+from hopsml.storage.run_dir import claim
 sys.stdin.readline()
-print([next_run_id({str(tmp_path)!r}, "app") for _ in range(25)])
+print([claim({str(tmp_path)!r}, "app").run_id for _ in range(25)])
 """
     claimers = [
         subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -50,7 +50,7 @@ from hopsml.cluster.worker import worker_folder
 from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
 from hopsml.delivery import logger_aside
 from hopsml.errors import StorageError
-from hopsml.storage.causes import is_passing
+from hopsml.storage.causes import is_transient
 from hopsml.storage.run_dir import SYSTEM_METRICS
 
 log = logger_aside("hopsml.agent")
@@ -127,7 +127,7 @@ class Work:
         except ConnectionError as error:
             self._fail(f"the process that starts workers on this host was killed: {error}", outside=True)
         except StorageError as error:
-            self._fail(f"the store could not be read: {error}", storage=is_passing(error))
+            self._fail(f"the store could not be read: {error}", storage=is_transient(error))
         except OSError as error:
             where = "" if error.filename else f" (in {self.folder}; TMPDIR chooses another disk)"
             self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}{where}")

@@ -18,7 +18,7 @@ from hopsml.search.space.space import Searchspace
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
-from hopsml.storage.segments import Growing
+from hopsml.storage.segments import SegmentReader
 
 _read = reader(())
 
@@ -42,14 +42,14 @@ class Seen:
         self.direction = "min" if recorded.get("direction") == "min" else "max"
         self.metric = str(recorded.get("metric") or "metric")
         self.distributed = bool(recorded.get("distributed"))
-        self._journal = Growing(urls.join(directory.url, JOURNAL))
+        self._journal = SegmentReader(urls.join(directory.url, JOURNAL))
         self._names = Names(lambda number: {}, by_id)
         self._dispatch = Dispatch(SearchSpec(None, self.direction), Retold(Searchspace()))
 
     def more(self) -> list[Report]:
         """What trials have reported since the last call, in order. Raises StorageError."""
         reports = []
-        for line in self._names.take_over(others_of(others_than_sessions(self._journal.more()))):
+        for line in self._names.take_over(others_of(others_than_sessions(self._journal.new_lines()))):
             fact = _read(line)
             if not isinstance(fact, list):  # a snapshot of what has been read one by one
                 continue

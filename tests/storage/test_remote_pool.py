@@ -11,29 +11,29 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hopsml.storage.frames import ChannelClosed
-from hopsml.storage.hdfs_pool import AllBusy, Pool
+from hopsml.storage.remote.channel import ChannelClosed
+from hopsml.storage.remote.pool import AllBusy, HelperPool
 
 pytestmark = pytest.mark.fast
 
-NONSENSE = {"verb": "status", "base": "hdfs:///", "config": {}, "arguments": {"path": "/"}}
+NONSENSE = {"verb": "status", "base": "hdfs://", "options": {}, "url": "hdfs:///", "arguments": {}}
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
-    pool = Pool(max_processes=2)
+def pool() -> Iterator[HelperPool]:
+    pool = HelperPool(max_processes=2)
     yield pool
     pool.close()
 
 
-def ask(pool: Pool) -> tuple[int, object]:
+def ask(pool: HelperPool) -> tuple[int, object]:
     """Pid of the helper, and its answer to a request that fails at once: nothing is configured."""
     with pool.lend(30) as helper:
         helper.channel.send(NONSENSE, 30)
         return helper.process.pid, helper.channel.receive(30)
 
 
-def test_a_helper_answers_and_is_used_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_answers_and_is_used_again(pool: HelperPool, monkeypatch: pytest.MonkeyPatch) -> None:
     first, answer = ask(pool)
     assert isinstance(answer, dict)
     assert answer["error"] == "RuntimeError"
@@ -45,13 +45,13 @@ def test_a_helper_answers_and_is_used_again(pool: Pool, monkeypatch: pytest.Monk
     assert not psutil.pid_exists(first)
 
 
-def test_only_so_many_at_once(pool: Pool) -> None:
+def test_only_so_many_at_once(pool: HelperPool) -> None:
     with pool.lend(30), pool.lend(30), pytest.raises(AllBusy, match="all 2 helper"), pool.lend(0.05):
         pass
 
 
 @pytest.mark.parametrize("error", [TimeoutError, ChannelClosed, KeyboardInterrupt])
-def test_one_in_an_unknown_state_is_killed(pool: Pool, error: type[BaseException]) -> None:
+def test_one_in_an_unknown_state_is_killed(pool: HelperPool, error: type[BaseException]) -> None:
     def fail() -> None:
         with pool.lend(30) as helper:
             pids.append(helper.process.pid)
@@ -64,7 +64,7 @@ def test_one_in_an_unknown_state_is_killed(pool: Pool, error: type[BaseException
     assert ask(pool)[0] != pids[0]
 
 
-def test_after_any_other_error_it_is_used_again(pool: Pool) -> None:
+def test_after_any_other_error_it_is_used_again(pool: HelperPool) -> None:
     def fail() -> None:
         with pool.lend(30) as helper:
             pids.append(helper.process.pid)
@@ -76,7 +76,7 @@ def test_after_any_other_error_it_is_used_again(pool: Pool) -> None:
     assert ask(pool)[0] == pids[0]
 
 
-def test_a_forked_child_starts_its_own(pool: Pool) -> None:
+def test_a_forked_child_starts_its_own(pool: HelperPool) -> None:
     first, _ = ask(pool)
     pid = os.fork()
     if pid == 0:
@@ -96,9 +96,9 @@ def test_it_is_gone_when_its_owner_is_killed(busy: bool) -> None:
         url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/"
         script = f"""
 import signal, sys
-from hopsml.storage.hdfs_pool import POOL
+from hopsml.storage.remote.pool import POOL
 with POOL.lend(60) as helper:
-    helper.channel.send({{"verb": "status", "base": {url!r}, "config": {{}}, "arguments": {{"path": "/"}}}})
+    helper.channel.send({{"verb": "status", "base": {url!r}, "options": {{}}, "url": {url!r}, "arguments": {{}}}})
     if not {busy}:
         helper.channel.receive(30)
     print(helper.process.pid, flush=True)

@@ -14,12 +14,12 @@ AnyPath = str | bytes | os.PathLike[str]
 
 
 def project_name() -> str:
-    """The project's name."""
+    """The project's name: ``HOPSML_PROJECT``, else the user's."""
     return settings.project_name()
 
 
 def project_user(project: str | None = None) -> str:
-    """``<project>__<user>``."""
+    """``<project>__<user>``, of this project or of another one."""
     user = settings.user_name()
     if project is None and "__" in user:
         return user
@@ -66,7 +66,7 @@ def to_url(path: AnyPath, project: str | None = None) -> str:
     root = settings.project_url(project)
     if not text.startswith("/"):
         return urls.join(root, posixpath.normpath(text)) if text.strip("./") else root
-    is_local = urls.split(root)[0] in ("", "file")
+    is_local = urls.is_local(root)
     # On a local project /Projects/p/x, as existing code has it, lies in the project; other paths are the
     # machine's own.
     head = f"/Projects/{project or project_name()}"
@@ -105,7 +105,7 @@ def into(target: str, source: str) -> str:
 
 
 def status_or_none(url: str) -> FileStatus | None:
-    """What is known of a path, or None."""
+    """What is known of the file or directory at a URL; None if there is nothing."""
     try:
         return for_url(url).status(url)
     except PathNotFound:

@@ -1,4 +1,4 @@
-"""Messages and raw chunks between a process and its HDFS helper, over one socket.
+"""Messages and raw chunks between a process and its storage helper, over one socket.
 
 A frame is one letter (``M`` a msgpack message, ``D`` raw bytes), a length of four bytes, and the body.
 """
@@ -18,10 +18,10 @@ _HEADER = struct.Struct(">cI")
 
 
 class ChannelClosed(ConnectionError):
-    """The other side is gone."""
+    """The other side has closed the connection, or sent what is no frame."""
 
 
-class Channel:
+class FrameChannel:
     """Frames over a connected stream socket. One thread at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -32,7 +32,7 @@ class Channel:
         self._send(b"M", msgspec.msgpack.encode(message), timeout_s)
 
     def send_data(self, data: bytes | memoryview, timeout_s: float | None = None) -> None:
-        """One chunk of raw bytes."""
+        """One chunk of raw bytes, at most 64 MiB. TimeoutError when it is not taken within ``timeout_s``."""
         self._send(b"D", data, timeout_s)
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any] | bytearray:
@@ -45,7 +45,7 @@ class Channel:
         return msgspec.msgpack.decode(body, type=dict[str, Any]) if kind == b"M" else body
 
     def close(self) -> None:
-        """The other side sees the end."""
+        """Close the socket; the other side reads the end."""
         self._socket.close()
 
     def _send(self, kind: bytes, body: bytes | memoryview, timeout_s: float | None) -> None:

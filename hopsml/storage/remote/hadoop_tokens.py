@@ -18,7 +18,7 @@ HDFS_KIND = "HDFS_DELEGATION_TOKEN"
 
 @dataclass(frozen=True)
 class Token:
-    """One token of the file."""
+    """One delegation token, as it stands in the file."""
 
     alias: str
     identifier: bytes
@@ -27,7 +27,7 @@ class Token:
     service: str
 
     def as_text(self) -> str:
-        """What WebHDFS takes as ``delegation=``."""
+        """The token in base64, as WebHDFS takes it for ``delegation=`` in an address."""
         fields = (self.identifier, self.password, self.kind.encode(), self.service.encode())
         wire = b"".join(_number(len(part)) + part for part in fields)
         return base64.urlsafe_b64encode(wire).rstrip(b"=").decode()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hopsml.errors import PathNotFound
-from hopsml.hdfs.names import AnyPath, status_or_none, to_url
+from hopsml.hdfs.paths import AnyPath, status_or_none, to_url
 from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
@@ -54,18 +54,18 @@ def delete(hdfs_path: AnyPath, recursive: bool = False) -> None:
 
 
 def exists(hdfs_path: AnyPath, project: str | None = None) -> bool:
-    """Whether there is a file or directory."""
+    """Whether there is a file or directory at this path."""
     return filesystem.exists(to_url(hdfs_path, project))
 
 
 def isdir(hdfs_path: AnyPath, project: str | None = None) -> bool:
-    """Whether there is a directory."""
+    """Whether there is a directory at this path."""
     found = status_or_none(to_url(hdfs_path, project))
     return found is not None and found.is_dir
 
 
 def isfile(hdfs_path: AnyPath, project: str | None = None) -> bool:
-    """Whether there is a file."""
+    """Whether there is a file at this path."""
     found = status_or_none(to_url(hdfs_path, project))
     return found is not None and not found.is_dir
 

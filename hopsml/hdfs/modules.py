@@ -1,4 +1,4 @@
-"""What the predecessor's module held besides files."""
+"""Modules that are imported from the project's files, and ``log``, which the predecessor keeps beside them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hopsml import settings
 from hopsml.errors import ArgumentError
-from hopsml.hdfs.names import AnyPath, to_url
-from hopsml.storage import hadoop_web, urls
+from hopsml.hdfs.paths import AnyPath, to_url
+from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 
 
@@ -48,28 +47,6 @@ def add_module(hdfs_path: AnyPath, project: str | None = None) -> str:
 def _module_folder() -> tempfile.TemporaryDirectory[str]:
     """One for the process, removed with it."""
     return tempfile.TemporaryDirectory(prefix="hopsml-modules-")
-
-
-def is_tls_enabled() -> bool:
-    """Whether the cluster's RPC speaks TLS (``ipc.server.ssl.enabled``)."""
-    return settings.hadoop_settings().get("ipc.server.ssl.enabled", "false").lower() == "true"
-
-
-def get_webhdfs_host() -> str:
-    """Host of the NameNode's web address."""
-    return _web_address()[0]
-
-
-def get_webhdfs_port() -> int:
-    """Port of the NameNode's web address."""
-    return int(_web_address()[1])
-
-
-def _web_address() -> tuple[str, str]:
-    if not settings.hadoop_settings():
-        raise ArgumentError("no Hadoop configuration: set HADOOP_CONF_DIR to the cluster's client configuration")
-    host, _, port = hadoop_web.web_addresses(settings.default_fs() or "")[0].rpartition(":")
-    return host, port
 
 
 def _notebook_code(url: str, content: bytes) -> bytes:

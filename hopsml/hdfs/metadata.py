@@ -1,4 +1,4 @@
-"""What is known of a path and of the store; permissions."""
+"""What is known of a path, of the store and of its cluster; permissions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from hopsml import settings
 from hopsml.errors import ArgumentError
-from hopsml.hdfs.names import AnyPath, status_or_none, to_url
+from hopsml.hdfs.paths import AnyPath, status_or_none, to_url
 from hopsml.storage import filesystem, urls
-from hopsml.storage.filesystem import Capacity, for_url
+from hopsml.storage.filesystem import StoreCapacity, for_url
+from hopsml.storage.remote.hadoop import web_addresses
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
     found = status_or_none(url)
     if found is None:
         return False
-    user, local = settings.user_name(), urls.split(url)[0] in ("", "file")
+    user, local = settings.user_name(), urls.is_local(url)
     if local and user == "root":
         return True
     shift = 6 if found.owner == user else 0
@@ -76,13 +77,28 @@ def chown(hdfs_path: AnyPath, user: str, group: str, project: str | None = None)
 
 
 def capacity() -> int:
-    """Bytes of the whole store."""
+    """Size in bytes of the store that holds the project. Raises StorageError where it does not tell."""
     return _capacity().total
 
 
 def close() -> None:
     """Let go of what is held for speed; later calls work."""
     filesystem.close_all()
+
+
+def is_tls_enabled() -> bool:
+    """Whether the cluster's RPC speaks TLS (``ipc.server.ssl.enabled``)."""
+    return settings.hadoop_settings().get("ipc.server.ssl.enabled", "false").lower() == "true"
+
+
+def get_webhdfs_host() -> str:
+    """Host of the NameNode's web address. ArgumentError without a Hadoop configuration."""
+    return _web_address()[0]
+
+
+def get_webhdfs_port() -> int:
+    """Port of the NameNode's web address. ArgumentError without a Hadoop configuration."""
+    return int(_web_address()[1])
 
 
 def permission(mode: int | str) -> int:
@@ -114,9 +130,9 @@ def _is_usual(bits: int) -> bool:
     return bits <= 0o777 and group & ~owner == 0 and others & ~group == 0
 
 
-def _capacity() -> Capacity:
+def _capacity() -> StoreCapacity:
     url = settings.project_url()
-    if urls.split(url)[0] in ("", "file"):
+    if urls.is_local(url):
         url = _existing_parent(url)
     return for_url(url).capacity(url)
 
@@ -125,3 +141,10 @@ def _existing_parent(url: str) -> str:
     while not filesystem.exists(url):
         url = urls.parent(url)
     return url
+
+
+def _web_address() -> tuple[str, str]:
+    if not settings.hadoop_settings():
+        raise ArgumentError("no Hadoop configuration: set HADOOP_CONF_DIR to the cluster's client configuration")
+    host, _, port = web_addresses(settings.default_fs() or "")[0].rpartition(":")
+    return host, port

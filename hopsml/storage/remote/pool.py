@@ -1,7 +1,6 @@
-"""Helper processes that hold the HDFS client: start, lend, take back, kill.
+"""Helper processes that hold the clients of remote stores: start, lend, take back, kill.
 
-A call borrows a process of its own, so that a call that is stuck, and killed at its deadline, harms no other
-one.
+A call borrows a process of its own, so that a call that is stuck, and killed at its deadline, harms no other one.
 """
 
 from __future__ import annotations
@@ -11,49 +10,46 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hopsml import settings
-from hopsml.storage.frames import Channel, ChannelClosed
+from hopsml.storage import python_child
+from hopsml.storage.remote.channel import ChannelClosed, FrameChannel
 
 MAX_PROCESSES = 8  # at work at the same time; each takes about 40 MB
 _IDLE_KEPT = 4
 _IDLE_S = 60.0  # not lent after that: the process ends by itself after 90 s
-# What a client reads when it is made: a process that was started under other values is not used.
+# Beginnings of the names of what a client reads when it is made: a process that was started under other values is not used.
 _RELEVANT = (
-    "HADOOP_USER_NAME",
-    "HADOOP_TOKEN_FILE_LOCATION",
-    "HADOOP_PROXY_USER",
-    "KRB5CCNAME",
-    "KRB5_CONFIG",
-)
+    "HADOOP_", "KRB5", "FSSPEC_", "AWS_", "AZURE_", "GOOGLE_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy",
+    "REQUESTS_CA_BUNDLE", "SSL_CERT_", "USER", "LOGNAME",
+)  # fmt: skip
 
 
 class AllBusy(TimeoutError):
-    """No helper became free in time."""
+    """All helper processes that this process may have were busy for the whole deadline."""
 
 
 @dataclass
 class Helper:
-    """One running helper process."""
+    """One running helper process, and the channel to it."""
 
     process: subprocess.Popen[bytes]
-    channel: Channel
-    environment: tuple[str, ...]
+    channel: FrameChannel
+    environment: dict[str, str]
     idle_since_s: float = field(default=0.0)
 
     def kill(self) -> None:
-        """At once; the process is reaped."""
+        """SIGKILL, whatever it does at the moment; the process is reaped."""
         self.channel.close()
         self.process.kill()
         self.process.wait()
 
     def end(self) -> None:
-        """It sees the end of its socket and exits; nothing is under way."""
+        """Close the channel, upon which an idle process exits; it is killed after two seconds."""
         self.channel.close()
         try:
             self.process.wait(timeout=2.0)
@@ -61,7 +57,7 @@ class Helper:
             self.kill()
 
 
-class Pool:
+class HelperPool:
     """The helper processes of this process. Thread-safe; a forked child starts with an empty one."""
 
     def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
@@ -73,7 +69,7 @@ class Pool:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Helper] = []
-        self._places = threading.BoundedSemaphore(self._max_processes)
+        self._free = threading.BoundedSemaphore(self._max_processes)
 
     def _forget(self) -> None:
         """In a forked child: the helpers are the parent's."""
@@ -89,8 +85,8 @@ class Pool:
         A call that ends with TimeoutError, ChannelClosed or an interrupt leaves the helper in an unknown
         state: it is killed.
         """
-        places = self._places
-        if not places.acquire(timeout=timeout_s):
+        free = self._free
+        if not free.acquire(timeout=timeout_s):
             raise AllBusy(f"all {self._max_processes} helper processes of this process are busy")
         try:
             helper = self._take()
@@ -104,10 +100,10 @@ class Pool:
                 raise
             self._give_back(helper)
         finally:
-            places.release()
+            free.release()
 
     def close(self) -> None:
-        """End the idle ones."""
+        """End the idle helpers; those that are lent end when they are given back."""
         with self._lock:
             idle, self._idle = self._idle, []
         for helper in idle:
@@ -132,7 +128,7 @@ class Pool:
         helper.end()
 
 
-def _usable(helper: Helper, environment: tuple[str, ...]) -> bool:
+def _usable(helper: Helper, environment: dict[str, str]) -> bool:
     return (
         helper.environment == environment
         and time.monotonic() - helper.idle_since_s < _IDLE_S
@@ -140,60 +136,27 @@ def _usable(helper: Helper, environment: tuple[str, ...]) -> bool:
     )
 
 
-def _environment() -> tuple[str, ...]:
-    return (str(settings.hadoop_conf_dir() or ""), *(os.environ.get(key, "") for key in _RELEVANT))
+def _environment() -> dict[str, str]:
+    relevant = {name: value for name, value in os.environ.items() if name.startswith(_RELEVANT)}
+    return {**relevant, "HADOOP_CONF_DIR": str(settings.hadoop_conf_dir() or "")}
 
 
-def _start(environment: tuple[str, ...]) -> Helper:
+def _start(environment: dict[str, str]) -> Helper:
     ours, theirs = socket.socketpair()
-    parent = own_pidfd()
     try:
-        passed = [theirs.fileno(), *([parent] if parent >= 0 else [])]
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "hopsml.storage.hdfs_process",
+        with theirs:
+            process = python_child.start(
+                "hopsml.storage.remote.server",
                 str(theirs.fileno()),
-                str(parent),
                 str(os.getpid()),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=passed,
-            cwd="/",  # "-m" puts the working directory on the path
-            env=child_environment(),
-        )
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
     except BaseException:
         ours.close()
         raise
-    finally:
-        theirs.close()
-        if parent >= 0:
-            os.close(parent)
-    return Helper(process, Channel(ours), environment)
+    return Helper(process, FrameChannel(ours), environment)
 
 
-def own_pidfd() -> int:
-    """A file descriptor that becomes readable when this process ends; -1 on kernels without them."""
-    try:
-        return os.pidfd_open(os.getpid())
-    except (AttributeError, OSError):
-        return -1
-
-
-def child_environment() -> dict[str, str]:
-    """This process's, with absolute paths and with what Python found its modules by."""
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    environment.setdefault("TOKIO_WORKER_THREADS", "2")
-    conf = settings.hadoop_conf_dir()
-    if conf:
-        environment["HADOOP_CONF_DIR"] = str(conf)
-    token = environment.get("HADOOP_TOKEN_FILE_LOCATION")
-    if token:
-        environment["HADOOP_TOKEN_FILE_LOCATION"] = os.path.abspath(token)
-    return environment
-
-
-POOL = Pool()
+POOL = HelperPool()

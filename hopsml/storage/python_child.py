@@ -1,0 +1,51 @@
+"""A Python process of our own beside this one: ``python -m MODULE``, which can tell when this process ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hopsml import settings
+
+
+def start(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options: Any) -> subprocess.Popen[bytes]:
+    """Start ``python -m MODULE ARGUMENTS... PIDFD`` with this process's import path; ``options`` are those of Popen.
+
+    ``PIDFD``: a descriptor that can be read once this process has ended; -1 on kernels without them. Raises OSError.
+    """
+    parent = _own_pidfd()
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments, str(parent)],
+            pass_fds=[*pass_fds, *([parent] if parent >= 0 else [])],
+            cwd="/",  # "-m" puts the working directory on the path
+            env=environment(),
+            **options,
+        )
+    finally:
+        if parent >= 0:
+            os.close(parent)
+
+
+def environment() -> dict[str, str]:
+    """This process's variables, with absolute paths and with what Python found its modules by."""
+    found = dict(os.environ)
+    found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    found.setdefault("TOKIO_WORKER_THREADS", "2")
+    conf = settings.hadoop_conf_dir()
+    if conf:
+        found["HADOOP_CONF_DIR"] = str(conf)
+    token = found.get("HADOOP_TOKEN_FILE_LOCATION")
+    if token:
+        found["HADOOP_TOKEN_FILE_LOCATION"] = os.path.abspath(token)
+    return found
+
+
+def _own_pidfd() -> int:
+    try:
+        return os.pidfd_open(os.getpid())
+    except (AttributeError, OSError):
+        return -1

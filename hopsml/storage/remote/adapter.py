@@ -1,0 +1,275 @@
+"""The FileSystem of every remote scheme: what a store offers (``store.RemoteStore``), under deadlines that hold.
+
+No client library has a deadline for all that it does, and a thread that blocks in one cannot be ended. So each call runs in
+a helper process of its own (``pool``), which is killed when a step is not done in time. Only a store whose files lie in this
+very process (``memory://``) is called in a thread of it: no other process could, and nothing there waits for anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError, StorageTimeout, StorageUnavailable
+from hopsml.storage import causes, leftovers, urls
+from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity
+from hopsml.storage.remote import server, store
+from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel
+from hopsml.storage.remote.pool import POOL, AllBusy
+from hopsml.storage.streams import buffered_reader, spooled_writer
+
+_SERVERS_TRIED = 3  # when none has answered, a second at most for each
+
+
+def create(url: str, timeout_s: float) -> RemoteFileSystem:
+    """The file system of a remote URL; ArgumentError where nothing speaks its scheme."""
+    return RemoteFileSystem(url, timeout_s)
+
+
+def close_all() -> None:
+    """End this process's idle helper processes; a later call starts new ones."""
+    POOL.close()
+
+
+class RemoteFileSystem(FileSystem):
+    """FileSystem on any remote store. Every step has a deadline, kept by killing the helper process that carries it out."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self.scheme = urls.split(url)[0]
+        self.timeout_s = timeout_s
+        self._base = urls.base(url)
+        self._store = store.class_for(self.scheme)
+        self._options = self._store.options(url)
+
+    def status(self, url: str) -> FileStatus:
+        return FileStatus(**self._call("look at", "status", url))
+
+    def list_dir(self, url: str) -> list[FileStatus]:
+        entries = [FileStatus(**facts) for facts in self._call("list", "list_dir", url)]
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def read_bytes(self, url: str) -> bytes:
+        return self._receive(url, 0, None)
+
+    def read_range(self, url: str, offset: int, length: int) -> bytes:
+        return self._receive(url, offset, length)
+
+    def write_bytes(self, url: str, data: bytes, overwrite: bool = True) -> None:
+        if self._store.is_object_store:
+            self._refuse_taken(url, overwrite)
+            self._send("write", url, data, about=url, overwrite=overwrite)
+            return
+        with self._appearing(url, overwrite) as fresh:
+            self._send("write", fresh, data, about=url, overwrite=True)
+
+    def append_bytes(self, url: str, data: bytes) -> None:
+        """Add to the end of a file, made if missing; an object store's file is read and written again."""
+        if not self._store.is_object_store:
+            self._send("append", url, data, about=url)
+            return
+        try:
+            before = self.read_bytes(url)
+        except PathNotFound:
+            before = b""
+        self.write_bytes(url, before + data)
+
+    def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
+        with self._appearing(url, overwrite) as fresh:
+            sent = self._call("write", "upload", fresh, about=url, local=os.path.abspath(local))
+            if self.status(fresh).length != sent:
+                raise StorageUnavailable(f"cannot write {url}: another length is there than the {sent} bytes sent", url)
+
+    def download(self, url: str, local: str | os.PathLike[str]) -> None:
+        target = os.path.abspath(local)
+        fresh = urls.temporary_sibling(target)
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            self._call("read", "download", url, local=fresh)
+            os.replace(fresh, target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(fresh)
+            if isinstance(error, StorageError):
+                raise
+            raise causes.from_os_error("write", target, error) from error
+
+    def open_read(self, url: str) -> BinaryIO:
+        """A seekable binary reader; ranges are read as they are asked for."""
+        found = self.status(url)
+        if found.is_dir:
+            raise PathExists(f"cannot read {url}: it is a directory, not a file", url)
+        return buffered_reader(lambda offset, length: self.read_range(url, offset, length), found.length)
+
+    def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
+        """A binary writer by way of a local temporary file, uploaded when it is closed."""
+        self._refuse_taken(url, overwrite)
+        return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
+
+    def make_dirs(self, url: str, mode: int | None = None) -> None:
+        self._call("make directory", "make_dirs", url, mode=mode)
+
+    def rename(self, source: str, target: str, overwrite: bool = False) -> None:
+        """In one step; on an object store a copy and a deletion."""
+        self._call(f"rename {source} to", "rename", source, about=target, target=target, overwrite=overwrite)
+
+    def delete(self, url: str, recursive: bool = False) -> bool:
+        return bool(self._call("delete", "delete", url, recursive=recursive))
+
+    def set_permission(self, url: str, mode: int) -> None:
+        self._call("change the permission of", "set_permission", url, mode=mode)
+
+    def set_owner(self, url: str, owner: str | None = None, group: str | None = None) -> None:
+        """What is None stays. Only HDFS's superuser may change an owner; StorageError where the store has none."""
+        self._call("change the owner of", "set_owner", url, owner=owner, group=group)
+
+    def capacity(self, url: str) -> StoreCapacity:
+        return StoreCapacity(**self._call("measure", "capacity", url))
+
+    def close(self) -> None:
+        """End idle helper processes, of this store and of all others: they are not bound to one."""
+        POOL.close()
+
+    # ------------------------------------------------------------------ what appears whole
+
+    def _refuse_taken(self, url: str, overwrite: bool) -> None:
+        with contextlib.suppress(PathNotFound):
+            if self.status(url).is_dir:
+                raise PathExists(f"cannot write {url}: it is a directory; choose another name", url)
+            if not overwrite:
+                raise PathExists(
+                    f"cannot write {url}: it exists already; allow overwriting or choose another name", url
+                )
+
+    @contextlib.contextmanager
+    def _appearing(self, url: str, overwrite: bool) -> Iterator[str]:
+        """A fresh temporary URL; renamed to ``url`` when the block ends well, else deleted if that is possible.
+
+        A URL that is temporary itself, or lies in a temporary directory, is written as it is: nobody takes it for whole, and
+        the store is asked twice less.
+        """
+        if overwrite and urls.has_temporary_part(url):
+            yield url
+            return
+        self._refuse_taken(url, overwrite)
+        fresh = urls.temporary_sibling(url)
+        try:
+            yield fresh
+            self._call("write", "rename", fresh, about=url, target=url, overwrite=overwrite)
+        except BaseException as error:
+            # Whoever did not answer would not answer now, either.
+            leftovers.discard(fresh, self.timeout_s, try_now=not isinstance(error, StorageTimeout))
+            raise
+
+    # ------------------------------------------------------------------ calls
+
+    def _call(self, action: str, verb: str, url: str, about: str = "", **arguments: Any) -> Any:
+        """One request without chunks from or to here; ``action`` and ``about`` are for the error's text."""
+        return self._exchange(action, verb, url, about or url, arguments, self._answer)
+
+    def _receive(self, url: str, offset: int, length: int | None) -> bytes:
+        pieces: list[bytearray] = []
+        arguments = {"offset": offset, "length": length}
+        expected = self._exchange("read", "read", url, url, arguments, lambda channel: self._answer(channel, pieces))
+        data = b"".join(pieces)
+        if len(data) != expected:
+            raise StorageUnavailable(f"cannot read {url}: {len(data)} of {expected} bytes came", url)
+        return data
+
+    def _send(self, verb: str, url: str, data: bytes, about: str, **arguments: Any) -> None:
+        view = memoryview(data).cast("B")
+
+        def give(channel: FrameChannel) -> dict[str, Any]:
+            for start in range(0, len(view), CHUNK_BYTES):
+                answer = self._answer(channel)
+                if "ready" not in answer:
+                    return answer
+                channel.send_data(view[start : start + CHUNK_BYTES], self.timeout_s)
+            answer = self._answer(channel)
+            if "ready" not in answer:
+                return answer
+            channel.send({"end": True}, self.timeout_s)
+            return self._answer(channel)
+
+        action = "append to" if verb == "append" else "write"
+        taken = self._exchange(action, verb, url, about, arguments, give)
+        if taken != len(view):
+            raise StorageUnavailable(f"cannot write {about}: {taken} of {len(view)} bytes were taken", about)
+
+    def _exchange(
+        self,
+        action: str,
+        verb: str,
+        url: str,
+        about: str,
+        arguments: dict[str, Any],
+        talk: Callable[[FrameChannel], dict[str, Any]],
+    ) -> Any:
+        """Borrow a helper, send the request, ``talk`` until the answer, tell errors apart."""
+        request = {
+            "verb": verb,
+            "base": self._base,
+            "options": self._options,
+            "url": url,
+            "arguments": arguments,
+        }
+        try:
+            with self._helper(url) as channel:
+                channel.send(request, self.timeout_s)
+                answer = talk(channel)
+        except TimeoutError as error:
+            why = str(error) if isinstance(error, AllBusy) else self._why_silent(url)
+            raise self._timed_out(action, about, why) from error
+        except ChannelClosed as error:
+            raise StorageUnavailable(f"cannot {action} {about}: the storage helper process ended", about) from error
+        if "argument" in answer:
+            raise ArgumentError(answer["argument"])
+        if "local_errno" in answer:
+            local = str(arguments.get("local", about))
+            number = answer["local_errno"]
+            raise causes.from_os_error(f"{action} {about} by way of", local, OSError(number, os.strerror(number)))
+        if "error" in answer:
+            raise causes.from_text(action, about, answer["error"], answer["text"])
+        return answer["ok"]
+
+    @contextlib.contextmanager
+    def _helper(self, url: str) -> Iterator[FrameChannel]:
+        if self._store.is_in_this_process(url):
+            with server.in_thread() as channel:
+                yield channel
+        else:
+            with POOL.lend(self.timeout_s) as helper:
+                yield helper.channel
+
+    def _answer(self, channel: FrameChannel, pieces: list[bytearray] | None = None) -> dict[str, Any]:
+        """The next message that says more than that a step is done; raw chunks before it become ``pieces``."""
+        while True:
+            frame = channel.receive(self.timeout_s)
+            if isinstance(frame, bytearray):
+                if pieces is None:
+                    raise ChannelClosed("raw bytes where an answer was due")
+                pieces.append(frame)
+            elif "step" not in frame:
+                return frame
+
+    def _timed_out(self, action: str, path: str, why: str) -> StorageTimeout:
+        reason = f"; {why}" if why else ""
+        return StorageTimeout(
+            f"cannot {action} {path}: no step ended within {self.timeout_s:g} s{reason}; see that the storage service "
+            "answers, or raise HOPSML_STORAGE_TIMEOUT_S",
+            path,
+        )
+
+    def _why_silent(self, url: str) -> str:
+        """What each server's port does, looked at after a deadline has passed."""
+        found = []
+        for address in self._store.addresses(url)[:_SERVERS_TRIED]:
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), timeout=1.0).close()
+                found.append(f"{address} accepts connections but does not answer (frozen or overloaded?)")
+            except (OSError, ValueError) as error:
+                found.append(f"{address}: {error}")
+        return ", ".join(found)

@@ -1,0 +1,148 @@
+"""Every other scheme (``s3``, ``gs``, ``abfs``, ``memory`` ...) through fsspec.
+
+Object stores have no rename: what other stores do in one step is a copy and a deletion there. A file still
+appears whole, because such a store shows an object when its upload ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.storage import urls
+from hopsml.storage.filesystem import FileStatus
+from hopsml.storage.remote.channel import CHUNK_BYTES
+from hopsml.storage.remote.store import RemoteStore
+
+
+class FsspecStore(RemoteStore):
+    """An object store, or whatever else fsspec has a class for."""
+
+    is_object_store = True
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        module, _, name = options["class"].rpartition(".")
+        self._cached: Any = getattr(importlib.import_module(module), name)(**options["config"])
+
+    @staticmethod
+    def options(url: str) -> dict[str, Any]:
+        """The class that this process has registered for the scheme, and what it has configured for it."""
+        from fsspec.config import apply_config
+
+        found = _class_for(url)
+        return {"class": f"{found.__module__}.{found.__qualname__}", "config": apply_config(found, {})}
+
+    @staticmethod
+    def addresses(url: str) -> list[str]:
+        return []  # fsspec does not tell
+
+    @staticmethod
+    def is_in_this_process(url: str) -> bool:
+        """``memory://``, and a class of a notebook or script, which no other process could import."""
+        from fsspec.implementations.memory import MemoryFileSystem
+
+        found = _class_for(url)
+        return issubclass(found, MemoryFileSystem) or found.__module__ == "__main__"
+
+    def status(self, url: str) -> FileStatus:
+        return _status(url, self._fs.info(url))
+
+    def list_dir(self, url: str) -> list[FileStatus]:
+        if not self.status(url).is_dir:
+            raise NotADirectoryError(f"{url} is not a directory")
+        found = self._fs.ls(url, detail=True)
+        return [_status(urls.join(url, urls.name(info["name"])), info) for info in found]
+
+    def read(self, url: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
+        """A range is taken as it comes: to ask for the file's length each time would be a second request."""
+        if length is None:
+            return self.status(url).length, self._pieces(url)
+        data = bytes(self._fs.cat_file(url, start=offset, end=offset + length))
+        return len(data), iter([data])
+
+    def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
+        """At once, so that it appears whole; under a temporary name in pieces: not every class waits with showing a file."""
+        self._fs.makedirs(urls.parent(url), exist_ok=True)
+        if not urls.has_temporary_part(url):
+            self._fs.pipe_file(url, b"".join(pieces), mode="overwrite" if overwrite else "create")
+            return
+        with self._fs.open(url, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+
+    def make_dirs(self, url: str, mode: int | None) -> None:
+        """``mode`` is of no meaning; object stores have no directories and do nothing."""
+        with contextlib.suppress(FileNotFoundError):
+            if not self.status(url).is_dir:
+                raise FileExistsError(f"{url} is a file")
+        self._fs.makedirs(url, exist_ok=True)
+
+    def rename(self, source: str, target: str, overwrite: bool) -> None:
+        """A copy and a deletion on object stores, so not in one step."""
+        is_dir = self.status(source).is_dir
+        with contextlib.suppress(FileNotFoundError):
+            if self.status(target).is_dir or not overwrite:
+                raise FileExistsError(f"{target} exists already")
+        self._fs.mv(source, target, recursive=is_dir)
+
+    def delete(self, url: str, recursive: bool) -> bool:
+        try:
+            is_dir = self.status(url).is_dir
+        except FileNotFoundError:
+            return False
+        if is_dir and not recursive and self.list_dir(url):
+            raise OSError(f"{url} is not empty")
+        self._fs.rm(url, recursive=is_dir)
+        return True
+
+    @property
+    def _fs(self) -> Any:
+        """Without listings that it remembers: another process may have written since."""
+        self._cached.invalidate_cache()
+        return self._cached
+
+    def _pieces(self, url: str) -> Iterator[bytes]:
+        with self._fs.open(url, "rb") as file:
+            while piece := file.read(CHUNK_BYTES):
+                yield piece
+
+
+def _class_for(url: str) -> type[Any]:
+    import fsspec
+
+    scheme = urls.split(url)[0]
+    try:
+        found: type[Any] = fsspec.get_filesystem_class(scheme)
+    except (ValueError, ImportError) as error:
+        raise ArgumentError(
+            f"{url}: nothing here speaks {scheme}:// ({error}); use a local path, hdfs://, "
+            "webhdfs://, or install the fsspec package of that store"
+        ) from error
+    return found
+
+
+def _status(url: str, info: dict[str, Any]) -> FileStatus:
+    is_dir = info["type"] == "directory"
+    return FileStatus(
+        url=url,
+        is_dir=is_dir,
+        length=0 if is_dir else int(info.get("size") or 0),
+        modified_s=_modified_s(info),
+    )
+
+
+def _modified_s(info: dict[str, Any]) -> float:
+    for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                return datetime.fromisoformat(value).timestamp()
+    return 0.0

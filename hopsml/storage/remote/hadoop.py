@@ -1,0 +1,114 @@
+"""What the HDFS stores share: where the NameNodes are, how large the file system is, and how open a new file may be."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml import settings
+from hopsml.storage import privacy, urls
+from hopsml.storage.filesystem import StoreCapacity
+from hopsml.storage.remote.store import RemoteStore
+
+_DEFAULT_PORTS = {"http": 9870, "https": 9871}
+_WEB_TIMEOUT_S = 5.0  # for the web service of one NameNode of several
+_MODES_KEPT = 256
+
+
+class HadoopStore(RemoteStore):
+    """The part of a ``RemoteStore`` that does not depend on how HDFS is spoken to."""
+
+    is_object_store = False
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self._scheme, self._authority, _ = urls.split(url)
+        self._modes: dict[str, int] = {}  # permissions of folders that decide for what lies in them; looked at once
+
+    @staticmethod
+    def options(url: str) -> dict[str, Any]:
+        return {}  # a helper process has the same configuration, ticket and tokens
+
+    @staticmethod
+    def is_in_this_process(url: str) -> bool:
+        return False
+
+    def capacity(self, url: str) -> StoreCapacity:
+        """Of the whole HDFS, told by a NameNode's web service (``dfs.namenode.http-address``)."""
+        kind = "https" if is_secure() else "http"
+        last: Exception = ConnectionError("no NameNode hosts found")
+        for address in web_addresses(url):
+            bean = f"{kind}://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+            try:
+                with urllib.request.urlopen(bean, timeout=_WEB_TIMEOUT_S) as answer:
+                    facts = json.load(answer)["beans"][0]
+                return StoreCapacity(int(facts["CapacityTotal"]), int(facts["CapacityUsed"]))
+            except (OSError, ValueError, LookupError) as error:
+                last = ConnectionError(f"{bean}: {error!r}")
+        raise last
+
+    def _new_folder_mode(self, url: str) -> int:
+        return privacy.of_folder(self._mode_above(url))
+
+    def _new_file_mode(self, url: str) -> int:
+        return privacy.of_file(self._mode_above(url))
+
+    def _mode_above(self, url: str) -> int:
+        """The permission of the folder that decides how open a file is, of its run or the nearest there is."""
+        base, folder = urls.base(url), privacy.decisive(urls.split(url)[2])
+        while folder not in self._modes:
+            try:
+                found = self.status(base + folder).permission
+            except FileNotFoundError:
+                if folder == "/":
+                    raise
+                folder = urls.parent(folder)
+                continue
+            while len(self._modes) >= _MODES_KEPT:
+                self._modes.pop(next(iter(self._modes)))
+            self._modes[folder] = found
+        return self._modes[folder]
+
+
+def rpc_addresses(url: str) -> list[str]:
+    """``host:port`` of each NameNode behind an HDFS URL, by the client configuration."""
+    known = settings.hadoop_settings()
+    authority = _authority(url, known)
+    found = [known.get(f"dfs.namenode.rpc-address{suffix}", "") for suffix in _suffixes(authority, known)]
+    behind = [address for address in found if address] or [authority]
+    return [address if ":" in address else f"{address}:8020" for address in behind if address]
+
+
+def web_addresses(url: str) -> list[str]:
+    """``host:port`` of each NameNode's web service behind an HDFS URL, by the client configuration.
+
+    A host of ``0.0.0.0`` stands for the NameNode's own.
+    """
+    known = settings.hadoop_settings()
+    kind = "https" if is_secure(known) else "http"
+    authority = _authority(url, known)
+    found = []
+    for suffix in _suffixes(authority, known) or [""]:
+        address = known.get(f"dfs.namenode.{kind}-address{suffix}", f"0.0.0.0:{_DEFAULT_PORTS[kind]}")
+        host, _, port = address.rpartition(":")
+        if host in ("0.0.0.0", ""):
+            rpc = known.get(f"dfs.namenode.rpc-address{suffix}", "") or authority
+            host = rpc.partition(":")[0] or "localhost"
+        found.append(f"{host}:{port}")
+    return found
+
+
+def is_secure(known: Mapping[str, str] | None = None) -> bool:
+    """Whether the cluster's web services speak TLS alone (``dfs.http.policy``)."""
+    return (settings.hadoop_settings() if known is None else known).get("dfs.http.policy") == "HTTPS_ONLY"
+
+
+def _authority(url: str, known: Mapping[str, str]) -> str:
+    return urls.split(url)[1] or urls.split(known.get("fs.defaultFS", ""))[1]
+
+
+def _suffixes(authority: str, known: Mapping[str, str]) -> list[str]:
+    """What the settings of each NameNode of a name service end in; none for a NameNode's own address."""
+    ids = [part.strip() for part in known.get(f"dfs.ha.namenodes.{authority}", "").split(",") if part.strip()]
+    return [f".{authority}.{node}" for node in ids]

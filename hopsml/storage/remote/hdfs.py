@@ -1,0 +1,163 @@
+"""``hdfs://`` (and ``hopsfs://``, ``viewfs://``) through hdfs-native, which must not live in a process that forks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hopsml import settings
+from hopsml.storage import urls
+from hopsml.storage.filesystem import FileStatus
+from hopsml.storage.remote.channel import CHUNK_BYTES
+from hopsml.storage.remote.hadoop import HadoopStore, rpc_addresses
+
+_OPEN_FILE_WAIT_S = 2.0  # how long to wait for a file's length to settle: see _open_settled
+_READERS_KEPT = 8
+# Without a setting of the user's, a lone NameNode that refuses is given up after about 3 s (174 s by
+# default). With several NameNodes the client's own failover settings hold.
+_LONE_NAMENODE = {
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.base.millis": "200",
+    "dfs.client.failover.sleep.max.millis": "1000",
+}
+
+
+class HdfsStore(HadoopStore):
+    """HDFS by its own protocol; ``hdfs:///`` stands for ``fs.defaultFS``."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        from hdfs_native import Client
+
+        super().__init__(url, options)
+        scheme = "hdfs" if self._scheme == "hopsfs" else self._scheme
+        self._hdfs = Client(f"{scheme}://{self._authority}", _client_settings(url))
+        self._readers: dict[tuple[str, int, float], Any] = {}
+
+    @staticmethod
+    def addresses(url: str) -> list[str]:
+        return rpc_addresses(url)
+
+    def status(self, url: str) -> FileStatus:
+        return _status(url, self._hdfs.get_file_info(_path(url)))
+
+    def list_dir(self, url: str) -> list[FileStatus]:
+        found = list(self._hdfs.list_status(_path(url)))
+        alone = len(found) == 1 and not found[0].isdir and urls.name(found[0].path) == urls.name(url)
+        if alone and not self.status(url).is_dir:  # of a file HDFS lists the file
+            raise NotADirectoryError(f"{url} is not a directory")
+        return [_status(urls.join(url, urls.name(entry.path)), entry) for entry in found]
+
+    def read(self, url: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
+        """As the contract says; the reader of a range is kept for the next range of the same file."""
+        if length is None:
+            whole = self._open_settled(url)
+            return len(whole), iter(lambda: whole.read(CHUNK_BYTES), b"")
+        info = self._hdfs.get_file_info(_path(url))
+        key = (_path(url), info.length, info.modification_time)
+        if key not in self._readers:
+            while len(self._readers) >= _READERS_KEPT:
+                self._readers.pop(next(iter(self._readers)))
+            self._readers[key] = self._open_settled(url)
+        end = max(offset, min(offset + length, len(self._readers[key])))
+        return end - offset, _range(self._readers[key], offset, end)
+
+    def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
+        """The pieces as a new file, as open as its folder; a file that fails half-way is deleted again."""
+        writer = self._create(url, overwrite)
+        try:
+            for piece in pieces:
+                writer.write(piece)
+            writer.close()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._hdfs.delete(_path(url))
+            raise
+
+    def append(self, url: str, pieces: Iterator[bytes]) -> None:
+        try:
+            writer = self._hdfs.append(_path(url))
+        except FileNotFoundError:
+            writer = self._create(url, overwrite=True)
+        for piece in pieces:
+            writer.write(piece)
+        writer.close()
+
+    def make_dirs(self, url: str, mode: int | None) -> None:
+        if mode is None:
+            self._hdfs.mkdirs(_path(url), self._new_folder_mode(url), create_parent=True)
+            return
+        try:
+            self._hdfs.mkdirs(_path(url), mode)
+        except FileNotFoundError:  # it has no parents yet, which must not get the mode as well
+            self.make_dirs(urls.parent(url), None)
+            self._hdfs.mkdirs(_path(url), mode)
+
+    def rename(self, source: str, target: str, overwrite: bool) -> None:
+        self._hdfs.rename(_path(source), _path(target), overwrite)
+
+    def delete(self, url: str, recursive: bool) -> bool:
+        return bool(self._hdfs.delete(_path(url), recursive))
+
+    def set_permission(self, url: str, mode: int) -> None:
+        self._hdfs.set_permission(_path(url), mode)
+
+    def set_owner(self, url: str, owner: str | None, group: str | None) -> None:
+        self._hdfs.set_owner(_path(url), owner, group)
+
+    def _create(self, url: str, overwrite: bool) -> Any:
+        """Parents that are missing get the permission of what they lie in from the NameNode."""
+        from hdfs_native import WriteOptions
+
+        permission = self._new_file_mode(url)
+        options = WriteOptions(overwrite=overwrite, create_parent=True, permission=permission)
+        return self._hdfs.create(_path(url), options)
+
+    def _open_settled(self, url: str) -> Any:
+        """A reader that sees all that the NameNode knows of; for a moment after a close it does not.
+
+        hdfs-native leaves the last block out as long as it is not complete, and would return too few bytes
+        without a word.
+        """
+        deadline = time.monotonic() + _OPEN_FILE_WAIT_S
+        while True:
+            reader = self._hdfs.read(_path(url))
+            readable, known = len(reader), self._hdfs.get_file_info(_path(url)).length
+            if readable >= known:
+                return reader
+            if time.monotonic() > deadline:
+                raise EOFError(f"unexpected end of file: {readable} of {known} bytes, another process is writing it")
+            time.sleep(0.02)
+
+
+def _client_settings(url: str) -> dict[str, str]:
+    if len(rpc_addresses(url)) > 1 or urls.split(url)[0] == "viewfs":
+        return {}
+    known = settings.hadoop_settings()
+    return {key: value for key, value in _LONE_NAMENODE.items() if key not in known}
+
+
+def _range(reader: Any, at: int, end: int) -> Iterator[bytes]:
+    while at < end and (piece := reader.read_range(at, min(CHUNK_BYTES, end - at))):
+        yield piece
+        at += len(piece)
+
+
+def _path(url: str) -> str:
+    return urls.split(url)[2]
+
+
+def _status(url: str, info: Any) -> FileStatus:
+    return FileStatus(
+        url=url,
+        is_dir=info.isdir,
+        length=0 if info.isdir else info.length,
+        modified_s=info.modification_time / 1000,
+        owner=info.owner,
+        group=info.group,
+        permission=info.permission,
+        replication=info.replication or 0,
+        block_size=info.blocksize or 0,
+        accessed_s=info.access_time / 1000,
+    )

@@ -1,0 +1,213 @@
+"""The inside of a helper process: started by ``pool`` as ``python -m hopsml.storage.remote.server``.
+
+Requests come over a socket, one at a time. After each step (a client made, a chunk moved) a ``{"step": bytes}`` message
+goes back, so that the other side's deadline is one for each step; ``{"ready": true}`` asks for the next chunk. Files on this
+machine are read and written here, so that their bytes do not cross the socket. The process ends with its parent: at the end
+of the socket, and when the parent dies by whatever cause, even in the middle of a blocked call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hopsml import redact
+from hopsml.errors import ArgumentError
+from hopsml.storage import urls
+from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel
+from hopsml.storage.remote.store import RemoteStore, class_for
+
+_IDLE_S = 90.0  # longer than the pool lends an idle process
+_PLAIN_CALLS = frozenset(
+    ("status", "list_dir", "make_dirs", "rename", "delete", "set_permission", "set_owner", "capacity")
+)  # answered by what the store returns
+
+
+class LocalFileError(Exception):
+    """An error of this machine's disk during a transfer; carries the errno."""
+
+
+class StoreServer:
+    """Carries out the requests of one channel, one at a time; keeps a client for each store."""
+
+    def __init__(self, channel: FrameChannel) -> None:
+        self._channel = channel
+        self._clients: dict[str, RemoteStore] = {}
+
+    def serve(self) -> None:
+        """Answer requests until the other side is gone, or has sent none for ``_IDLE_S`` seconds."""
+        while True:
+            request = self._channel.receive(_IDLE_S)
+            if not isinstance(request, dict):
+                raise ChannelClosed("raw bytes without a request")
+            try:
+                answer: dict[str, Any] = {"ok": self._carry_out(request)}
+            except ChannelClosed:
+                raise
+            except LocalFileError as error:
+                answer = {"local_errno": error.args[0]}
+            except ArgumentError as error:
+                answer = {"argument": str(error)}
+            except Exception as error:  # noqa: BLE001  whatever it is, the caller tells the causes apart
+                # HdfsCLI has the name of the Java class in ``exception``. Only this process knows the store's secrets.
+                kind = str(getattr(error, "exception", "") or type(error).__name__)
+                answer = {"error": kind, "text": redact.text(str(error))}
+            self._channel.send(answer)
+
+    def _carry_out(self, request: dict[str, Any]) -> Any:
+        transfers: dict[str, Callable[..., int]] = {
+            "read": self._read,
+            "download": self._download,
+            "write": self._write,
+            "append": self._append,
+            "upload": self._upload,
+        }
+        verb, url, arguments = request["verb"], request["url"], request["arguments"]
+        client = self._client(request["base"], request["options"])
+        if verb in _PLAIN_CALLS:
+            return getattr(client, verb)(url, **arguments)
+        return transfers[verb](client, url, **arguments)
+
+    def _client(self, base: str, options: dict[str, Any]) -> RemoteStore:
+        key = f"{base} {options!r}"
+        if key not in self._clients:
+            self._clients[key] = class_for(urls.split(base)[0])(base, options)
+            self._step(0)  # a client library may take a second to import
+        return self._clients[key]
+
+    # ------------------------------------------------------------------ transfers: each returns the number of its bytes
+
+    def _read(self, client: RemoteStore, url: str, offset: int, length: int | None) -> int:
+        total, pieces = client.read(url, offset, length)
+        for piece in _checked(total, pieces):
+            self._channel.send_data(piece)
+        return total
+
+    def _download(self, client: RemoteStore, url: str, local: str) -> int:
+        total, pieces = client.read(url, 0, None)
+        with _local(open, local, "xb", 0) as file:
+            for piece in _checked(total, pieces):
+                _local(_write_all, file, piece)
+                self._step(len(piece))
+        return total
+
+    def _write(self, client: RemoteStore, url: str, overwrite: bool) -> int:
+        counted = _Counted(self._received())
+        client.write(url, counted, overwrite)
+        return counted.total
+
+    def _append(self, client: RemoteStore, url: str) -> int:
+        counted = _Counted(self._received())
+        client.append(url, counted)
+        return counted.total
+
+    def _upload(self, client: RemoteStore, url: str, local: str) -> int:
+        with _local(open, local, "rb", 0) as file:
+            counted = _Counted(self._from_disk(file))
+            client.write(url, counted, True)
+        return counted.total
+
+    def _received(self) -> Iterator[bytes]:
+        """The caller's raw chunks until a message ends them; each is asked for when the one before has been written."""
+        self._channel.send({"ready": True})
+        while isinstance(chunk := self._channel.receive(), bytearray):
+            yield bytes(chunk)
+            self._channel.send({"ready": True})
+
+    def _from_disk(self, file: Any) -> Iterator[bytes]:
+        while piece := _local(file.read, CHUNK_BYTES):
+            yield piece
+            self._step(len(piece))
+
+    def _step(self, count: int) -> None:
+        self._channel.send({"step": count})
+
+
+class _Counted(Iterator[bytes]):
+    """Pieces, and how many bytes of them were taken."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.total = 0
+
+    def __next__(self) -> bytes:
+        piece = next(self._pieces)
+        self.total += len(piece)
+        return piece
+
+
+def _checked(total: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The pieces; EOFError where they are fewer bytes than there must be: a short piece is not the end."""
+    got = 0
+    for piece in pieces:
+        got += len(piece)
+        yield piece
+    if got != total:
+        raise EOFError(f"unexpected end of file: {got} of {total} bytes came")
+
+
+def _write_all(file: Any, data: bytes) -> None:
+    view = memoryview(data)
+    while view:  # an unbuffered write may take a part
+        view = view[file.write(view) :]
+
+
+def _local(call: Callable[..., Any], *arguments: Any) -> Any:
+    """A call on this machine's disk: its errors are told apart from the store's."""
+    try:
+        return call(*arguments)
+    except OSError as error:
+        raise LocalFileError(error.errno or 0) from error
+
+
+@contextlib.contextmanager
+def in_thread() -> Iterator[FrameChannel]:
+    """A channel to a server that runs in a thread of this process as long as the block, and cannot be killed."""
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        thread = threading.Thread(target=_serve, args=(FrameChannel(theirs),), name="storage", daemon=True)
+        thread.start()
+        try:
+            yield FrameChannel(ours)
+        finally:
+            ours.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _serve(channel: FrameChannel) -> None:
+    with contextlib.suppress(ChannelClosed, TimeoutError):
+        StoreServer(channel).serve()
+
+
+def _die_with(parent: int, parent_pid: int) -> None:
+    """End this process when its parent's ends. ``parent`` is a pidfd, or -1 on kernels without them.
+
+    PR_SET_PDEATHSIG alone would end it with the THREAD that started it.
+    """
+    if parent >= 0:
+        select.select([parent], [], [])
+    else:
+        while os.getppid() == parent_pid:
+            time.sleep(0.5)
+    os._exit(0)
+
+
+def main(arguments: list[str]) -> None:
+    """Arguments: descriptor of the socket, the parent's process id and its pidfd (-1: none), as ``pool`` gives them."""
+    socket_fd, parent_pid, parent = map(int, arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    threading.Thread(target=_die_with, args=(parent, parent_pid), daemon=True).start()
+    _serve(FrameChannel(socket.socket(fileno=socket_fd)))
+    os._exit(0)  # the client's own threads may be stuck
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

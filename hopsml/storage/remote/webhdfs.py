@@ -1,0 +1,152 @@
+"""``webhdfs://`` and ``swebhdfs://`` through HdfsCLI: HDFS by way of HTTP, through proxies and HttpFS."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from hopsml import redact, settings
+from hopsml.errors import ArgumentError
+from hopsml.storage import urls
+from hopsml.storage.filesystem import FileStatus
+from hopsml.storage.remote import hadoop_tokens
+from hopsml.storage.remote.channel import CHUNK_BYTES
+from hopsml.storage.remote.hadoop import HadoopStore, web_addresses
+
+T = TypeVar("T")
+_DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871}
+
+
+class WebHdfsStore(HadoopStore):
+    """HDFS by WebHDFS: ``host:port`` of a NameNode's web service or of HttpFS, or a name service of the configuration.
+
+    Each call has a client of its own: a token that was renewed counts at once, and no connection outlives its call.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        super().__init__(url, options)
+        for logger in ("urllib3", "requests", "hdfs"):  # they write down whole addresses, with the token in them
+            redact.clean_log(logger)
+
+    @staticmethod
+    def addresses(url: str) -> list[str]:
+        scheme, authority, _ = urls.split(url)
+        if f"dfs.ha.namenodes.{authority}" in settings.hadoop_settings() or not authority:
+            return web_addresses(url)
+        return [authority if ":" in authority else f"{authority}:{_DEFAULT_PORTS[scheme]}"]
+
+    def status(self, url: str) -> FileStatus:
+        from hdfs import HdfsError
+
+        try:
+            return _status(url, self._call(lambda client: client.status(_path(url))))
+        except HdfsError as error:
+            if error.exception == "FileNotFoundException":
+                raise FileNotFoundError(url) from error
+            raise
+
+    def list_dir(self, url: str) -> list[FileStatus]:
+        found = self._call(lambda client: client.list(_path(url), status=True))
+        return [_status(urls.join(url, name), facts) for name, facts in found]
+
+    def read(self, url: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
+        """As many bytes as the NameNode knows of; FileExistsError for a directory."""
+        found = self.status(url)
+        if found.is_dir:
+            raise FileExistsError(f"{url} is a directory, not a file")
+        there = max(0, found.length - offset)
+        wanted = there if length is None else min(length, there)
+        return wanted, self._pieces(url, offset, wanted)
+
+    def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
+        """One request; missing parents are made by the NameNode."""
+        mode = f"{self._new_file_mode(url):o}"
+        self._call(lambda client: client.write(_path(url), data=pieces, overwrite=overwrite, permission=mode))
+
+    def append(self, url: str, pieces: Iterator[bytes]) -> None:
+        try:
+            self.status(url)
+        except FileNotFoundError:
+            self.write(url, pieces, overwrite=True)
+        else:
+            self._call(lambda client: client.write(_path(url), data=pieces, append=True))
+
+    def make_dirs(self, url: str, mode: int | None) -> None:
+        if mode is not None:
+            self.make_dirs(urls.parent(url), None)  # which must not get the mode as well
+        text = f"{self._new_folder_mode(url) if mode is None else mode:o}"
+        self._call(lambda client: client.makedirs(_path(url), permission=text))
+
+    def rename(self, source: str, target: str, overwrite: bool) -> None:
+        """In one step of the NameNode, which must be told not to move INTO an existing directory."""
+        # Without the option WebHDFS moves INTO an existing directory and says no more than "false" on failure.
+        option = "OVERWRITE" if overwrite else "NONE"
+        self._call(lambda client: client._rename(_path(source), destination=_path(target), renameoptions=option))
+
+    def delete(self, url: str, recursive: bool) -> bool:
+        return bool(self._call(lambda client: client.delete(_path(url), recursive=recursive)))
+
+    def set_permission(self, url: str, mode: int) -> None:
+        self._call(lambda client: client.set_permission(_path(url), f"{mode:o}"))
+
+    def set_owner(self, url: str, owner: str | None, group: str | None) -> None:
+        self._call(lambda client: client.set_owner(_path(url), owner, group))
+
+    def _pieces(self, url: str, offset: int, length: int) -> Iterator[bytes]:
+        if not length:
+            return
+        with self._client() as client, client.read(_path(url), offset=offset, length=length) as source:
+            while piece := source.read(CHUNK_BYTES):
+                yield piece
+
+    def _call(self, call: Callable[[Any], T]) -> T:
+        with self._client() as client:
+            return call(client)
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[Any]:
+        """By a token if there is one, else a ticket if the cluster wants Kerberos, else the user's name."""
+        import hdfs
+        import requests
+
+        kind = "https" if self._scheme == "swebhdfs" else "http"
+        base = f"{self._scheme}://{self._authority}"
+        # HdfsCLI's form: all NameNodes, joined by semicolons.
+        address = ";".join(f"{kind}://{one}" for one in self.addresses(base))
+        token = hadoop_tokens.for_service(hadoop_tokens.from_environment(), self._authority)
+        with requests.Session() as session:
+            if token:
+                redact.register("delegation_token", token.as_text())
+                yield hdfs.TokenClient(address, token.as_text(), session=session)
+            elif settings.hadoop_settings().get("hadoop.security.authentication") == "kerberos":
+                try:
+                    from hdfs.ext.kerberos import KerberosClient
+                except ImportError as error:
+                    raise ArgumentError(
+                        f"{base}: the cluster wants Kerberos, and there is neither a delegation token nor "
+                        "the package requests-kerberos; install hdfs[kerberos] or use hdfs://"
+                    ) from error
+                yield KerberosClient(address, session=session)
+            else:
+                yield hdfs.InsecureClient(address, user=settings.user_name(), session=session)
+
+
+def _path(url: str) -> str:
+    return urls.split(url)[2]
+
+
+def _status(url: str, facts: dict[str, Any]) -> FileStatus:
+    is_dir = facts["type"] == "DIRECTORY"
+    return FileStatus(
+        url=url,
+        is_dir=is_dir,
+        length=0 if is_dir else facts["length"],
+        modified_s=facts["modificationTime"] / 1000,
+        owner=facts["owner"],
+        group=facts["group"],
+        permission=int(facts["permission"], 8),
+        replication=facts["replication"],
+        block_size=facts["blockSize"],
+        accessed_s=facts["accessTime"] / 1000,
+    )

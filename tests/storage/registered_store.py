@@ -1,0 +1,20 @@
+"""A store of fsspec's that a program registers by itself: whatever is asked for is as long as it was configured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+
+class RegisteredFileSystem(AbstractFileSystem):
+    """Answers ``info`` alone."""
+
+    protocol = "registered"
+
+    def __init__(self, length: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self.length = length
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        return {"name": path, "type": "file", "size": self.length}
