@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopsml.tracking import for_scripts
+from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
     from hopsml.doctor import Examination
@@ -31,7 +31,7 @@ def doctor(
         report = examine(profile)
     finally:
         filesystem.close_all()
-    print(for_scripts.line(as_dict(report)) if as_json else screen(report))
+    print(strict_json.dumps(as_dict(report)) if as_json else screen(report))
     if report.status is Status.FAIL:
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopsml.tracking import for_scripts
+from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
     from hopsml.experiment.searches.seen import Seen
@@ -79,7 +79,7 @@ def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> 
     names = [*columns, *dict.fromkeys(name for report in reports for name in report if name not in (*columns, "time"))]
     if as_json:
         for report in reports:
-            print(for_scripts.line(report))
+            print(strict_json.dumps(report))
     elif reports:
         times = any("time" in report for report in reports)
         rows = [tuple(figure(report.get(name)) for name in names) for report in reports]

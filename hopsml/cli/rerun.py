@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopsml.tracking import for_scripts
+from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
     from hopsml.experiment.repeat import Rerun
@@ -39,7 +39,7 @@ def rerun(
         outcome = experiment.rerun(directory.url, profile=profile, progress=not as_json, ignore=ignore or ())
     finally:
         experiment.shutdown()
-    print(for_scripts.line(as_dict(outcome)) if as_json else text(outcome))
+    print(strict_json.dumps(as_dict(outcome)) if as_json else text(outcome))
     if not outcome.verdict.same:
         raise typer.Exit(DIFFERS)
 

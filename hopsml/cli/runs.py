@@ -10,7 +10,7 @@ import typer
 from hopsml.cli.logs import logs
 from hopsml.cli.sync import sync
 from hopsml.states import State
-from hopsml.tracking import for_scripts
+from hopsml.tracking import strict_json
 from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def ls(
     url = project or settings.project_url()
     found = catalog.recent(url, last or None)
     if as_json:
-        print(for_scripts.line([_row_as_json(run) for run in found]))
+        print(strict_json.dumps([_row_as_json(run) for run in found]))
     elif not found:
         print(f"no runs in {url}", file=sys.stderr)
     else:
@@ -75,7 +75,7 @@ def show(run: str, as_json: As_json = False) -> None:
     """Print everything that is recorded of a run; RUN is its URL, its path or its id."""
     stored = _read(run)
     if as_json:
-        print(for_scripts.line(_everything(stored)))
+        print(strict_json.dumps(_everything(stored)))
         return
     for title, content in _sections(stored):
         if content:
@@ -92,7 +92,7 @@ def diff(left: str, right: str, as_json: As_json = False) -> None:
     if as_json:
         rows = [{"section": d.section, "name": d.name, "left": d.left, "right": d.right} for d in found]
         content = {"left": one.directory.url, "right": other.directory.url, "differences": rows, "source": source}
-        print(for_scripts.line(content))
+        print(strict_json.dumps(content))
         return
     if not found and not source:
         print("nothing that was recorded differs")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hopsml.tracking import for_scripts
+from hopsml.tracking import strict_json
 
 
 def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False) -> None:
@@ -21,7 +21,7 @@ def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for s
     search = searches.seen(stored.directory, stored.run)
     of_search = {} if search is None else searches.facts(search, stored.state)
     if as_json:
-        print(for_scripts.line({**facts, **of_search}))
+        print(strict_json.dumps({**facts, **of_search}))
         return
     said = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
     trials = searches.lines(of_search) if of_search else {}

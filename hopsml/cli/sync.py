@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hopsml.tracking import for_scripts
+from hopsml.tracking import strict_json
 
 CALL_TIMEOUT_S = 30.0  # a person waits, and can interrupt
 
@@ -47,7 +47,7 @@ def sync(
         if not as_json:
             print("  ".join([directory.run_id, state, *notes]), flush=True)
     if as_json:
-        print(for_scripts.line(rows))
+        print(strict_json.dumps(rows))
     elif not rows:
         print(f"nothing of {url} waits to be sent to MLflow")
     if any(row["state"] in (order.PENDING, order.REFUSED) for row in rows):

@@ -13,7 +13,7 @@ from hopsml.experiment import collective, combinations, plan
 from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
 from hopsml.experiment.result import Result
 from hopsml.experiment.verbs import Verb
-from hopsml.tracking.mlflow.order import Group
+from hopsml.tracking.mlflow.order import RunGroup
 
 # Behind the function, by the predecessor's newer and older releases.
 _ORDERS = (
@@ -52,7 +52,7 @@ def launch(options: LaunchOptions) -> Result:
 def build(options: LaunchOptions) -> list[plan.Plan]:
     """Check a call completely and return the plan of each combination's run; nothing is started."""
     plans = [_plan(options, combination) for combination in zipped(options.args_dict)]
-    group = Group(uuid.uuid4().hex, plans[0].spec.name, len(plans)) if len(plans) > 1 else None
+    group = RunGroup(uuid.uuid4().hex, plans[0].spec.name, len(plans)) if len(plans) > 1 else None
     return [dataclasses.replace(single, siblings=group) for single in plans]
 
 

@@ -12,8 +12,8 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.delivery import immediate, logger_aside
 from hopsml.experiment.run import Run
 from hopsml.tracking.mlflow import entries
-from hopsml.tracking.mlflow.link import LINK, Followed
-from hopsml.tracking.mlflow.order import Group, Order
+from hopsml.tracking.mlflow.link import LINK, TrackedRun
+from hopsml.tracking.mlflow.order import Order, RunGroup
 
 logger = logger_aside(__name__)
 
@@ -24,7 +24,7 @@ def follow(
     profile_environment: Mapping[str, str],
     *,
     register_as: str | None,
-    group: Group | None,
+    group: RunGroup | None,
 ) -> None:
     """Let MLflow know of the run from now on. Called on the user's thread: MLflow's active run is a thread's own."""
     uri = settings.mlflow_tracking_uri(profile_environment)
@@ -43,7 +43,7 @@ def follow(
 
 
 def order_of(
-    uri: str, run_id: str, record: Mapping[str, Any], *, register_as: str | None, group: Group | None
+    uri: str, run_id: str, record: Mapping[str, Any], *, register_as: str | None, group: RunGroup | None
 ) -> Order:
     """Where the run goes: MLflow's own variables count, then the project's name is the experiment's."""
     name = str(record.get("name") or "")
@@ -67,7 +67,7 @@ def active_run_id() -> str:
     return str(active.info.run_id) if active is not None else os.environ.get("MLFLOW_RUN_ID", "")
 
 
-def _pass_on(followed: Followed, change: Change) -> None:
+def _pass_on(followed: TrackedRun, change: Change) -> None:
     """On the coordinator's thread: computed and queued, in microseconds."""
     if change.kind == "report" and change.rank == 0:
         followed.rows(entries.rows(change.metrics, change.time, change.step))

@@ -32,7 +32,7 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.storage.runs import find
 from hopsml.tracking import record as run_record
 from hopsml.tracking import seeds
-from hopsml.tracking.mlflow.order import Group
+from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.recording import Recording
 from hopsml.training import driver_log, mlflow_run
 
@@ -55,7 +55,7 @@ class Plan:
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
     continues: str = ""  # URL of the run that this one takes up, whose driver is gone
-    siblings: Group | None = None  # the runs that MLflow shows below one
+    siblings: RunGroup | None = None  # the runs that MLflow shows below one
     notes: tuple[str, ...] = ()  # what people are told when it begins
 
 

@@ -20,7 +20,7 @@ from hopsml.experiment.plain import as_json
 from hopsml.states import State
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim
-from hopsml.tracking import for_scripts, record
+from hopsml.tracking import record, strict_json
 from hopsml.tracking.recording import Recording
 
 
@@ -38,7 +38,7 @@ class Recorded:
 
     def json(self, **more: Any) -> str:
         """One line for scripts: metrics, run id and directory, and whatever is added."""
-        return for_scripts.line(
+        return strict_json.dumps(
             as_json({**self.metrics, "run_id": self.run_id, "run_dir": self.run_dir, **more}), ascii_only=True
         )
 

@@ -23,7 +23,7 @@ from hopsml.states import State
 from hopsml.storage.run_dir import RunDir
 from hopsml.storage.runs import find
 from hopsml.tracking import catalog, compare, record
-from hopsml.tracking.compare import Verdict
+from hopsml.tracking.compare import Comparison
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rerun:
 
     original: RunDir
     result: Result
-    verdict: Verdict
+    verdict: Comparison
 
 
 def rerun(

@@ -10,7 +10,7 @@ from hopsml.experiment import in_force, last_records
 from hopsml.experiment.plain import as_json
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
-from hopsml.tracking import for_scripts
+from hopsml.tracking import strict_json
 
 _RECORDS = ("status.json", ".outputs.json")
 
@@ -57,14 +57,14 @@ def text(result: Finished) -> str:
 
 def json_line(result: Finished, **more: Any) -> str:
     """One line: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is added; a loss that
-    is no number any more is the text "NaN" (``hopsml.tracking.for_scripts``).
+    is no number any more is the text "NaN" (``hopsml.tracking.strict_json``).
 
     Of several combinations: ``runs``, a list of those, and what there is of them all.
     """
     if several := getattr(result, "runs", None):
         runs = [json.loads(json_line(one)) for one in several]
         whole = {"runs": runs, "run_id": result.run_id, "run_dir": result.run_dir, "state": result.state}
-        return for_scripts.line(as_json({**whole, **more}), ascii_only=True)
+        return strict_json.dumps(as_json({**whole, **more}), ascii_only=True)
     content = {
         **{name: value for name, value in result.metrics.items() if name != "log"},
         "workers": len(result.workers),
@@ -77,7 +77,7 @@ def json_line(result: Finished, **more: Any) -> str:
         "state": result.state,
         **more,
     }
-    return for_scripts.line(as_json(content), ascii_only=True)
+    return strict_json.dumps(as_json(content), ascii_only=True)
 
 
 def _contents(directory: RunDir) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,7 @@ class StoredRun:
 
     @property
     def run_id(self) -> str:
-        """``<appId>_<n>``."""
+        """Name of the run's directory, ``<appId>_<n>``."""
         return self.directory.run_id
 
     @property
@@ -117,7 +116,7 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
         best=_optional(directory, directory.best_json) if status is None and "search" in run else {},
         environment={} if brief else _optional(directory, directory.environment_json),
         worker={} if brief else _optional(directory, directory.worker_json),
-        inputs=[] if brief else _lines(directory.inputs),
+        inputs=[] if brief else directory.read_lines(directory.inputs),
         quiet_s=quiet_s,
     )
 
@@ -170,17 +169,3 @@ def _optional(directory: RunDir, url: str) -> dict[str, Any]:
         return directory.read_json(url)
     except PathNotFound:
         return {}
-
-
-def _lines(url: str) -> list[dict[str, Any]]:
-    try:
-        content = filesystem.for_url(url).read_bytes(url)
-    except PathNotFound:
-        return []
-    found = []
-    for line in content.decode(errors="replace").splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:  # the last one may be half written
-            continue
-    return found

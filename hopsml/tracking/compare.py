@@ -38,7 +38,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Comparison:
     """Whether two results are the same; ``differing`` names what is not, ``compared`` what was looked at."""
 
     same: bool
@@ -71,7 +71,7 @@ def source_diff(left: StoredRun, right: StoredRun) -> str:
     return "\n".join(lines)
 
 
-def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ()) -> Verdict:
+def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ()) -> Comparison:
     """Compare outputs and last checkpoints; ``ignore`` names outputs that may differ, such as a measured time."""
     one, other = _results(left, ignore), _results(right, ignore)
     differing = [
@@ -82,7 +82,7 @@ def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ())
     if left.state != right.state:
         differing.insert(0, Difference("result", "state", left.state, right.state))
     causes = [found for found in differences(left, right) if found.section not in ("result", "machine")]
-    return Verdict(not differing, tuple(sorted(one.keys() & other.keys())), tuple(differing), tuple(causes))
+    return Comparison(not differing, tuple(sorted(one.keys() & other.keys())), tuple(differing), tuple(causes))
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -32,15 +32,15 @@ _write: Callable[[dict[str, Any]], None] | None = None
 
 
 class WorkerFacts(Protocol):
-    """What of a worker's context is needed here."""
+    """The attributes of a worker's context that are used here."""
 
     @property
     def rank(self) -> int:
-        """0 for the chief."""
+        """The worker's rank in its group; 0 is the chief."""
 
     @property
     def events_dir(self) -> Path:
-        """Local folder in the run directory."""
+        """Local folder of event files; its parent is the local copy of the run directory."""
 
 
 def data(url: Url, *, limit_bytes: int = LIMIT_BYTES) -> Url:
@@ -64,7 +64,7 @@ def data(url: Url, *, limit_bytes: int = LIMIT_BYTES) -> Url:
 
 
 def declared() -> list[dict[str, Any]]:
-    """What was noted in this process, the driver's, so far."""
+    """The inputs noted so far in this process, which is a driver."""
     with _lock:
         return list(_of_driver.values())
 

@@ -35,7 +35,7 @@ def width(text: str) -> int:
 
 
 def padded(text: str, places: int, right: bool = False) -> str:
-    """The text with blanks, so that it takes so many places."""
+    """The text with blanks at its end, or before it, up to ``places`` columns of a terminal."""
     blanks = " " * (places - width(text))
     return blanks + text if right else text + blanks
 
@@ -48,12 +48,12 @@ def cut(text: str, places: int) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without what would steer a terminal: colours, movements, bells."""
+    """The text without control sequences of terminals: colours, movements, bells."""
     return _CONTROL.sub("", text)
 
 
 def short(value: Any, width: int = 60) -> str:
-    """A value on one line; "-" for none."""
+    """A value as text on one line of at most ``width`` characters; "-" for None."""
     if value is None:
         return "-"
     text = " ".join(plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
@@ -66,7 +66,7 @@ def figure(value: Any) -> str:
 
 
 def row(run: StoredRun) -> tuple[str, ...]:
-    """The cells of ``COLUMNS``, each as long as it is."""
+    """The cells of one run in a table with ``COLUMNS``, none of them cut."""
     return (
         run.run_id,
         short(run.run.get("name") or "-", 200),
@@ -132,7 +132,7 @@ def time_text(seconds: float | None, *, brief: bool = False) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """At most a few characters; "-" for None."""
+    """Seconds as "1.2 s", "3.4 min" or "5.6 h"; "-" for None."""
     if seconds is None:
         return "-"
     if seconds < 120:

@@ -47,7 +47,7 @@ class Recording:
         self._thread = threading.Thread(target=self._record, name=f"hopsml-record-{directory.run_id}", daemon=True)
 
     def start(self) -> Recording:
-        """Begin; returns at once."""
+        """Begin writing on a thread of its own; returns this object at once."""
         self._thread.start()
         return self
 

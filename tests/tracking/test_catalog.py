@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hopsml.errors import StorageUnavailable
+from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, machine
 from hopsml.tracking.catalog import LOST, RUNNING
@@ -52,6 +53,7 @@ def test_a_project_without_runs_is_empty_and_an_unreadable_one_an_error(tmp_path
     assert catalog.recent(f"file://{tmp_path}/nowhere", 5) == []
     with pytest.raises(StorageUnavailable):
         catalog.recent("webhdfs://127.0.0.1:1/Projects/p", 5)  # nobody listens there
+    filesystem.close_all()
 
 
 def test_a_run_without_an_end_is_running_as_long_as_its_driver_lives(tmp_path: Path) -> None:

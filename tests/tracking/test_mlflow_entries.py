@@ -19,7 +19,7 @@ from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries, order, sender
 from hopsml.tracking.mlflow.entries import Row
-from hopsml.tracking.mlflow.order import Group, Order
+from hopsml.tracking.mlflow.order import Order, RunGroup
 from hopsml.tracking.mlflow.sender import Sender, send_recorded
 from hopsml.tracking.mlflow.store import MlflowAway, MlflowRefused
 from tests.cluster.workloads import wait_until
@@ -78,7 +78,7 @@ def test_a_group_ends_with_its_last_member_or_its_first_failure(members: list[st
 
 
 def test_an_order_is_recorded_without_its_password() -> None:
-    wanted = Order("https://me:geheim@host", "digits", group=Group("k", "rates", 3), register_as="digits")
+    wanted = Order("https://me:geheim@host", "digits", group=RunGroup("k", "rates", 3), register_as="digits")
     recorded = wanted.recorded()
     assert "geheim" not in json.dumps(recorded)
     read_back = order.parse(json.loads(json.dumps(recorded)))
@@ -147,7 +147,7 @@ class Scene:
         self.directory = RunDir(f"file://{folder}/Experiments/app_1")
         self.directory.write_run({"started": 1.0, "name": "digits"})
         begin = {"do": "begin", "run": self.directory.url, "order": asdict(Order(URI, "digits")), "record": {}}
-        self.sender.hear(begin)
+        self.sender.receive(begin)
 
     def report(self, *steps: int) -> None:
         """As the chief does: a line in its file, a row on its way."""
@@ -155,11 +155,11 @@ class Scene:
         with file.open("a") as lines:
             lines.writelines(json.dumps({"time": float(step), "step": step, "loss": 1.0}) + "\n" for step in steps)
         rows = [["loss", 1.0, 1000 * step, step] for step in steps]
-        self.sender.hear({"do": "rows", "run": self.directory.url, "rows": rows})
+        self.sender.receive({"do": "rows", "run": self.directory.url, "rows": rows})
 
     def end(self) -> None:
         self.directory.write_status({"state": "FINISHED", "ended": 9.0})
-        self.sender.hear({"do": "end", "run": self.directory.url, "lost": False})
+        self.sender.receive({"do": "end", "run": self.directory.url, "lost": False})
 
     @property
     def notes(self) -> list[str]:
@@ -255,7 +255,7 @@ def test_closing_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -> None
     scene = Scene(tmp_path)
     scene.end()
     scene.server.problem = MlflowAway("no answer")
-    scene.sender.hear({"do": "close", "within_s": 10.0})
+    scene.sender.receive({"do": "close", "within_s": 10.0})
     assert not scene.sender.is_done
     scene.sender.step()
     assert scene.sender.is_done

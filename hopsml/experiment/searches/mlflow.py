@@ -15,15 +15,15 @@ from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.link import LINK
-from hopsml.tracking.mlflow.order import Group, key_of
+from hopsml.tracking.mlflow.order import RunGroup, key_of
 
 log = logger_aside("hopsml.search")
 _STATES = {"completed": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
 
 
-def group_of(run_url: str, name: str) -> Group:
+def group_of(run_url: str, name: str) -> RunGroup:
     """What puts trials below the search's own run: it is found by the same key."""
-    return Group(key_of(run_url), name, 0, ends_itself=True)
+    return RunGroup(key_of(run_url), name, 0, ends_itself=True)
 
 
 class TrialsInMlflow:

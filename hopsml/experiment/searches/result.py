@@ -12,7 +12,7 @@ from hopsml.cluster.shared.plain import as_json
 from hopsml.experiment.searches import study, table
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import urls
-from hopsml.tracking import for_scripts
+from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
     import optuna
@@ -115,7 +115,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
             "state": self.state,
             **more,
         }
-        return for_scripts.line(as_json(content), ascii_only=True)
+        return strict_json.dumps(as_json(content), ascii_only=True)
 
     def __repr__(self) -> str:
         done = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)

@@ -129,7 +129,7 @@ def rows(values: Mapping[str, Any], time_s: float, step: int | None) -> list[Row
 
 
 def report_rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Lines of ``metrics.jsonl``."""
+    """The numbers in lines of ``metrics.jsonl`` as rows, each with its line's time and step."""
     return [
         row
         for line in lines

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -18,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from hopsml.storage.hdfs_pool import child_environment, own_pidfd
+from hopsml.storage import python_child
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.order import Order
@@ -31,22 +29,22 @@ MOST_WAITING = 20_000  # messages
 Note = Callable[[str], None]
 
 
-class Followed:
+class TrackedRun:
     """One run on its way to MLflow; every method returns at once and may be called from any thread."""
 
-    def __init__(self, courier: Courier, directory: RunDir) -> None:
-        self._courier, self._url = courier, directory.url
+    def __init__(self, sender: SenderProcess, directory: RunDir) -> None:
+        self._sender, self._url = sender, directory.url
         self.lost = False  # whether something was not passed on: it is read from the run directory at the end
 
     def rows(self, rows: list[entries.Row]) -> None:
-        """Metrics, as they come."""
+        """Pass on metrics; where the queue is full they are dropped, and read from the run directory later."""
         listed = [[row.key, row.value, row.time_ms, row.step] for row in rows]
-        if listed and not self._courier.put({"do": "rows", "run": self._url, "rows": listed}):
+        if listed and not self._sender.put({"do": "rows", "run": self._url, "rows": listed}):
             self.lost = True
 
     def end(self) -> None:
-        """The run directory is complete."""
-        self._courier.put({"do": "end", "run": self._url, "lost": self.lost}, must=True)
+        """Say that the run directory is complete: the sender then sends the rest and closes the run in MLflow."""
+        self._sender.put({"do": "end", "run": self._url, "lost": self.lost}, must=True)
 
 
 class Link:
@@ -54,33 +52,33 @@ class Link:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._courier: Courier | None = None
+        self._sender: SenderProcess | None = None
 
-    def follow(self, order: Order, directory: RunDir, record: Mapping[str, Any], note: Note) -> Followed:
+    def follow(self, order: Order, directory: RunDir, record: Mapping[str, Any], note: Note) -> TrackedRun:
         """Begin; ``note`` is called from another thread with what a person should know."""
         begin = {"do": "begin", "run": directory.url, "order": asdict(order), "record": dict(record)}
         with self._lock:
-            if self._courier is None or not self._courier.take(directory.url, note, begin):
-                self._courier = Courier()
-                self._courier.take(directory.url, note, begin)
-            return Followed(self._courier, directory)
+            if self._sender is None or not self._sender.take(directory.url, note, begin):
+                self._sender = SenderProcess()
+                self._sender.take(directory.url, note, begin)
+            return TrackedRun(self._sender, directory)
 
     def close(self, within_s: float = EXIT_S) -> None:
         """Let the sender finish, at most ``within_s`` seconds; then it is gone, and what is left lies on the store."""
         with self._lock:
-            courier, self._courier = self._courier, None
-        if courier is not None:
-            courier.close(within_s)
+            sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close(within_s)
 
 
-class Courier:
+class SenderProcess:
     """One sender's process with its queue, a thread that writes to it and one that reads its answers."""
 
     def __init__(self) -> None:
         self._queue: deque[dict[str, Any]] = deque()
         self._changed = threading.Condition()
         self._notes: dict[str, Note] = {}  # of the runs that the sender has not finished
-        self._retired = False  # takes no more runs
+        self._closed = False  # takes no more runs
         self._process: subprocess.Popen[bytes] | None = None
         self._started = threading.Event()
         self._reader = threading.Thread(target=self._read, name="hopsml-mlflow-notes", daemon=True)
@@ -88,9 +86,9 @@ class Courier:
         self._writer.start()
 
     def take(self, url: str, note: Note, begin: dict[str, Any]) -> bool:
-        """Whether this one still takes runs; then it has taken this one."""
+        """Take over a run, whose notes go to ``note``; False where this process takes no more runs."""
         with self._changed:
-            if self._retired:
+            if self._closed:
                 return False
             self._notes[url] = note
             self._queue.append(begin)
@@ -98,7 +96,7 @@ class Courier:
             return True
 
     def put(self, message: dict[str, Any], must: bool = False) -> bool:
-        """Whether there was room."""
+        """Queue a message; False where the queue is full, unless it ``must`` be queued."""
         with self._changed:
             if len(self._queue) >= MOST_WAITING and not must:
                 return False
@@ -107,10 +105,10 @@ class Courier:
         return True
 
     def close(self, within_s: float) -> None:
-        """Let the sender finish within the time, else kill it."""
+        """Let the sender finish within so many seconds, then kill it."""
         deadline = time.monotonic() + within_s
         with self._changed:
-            self._retired = True
+            self._closed = True
             self._queue.append({"do": "close", "within_s": within_s})
             self._changed.notify_all()
         self._started.wait(within_s)
@@ -144,14 +142,14 @@ class Courier:
             process.stdin.close()
 
     def _next(self) -> dict[str, Any] | None:
-        """The next message; None once this courier has retired and everything is passed on."""
+        """The next message; None once this sender is closed and everything is passed on."""
         with self._changed:
             while not self._queue:
-                if self._retired:
+                if self._closed:
                     return None
                 woken = self._changed.wait(None if self._notes else LINGER_S)
                 if not woken and not self._queue and not self._notes:
-                    self._retired = True
+                    self._closed = True
             return self._queue.popleft()
 
     def _read(self) -> None:
@@ -161,24 +159,24 @@ class Courier:
             for line in process.stdout:
                 event = json.loads(line)
                 if event["event"] == "note":
-                    self._say(event["run"], event["text"])
+                    self._pass_note(event["run"], event["text"])
                 elif event["event"] == "ended":
                     with self._changed:
                         self._notes.pop(event["run"], None)
                         self._changed.notify_all()
         process.wait()
-        if not self._retired:
+        if not self._closed:
             self._died("the process that sends to MLflow has died")
 
     def _died(self, why: str) -> None:
         with self._changed:
-            self._retired, notes = True, dict(self._notes)
+            self._closed, notes = True, dict(self._notes)
             self._queue.clear()
             self._changed.notify_all()
         for note in notes.values():
             note(f"{why}; 'hopsml runs sync' sends what MLflow has missed")
 
-    def _say(self, url: str, text: str) -> None:
+    def _pass_note(self, url: str, text: str) -> None:
         with self._changed:
             note = self._notes.get(url)
         if note is not None:
@@ -186,21 +184,14 @@ class Courier:
 
 
 def start_process() -> subprocess.Popen[bytes]:
-    """The sender; it ends when its input does, or this process."""
-    parent = own_pidfd()
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-m", "hopsml.tracking.mlflow.sender", str(CALL_TIMEOUT_S), str(parent)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[parent] if parent >= 0 else [],
-            cwd="/",  # "-m" puts the working directory on the path
-            env=child_environment(),
-            start_new_session=True,  # Ctrl-C in a terminal is the driver's
-        )
-    finally:
-        if parent >= 0:
-            os.close(parent)
+    """Start the sender's process; it ends when its input ends, or this process does."""
+    return python_child.start(
+        "hopsml.tracking.mlflow.sender",
+        str(CALL_TIMEOUT_S),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C in a terminal is the driver's
+    )
 
 
 LINK = Link()

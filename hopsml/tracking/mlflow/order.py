@@ -20,7 +20,7 @@ _PENDING_FOLDER = ".mlflow-pending"
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that belong together below one MLflow run: the combinations of a ``launch``, the trials of a search.
 
     ``ends_itself``: that run is a run of ours, with this key, and what becomes of its members does not end it.
@@ -42,22 +42,22 @@ class Order:
     run_name: str = ""
     parent_run_id: str = ""  # of the user's own MLflow run
     register_as: str = ""
-    group: Group | None = None
+    group: RunGroup | None = None
     state: str = PENDING
     run_id: str = ""  # MLflow's
     note: str = ""  # why not, where it was refused
 
     def recorded(self) -> dict[str, Any]:
-        """As it is written down: without a password in the URI."""
+        """As a record for ``mlflow.json``: without a password in the URI."""
         return {**asdict(self), "tracking_uri": redact.text(self.tracking_uri), "note": redact.text(self.note)}
 
 
 def parse(record: Mapping[str, Any]) -> Order:
-    """The opposite of ``recorded`` and of ``asdict``; what is unknown is left out."""
+    """The order in a record made by ``recorded`` or ``asdict``; unknown entries are left out."""
     known = {field.name for field in fields(Order)} - {"group"}
     group = record.get("group")
     values = {name: str(record[name]) for name in known if record.get(name) is not None}
-    return Order(**values, group=Group(**group) if group else None)
+    return Order(**values, group=RunGroup(**group) if group else None)
 
 
 def key_of(run_url: str) -> str:

@@ -48,7 +48,7 @@ def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -
     notes: list[str] = []
     opened = begin(store, wanted, directory, stored.run) if history or not wanted.run_id else wanted
     run_id, experiment = opened.run_id, opened.experiment_id
-    reports = read_lines(directory.metrics)
+    reports = directory.read_lines(directory.metrics)
     if history:
         store.log(run_id, rows=entries.report_rows(reports))
         for rank, lines in system_lines(directory):
@@ -82,23 +82,6 @@ def folders(directory: RunDir) -> dict[str, str]:
     }
 
 
-def read_lines(url: str) -> list[dict[str, Any]]:
-    """The JSON objects of a file with one a line; a last line that is half written is left out. StorageError."""
-    try:
-        content = filesystem.for_url(url).read_bytes(url)
-    except PathNotFound:
-        return []
-    found: list[dict[str, Any]] = []
-    for line in content.decode(errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            found.append(row)
-    return found
-
-
 def system_lines(directory: RunDir) -> list[tuple[int, list[dict[str, Any]]]]:
     """Rank and samples of every worker whose agent wrote any."""
     try:
@@ -106,7 +89,7 @@ def system_lines(directory: RunDir) -> list[tuple[int, list[dict[str, Any]]]]:
     except PathNotFound:
         return []
     found = [(match, name) for name in names if (match := _SYSTEM_FILE.match(name))]
-    return [(int(match.group(1)), read_lines(urls.join(directory.logs, name))) for match, name in found]
+    return [(int(match.group(1)), directory.read_lines(urls.join(directory.logs, name))) for match, name in found]
 
 
 def _experiment(store: Store, wanted: Order) -> str:

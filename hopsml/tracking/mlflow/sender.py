@@ -40,13 +40,13 @@ EVERY_S = 1.0  # rows are gathered for so long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # between attempts at a server that is away
 MOST_ROWS = 50_000  # of one run that wait; more are read from the run directory at its end
 CLOSE_S = 10.0  # where nobody says how long
-Tell = Callable[[Mapping[str, Any]], None]
+Emit = Callable[[Mapping[str, Any]], None]
 Open = Callable[[str], Store]
 
 
 @dataclass
-class Followed:
-    """One run, as far as it is."""
+class PendingRun:
+    """One run that is being sent: how far it is, and what waits to be sent."""
 
     directory: RunDir
     order: Order
@@ -62,28 +62,28 @@ class Followed:
 class Sender:
     """What is to be sent and when; ``step`` does it. Messages come from one thread, steps are done by another."""
 
-    def __init__(self, tell: Tell, open_store: Open = Store, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell, self._open, self._clock = tell, open_store, clock
-        self.runs: dict[str, Followed] = {}
+    def __init__(self, emit: Emit, open_store: Open = Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._emit, self._open, self._clock = emit, open_store, clock
+        self.runs: dict[str, PendingRun] = {}
         self.close_at: float | None = None
         self.changed = threading.Condition()
         self._stores: dict[str, Store] = {}
         self._failures = 0  # in a row
         self._not_before = 0.0
         self._looked: set[str] = set()  # projects whose older runs were looked for
-        self._older: deque[tuple[str, Followed]] = deque()  # those, and the run that they were found with
+        self._older: deque[tuple[str, PendingRun]] = deque()  # those, and the run that they were found with
         self._older_outage = Outage(FIRST_PAUSE_S, LONGEST_PAUSE_S)  # theirs may be other servers
 
-    # ------------------------------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------------------------------ messages
 
-    def hear(self, message: Mapping[str, Any]) -> None:
-        """One line of the input."""
+    def receive(self, message: Mapping[str, Any]) -> None:
+        """Take over one message, as they are listed at the top of this file."""
         with self.changed:
             match message["do"]:
                 case "begin":
                     wanted = order.parse(message["order"])
                     directory = RunDir(message["run"])
-                    self.runs[directory.url] = Followed(directory, wanted, message["record"], wanted.tracking_uri)
+                    self.runs[directory.url] = PendingRun(directory, wanted, message["record"], wanted.tracking_uri)
                 case "rows":
                     self._add(message["run"], [Row(*row) for row in message["rows"]])
                 case "end":
@@ -104,7 +104,7 @@ class Sender:
             run.rows.clear()
             run.lost = True
 
-    # ------------------------------------------------------------------------------------------ what is done
+    # ------------------------------------------------------------------------------------------ sending
 
     @property
     def is_done(self) -> bool:
@@ -115,7 +115,7 @@ class Sender:
         return not waiting or self._failures > 0 or self._clock() >= self.close_at
 
     def run(self) -> None:
-        """Until asked to close."""
+        """Send what there is every ``EVERY_S`` seconds, until asked to close."""
         while not self.is_done:
             self.step()
             with self.changed:
@@ -145,7 +145,7 @@ class Sender:
             self._look_for_older(runs[0])
         self._send_older()
 
-    def _advance(self, run: Followed) -> None:
+    def _advance(self, run: PendingRun) -> None:
         if not run.begun:
             order.write(run.directory, run.order)  # before all else: whatever happens now, the run is on the list
             run.begun = True
@@ -171,7 +171,7 @@ class Sender:
                 self._note(run, note)
             self._forget(run, order.SENT)
 
-    def _take(self, run: Followed) -> list[Row]:
+    def _take(self, run: PendingRun) -> list[Row]:
         with self.changed:
             rows = list(run.rows)
             run.rows.clear()
@@ -182,23 +182,23 @@ class Sender:
             self._stores[uri] = self._open(uri)
         return self._stores[uri]
 
-    # ------------------------------------------------------------------------------------------ what goes wrong
+    # ------------------------------------------------------------------------------------------ trouble
 
-    def _pause(self, run: Followed, why: str) -> None:
+    def _pause(self, run: PendingRun, why: str) -> None:
         self._failures += 1
         self._not_before = self._clock() + pause_s(self._failures, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         if not run.noted:
             run.noted = True
             self._note(run, why)
 
-    def _answers(self, run: Followed) -> None:
+    def _answers(self, run: PendingRun) -> None:
         """Something of the run has arrived: the outage is over, if there was one."""
         self._failures = 0
         if run.noted:
             run.noted = False
             self._note(run, "MLflow answers again; what it has missed of this run is sent at the run's end")
 
-    def _give_up(self, run: Followed, error: HopsmlError) -> None:
+    def _give_up(self, run: PendingRun, error: HopsmlError) -> None:
         remedy = f"once that is repaired: hopsml runs sync {run.directory.run_id}"
         self._note(run, f"MLflow gets nothing more of this run: {error}; {remedy}")
         try:
@@ -207,7 +207,7 @@ class Sender:
             self._note(run, f"that could not be noted in the run directory: {problem}")
         self._forget(run, order.REFUSED)
 
-    def _look_for_older(self, run: Followed) -> None:
+    def _look_for_older(self, run: PendingRun) -> None:
         """Once: runs of this project that an earlier sender could not send."""
         project = order.project_of(run.directory.url)
         if project in self._looked or not run.begun or not run.order.run_id:
@@ -233,13 +233,13 @@ class Sender:
             self._older_outage.succeeded()
             self._older.popleft()
 
-    def _note(self, run: Followed, text: str) -> None:
-        self._tell({"event": "note", "run": run.directory.url, "text": text})
+    def _note(self, run: PendingRun, text: str) -> None:
+        self._emit({"event": "note", "run": run.directory.url, "text": text})
 
-    def _forget(self, run: Followed, state: str) -> None:
+    def _forget(self, run: PendingRun, state: str) -> None:
         with self.changed:
             self.runs.pop(run.directory.url, None)
-        self._tell({"event": "ended", "run": run.directory.url, "state": state})
+        self._emit({"event": "ended", "run": run.directory.url, "state": state})
 
 
 def send_recorded(
@@ -288,14 +288,14 @@ def main(arguments: list[str]) -> None:
     output, lock = os.fdopen(os.dup(1), "w", encoding="utf-8"), threading.Lock()
     os.dup2(2, 1)  # whatever libraries print
 
-    def tell(event: Mapping[str, Any]) -> None:
+    def emit(event: Mapping[str, Any]) -> None:
         with lock:
             try:
                 print(json.dumps(event), file=output, flush=True)
             except OSError:
                 pass  # the driver is gone; what can be sent still is
 
-    sender = Sender(tell)
+    sender = Sender(emit)
     threading.Thread(target=_listen, args=(sender, parent), daemon=True).start()
     sender.run()
     filesystem.close_all()
@@ -314,8 +314,8 @@ def _listen(sender: Sender, parent: int) -> None:
             break
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            sender.hear(json.loads(line))
-    sender.hear({"do": "close", "within_s": CLOSE_S})
+            sender.receive(json.loads(line))
+    sender.receive({"do": "close", "within_s": CLOSE_S})
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class MlflowRefused(HopsmlError):
 
 
 class MlflowMissing(HopsmlError):
-    """The package is not installed."""
+    """The package ``mlflow`` is not installed where it is needed."""
 
 
 def limit_waiting(timeout_s: float) -> None:
@@ -64,7 +64,7 @@ def _told_apart(call: Call) -> Call:
 
 
 class Store:
-    """One tracking server."""
+    """The client of one tracking server, by its URI. Its methods raise MlflowAway and MlflowRefused."""
 
     def __init__(self, uri: str) -> None:
         """Raises MlflowMissing."""
@@ -155,23 +155,23 @@ class Store:
 
     @_told_apart
     def attach(self, run_id: str, file: str, text: str) -> None:
-        """A small text file as an artifact."""
+        """Write a small text file as an artifact of the run."""
         self._client.log_text(run_id, text, file)
 
     @_told_apart
     def finish(self, run_id: str, status: str, ended_s: float) -> None:
-        """Set its status and the time of its end; again if need be."""
+        """Set the run's final status and the time of its end; may be repeated."""
         self._client.set_terminated(run_id, status=status, end_time=int(ended_s * 1000))
 
     @_told_apart
     def statuses_below(self, experiment_id: str, parent_run_id: str) -> list[str]:
-        """Of the runs nested below another, those that have ended."""
+        """The statuses of those runs nested below another one that have ended."""
         found = self._search(experiment_id, f"tags.`mlflow.parentRunId` = '{parent_run_id}'")
         return [run.info.status for run in found if run.info.status in _FINAL]
 
     @_told_apart
     def experiment_of(self, run_id: str) -> str:
-        """The experiment that a run belongs to."""
+        """Id of the experiment that an MLflow run belongs to."""
         return str(self._client.get_run(run_id).info.experiment_id)
 
     def _search(self, experiment_id: str, query: str) -> list[Any]:

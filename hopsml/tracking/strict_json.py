@@ -1,4 +1,4 @@
-"""What commands and results print for programs, on one line: JSON that every reader of JSON takes.
+"""JSON that every reader takes, on one line: what commands and results print for programs.
 
 Python writes a loss that diverged as NaN, and reads it so; JavaScript, jq and strict parsers refuse the whole line. Here it
 is the text "NaN", an overflow "Infinity" or "-Infinity": ``float()``, as JavaScript's ``Number()``, makes numbers of them
@@ -12,8 +12,8 @@ import math
 from typing import Any
 
 
-def line(content: Any, ascii_only: bool = False) -> str:
-    """The content as JSON; ``ascii_only``: with an escape for each other character. TypeError where JSON has no form."""
+def dumps(content: Any, ascii_only: bool = False) -> str:
+    """The content on one line; ``ascii_only``: with an escape for each other character. TypeError where JSON has no form."""
     return json.dumps(_finite(content), ensure_ascii=ascii_only, allow_nan=False)
 
 
