@@ -65,7 +65,7 @@ def isdir(hdfs_path: AnyPath, project: str | None = None) -> bool:
 
 
 def isfile(hdfs_path: AnyPath, project: str | None = None) -> bool:
-    """Whether there is a file at this path."""
+    """Whether there is a file, no directory, at this path."""
     found = status_or_none(to_url(hdfs_path, project))
     return found is not None and not found.is_dir
 

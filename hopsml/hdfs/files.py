@@ -74,7 +74,7 @@ class Handle:
         return for_url(url).delete(url, recursive)
 
     def create_directory(self, path: AnyPath) -> bool:
-        """As ``hdfs.mkdir``; always True."""
+        """As ``hdfs.mkdir``, with parents; always True."""
         directories.mkdir(path)
         return True
 

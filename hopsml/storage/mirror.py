@@ -33,8 +33,7 @@ _MARGIN_S = 2.0  # for the answer to come after the mirror's own deadline
 class MirrorReport:
     """How far the mirror is. ``behind`` names at most 50 of ``behind_count`` paths, each with its reason."""
 
-    copied_files: int
-    copied_bytes: int  # of files outside of checkpoints; a growing file counts at each copy
+    copied_files: int  # copies made: a growing file counts at each one
     behind_count: int
     behind: tuple[Behind, ...]
     answered: bool = True  # False: the mirror itself did not answer in time, or is dead
@@ -43,6 +42,9 @@ class MirrorReport:
     def is_complete(self) -> bool:
         """Whether all that was on the local disk is on the store."""
         return self.answered and self.behind_count == 0
+
+
+_NO_ANSWER = MirrorReport(0, 0, (), answered=False)
 
 
 class MirrorProcess:
@@ -122,7 +124,7 @@ class MirrorProcess:
         """A last flush within ``grace_s``, then the process is gone; killed when ``timeout_s`` passes."""
         process = self.process
         if process is None:
-            return MirrorReport(0, 0, 0, (), answered=False)
+            return _NO_ANSWER
         deadline_s = time.monotonic() + (self._grace_s + _MARGIN_S if timeout_s is None else timeout_s)
         with contextlib.suppress(OSError):
             self._send({"do": "stop"})  # closing alone would not do: a forked process may hold the pipe as well
@@ -134,7 +136,7 @@ class MirrorProcess:
             process.wait()
         self._close()
         last = self._last
-        return _report(last) if last.get("event") == "stopped" else MirrorReport(0, 0, 0, (), answered=False)
+        return _report(last) if last.get("event") == "stopped" else _NO_ANSWER
 
     def __enter__(self) -> MirrorProcess:
         self.start()
@@ -153,7 +155,7 @@ class MirrorProcess:
             self._send({**request, "id": number})
             return _report(answer.get(timeout=timeout_s))
         except (queue.Empty, OSError):
-            return MirrorReport(0, 0, 0, (), answered=False)
+            return _NO_ANSWER
         finally:
             self._waiting.pop(number, None)
 
@@ -190,9 +192,9 @@ class MirrorProcess:
 
 def _report(message: Mapping[str, Any]) -> MirrorReport:
     if message["event"] == "died":
-        return MirrorReport(0, 0, 0, (), answered=False)
+        return _NO_ANSWER
     late = tuple(Behind(one["path"], one["reason"]) for one in message["behind"])
-    return MirrorReport(message["copied_files"], message["copied_bytes"], message["behind_count"], late)
+    return MirrorReport(message["copied_files"], message["behind_count"], late)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from hopsml.storage.mirror_plan import (
     Behind,
     CommitCheckpoint,
     Copied,
-    CopyFile,
     Listing,
     LocalFile,
     MirrorState,
@@ -72,7 +71,6 @@ class Loop:
         self._urgent = 0  # how many flushes wait
         self._scans = 0  # how often the disk was looked at
         self._copied_files = 0
-        self._copied_bytes = 0
         self._was_behind = False
         self._resumed = not wanted.resume
         self._resuming = Outage(longest_s=mirror_plan.LONGEST_RETRY_S)
@@ -119,7 +117,7 @@ class Loop:
         """What was copied so far, and what is behind."""
         with self.changed:
             late = mirror_plan.behind(self._listing, self._state)
-            return {"copied_files": self._copied_files, "copied_bytes": self._copied_bytes, **behind_record(late)}
+            return {"copied_files": self._copied_files, **behind_record(late)}
 
     def _is_permanent(self, path: str, began_s: float) -> bool:
         failure = self._state.failures.get(path)
@@ -159,7 +157,6 @@ class Loop:
             else:
                 mirror_plan.succeeded(self._state, action, now_s, now_s - began_s)
                 self._copied_files += 1
-                self._copied_bytes += action.file.length if isinstance(action, CopyFile) else 0
             self._busy.pop(action.path, None)
             is_behind = bool(self._state.failures)
             turned, self._was_behind = is_behind != self._was_behind, is_behind

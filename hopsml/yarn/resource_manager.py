@@ -34,7 +34,6 @@ class YarnApplication:
     user: str = ""
     queue: str = ""
     progress: float = 0.0
-    tracking_url: str = ""
     am_log_url: str = ""  # the NodeManager's page with the log files of the application master's container
     tags: tuple[str, ...] = ()
     started_s: float = 0.0
@@ -62,7 +61,6 @@ class YarnApplication:
             user=str(app.get("user") or ""),
             queue=str(app.get("queue") or ""),
             progress=float(app.get("progress") or 0.0),
-            tracking_url=str(app.get("trackingUrl") or ""),
             am_log_url=str(app.get("amContainerLogs") or ""),
             tags=tuple(tag for tag in str(app.get("applicationTags") or "").split(",") if tag),
             started_s=float(app.get("startedTime") or 0) / 1000,

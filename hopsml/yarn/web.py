@@ -19,7 +19,7 @@ class NoAnswer(OSError):
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer, whatever its status."""
+    """An HTTP answer as it came, whatever its status."""
 
     status: int
     body: bytes

@@ -16,7 +16,7 @@ import pytest
 
 from hopsml import delivery, experiment, tracking
 from hopsml.errors import WorkerFailed
-from hopsml.experiment import plan
+from hopsml.experiment import standing
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import code, inputs
 from hopsml.tracking.recording import Recording
@@ -58,7 +58,7 @@ def test_everything_is_there_when_the_run_is_over(store: Path, monkeypatch: pyte
     assert record["seed"] == result.metrics["seed"] and result.metrics["numbers"] == [record["seed"] + 1]
     assert record["driver_process"]["pid"] == os.getpid()
     assert record["payload_bytes"] == (folder / "code" / "function.pickle").stat().st_size
-    assert record["options"]["environment"]["MODE"] == "fast"
+    assert record["spec"]["environment"]["MODE"] == "fast"
     assert around["packages"]["pytest"] == pytest.__version__
     assert around["environment"]["TF_DETERMINISTIC_OPS"] == "1"
     assert around["inputs"][0]["bytes"] == 3 and around["problems"] == []
@@ -115,14 +115,14 @@ def test_neither_a_launch_nor_the_training_waits_for_the_record(
 def test_a_store_that_cannot_be_written_does_not_fail_the_run_and_is_told(
     store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = plan.claim
+    claim = standing.claim
 
     def claim_and_bar(*arguments: Any, **named: Any) -> RunDir:
         directory = claim(*arguments, **named)
         Path(directory.code.removeprefix("file://")).write_text("a file where the folder should be")
         return directory
 
-    monkeypatch.setattr(plan, "claim", claim_and_bar)
+    monkeypatch.setattr(standing, "claim", claim_and_bar)
     run = submit()
     assert run.result(WAIT_S).metrics["lr"] == 0.1
     problems = json.loads((folder_of(run) / "environment.json").read_text())["problems"]
