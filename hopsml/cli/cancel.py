@@ -23,7 +23,7 @@ def cancel(
     from hopsml.errors import ArgumentError
     from hopsml.states import State
     from hopsml.storage import cancel_request
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog
 
     directory = find(run, settings.project_url())

@@ -42,7 +42,7 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
     from hopsml.cli.cancel import cancel
     from hopsml.errors import ArgumentError
     from hopsml.states import State
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
     from hopsml.submission import to_stderr
     from hopsml.tracking import catalog, live
 

@@ -13,7 +13,7 @@ def logs(run: str, rank: int = 0, generation: int | None = None) -> None:
     from hopsml import settings
     from hopsml.cli import searches
     from hopsml.storage import run_logs
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
 
     directory = find(run, settings.project_url())
     search = searches.seen(directory, directory.read_run()) if generation is None else None

@@ -29,7 +29,7 @@ def metrics(
     """
     from hopsml import settings
     from hopsml.cli import searches
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
     from hopsml.tracking import live
 
     directory = find(run, settings.project_url())

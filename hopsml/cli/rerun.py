@@ -30,7 +30,7 @@ def rerun(
     3: another result, with what differs in how the two were made; 1: it could not be started, or failed.
     """
     from hopsml import experiment, settings
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
 
     directory = find(run, settings.project_url())
     recorded = directory.read_run()

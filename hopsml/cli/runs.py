@@ -139,7 +139,7 @@ def difference_row(found: Difference) -> tuple[str, str, str]:
 
 def _read(run: str, brief: bool = False) -> StoredRun:
     from hopsml import settings
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog
 
     return catalog.read(find(run, settings.project_url()), brief=brief)

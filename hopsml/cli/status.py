@@ -13,7 +13,7 @@ def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for s
     """Say how a run or a search stands; RUN is its URL, its path or its id. On any store, on any backend."""
     from hopsml import settings
     from hopsml.cli import searches
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog, live
 
     stored = catalog.read(find(run, settings.project_url()), brief=True)

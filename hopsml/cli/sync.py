@@ -20,8 +20,7 @@ def sync(
     """Send runs to MLflow that its server has missed. Exit status 1 if some could still not be sent."""
     from hopsml import settings
     from hopsml.errors import HopsmlError
-    from hopsml.storage.run_dir import RunDir
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import RunDir, find
     from hopsml.tracking.mlflow import order, sender, store
 
     url = project or settings.project_url()

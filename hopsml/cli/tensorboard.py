@@ -10,7 +10,7 @@ def tensorboard(run: str, port: int = 6006, host: str = "127.0.0.1") -> None:
     """
     from hopsml import settings
     from hopsml.notebook import tensorboard_server
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
 
     events = tensorboard_server.events_of(find(run, settings.project_url()))
     with tensorboard_server.running(events, host=host, port=port) as server:

@@ -28,15 +28,16 @@ from hopsml.experiment.plain import as_json
 from hopsml.experiment.run import Run
 from hopsml.experiment.sign_of_life import SignOfLife
 from hopsml.experiment.standing import Alone
-from hopsml.storage.run_dir import RunDir
-from hopsml.storage.runs import find
+from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import record as run_record
 from hopsml.tracking import seeds
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.recording import Recording
 from hopsml.training import driver_log, mlflow_run
 
-HOOKS = ("hopsml.tracking.worker_record:attach", "hopsml.training.prepare:prepare")
+HOOKS = (
+    "hopsml.tracking.inputs:attach", "hopsml.tracking.machine:record_worker", "hopsml.training.prepare:prepare",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from hopsml.experiment import plan, sign_of_life, takeover
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.states import State
-from hopsml.storage.run_dir import RunDir
-from hopsml.storage.runs import find
+from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import catalog, compare, record
 from hopsml.tracking.compare import Comparison
 

@@ -18,7 +18,7 @@ from hopsml.experiment.searches import learned, recorded, start
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.result import SearchResult
 from hopsml.experiment.verbs import Verb
-from hopsml.storage.runs import find
+from hopsml.storage.run_dir import find
 from hopsml.tracking import seeds
 
 # Behind the function; ``searcher`` and what follows it by position is for programs that have it so.

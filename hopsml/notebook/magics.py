@@ -10,8 +10,7 @@ from hopsml import settings
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.notebook import listing, tensorboard
 from hopsml.storage import run_logs
-from hopsml.storage.run_dir import RunDir
-from hopsml.storage.runs import find
+from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import catalog
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hopsml import settings
 from hopsml.notebook import frontend, magics, tensorboard_server
-from hopsml.storage.run_dir import RunDir
-from hopsml.storage.runs import find
+from hopsml.storage.run_dir import RunDir, find
 
 
 def visualize(logdir: str) -> None:

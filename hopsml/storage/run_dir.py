@@ -38,7 +38,7 @@ from hopsml import redact
 from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, PermissionRefused, StorageError
 from hopsml.storage import privacy, urls
-from hopsml.storage.filesystem import FileSystem, for_url
+from hopsml.storage.filesystem import FileSystem, exists, for_url
 
 logger = logger_aside(__name__)
 
@@ -186,7 +186,7 @@ class RunDir:
         try:
             self._system.write_bytes(self.status_json, to_json(record), overwrite=False)
         except PathExists:
-            if not _is_there(self._system, self.status_json):  # what exists is a file where a folder was
+            if not exists(self.status_json, self._timeout_s):  # what exists is a file where a folder was
                 raise
             return False
         return True
@@ -237,6 +237,21 @@ class RunDir:
         return for_url(self.url, self._timeout_s)
 
 
+def find(run: Any, project_url: str) -> RunDir:
+    """The directory of a run given by URL, by path, by id, or by an object with a ``run_dir``.
+
+    Raises ArgumentError when there is none.
+    """
+    named = str(getattr(run, "run_dir", run))
+    directory = RunDir(named if "/" in named else urls.join(project_url, EXPERIMENTS, named))
+    if not exists(directory.run_json):
+        raise ArgumentError(
+            f"run {named!r}: there is no {directory.run_json}; give the run's id, its URL or its path "
+            "(HOPSML_PROJECT_URL says where ids are looked for)"
+        )
+    return directory
+
+
 def claim(
     project_url: str,
     app_id: str,
@@ -280,14 +295,6 @@ def _check_project(system: FileSystem, project_url: str, mode: int) -> None:
             f"the project {project_url} is a file; HOPSML_PROJECT_URL must name a folder, or one that can be made",
             project_url,
         )
-
-
-def _is_there(system: FileSystem, url: str) -> bool:
-    try:
-        system.status(url)
-    except PathNotFound:
-        return False
-    return True
 
 
 def _open_the_way(system: FileSystem, project_url: str, mode: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import json
+import logging
 import os
 import platform
 import re
@@ -10,9 +12,14 @@ import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopsml import redact
+
+if TYPE_CHECKING:
+    from hopsml.tracking.inputs import WorkerFacts
+
+logger = logging.getLogger(__name__)
 
 _RELEVANT = (
     "HOPSML_", "TF_", "TF2_", "XLA_", "KERAS_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NCCL_", "CUDA_", "NVIDIA_", "TORCH_",
@@ -38,6 +45,22 @@ def who() -> dict[str, Any]:
         "process_started": process_started(pid),
         "pid_namespace": pid_namespace(),
     }
+
+
+def record_worker(context: WorkerFacts) -> None:
+    """The hook that the chief writes ``worker.json`` by, before the user's function runs. Never fails a run."""
+    if context.rank != 0:
+        return
+    facts = {
+        "host": socket.gethostname(),
+        "python": python(),
+        "hardware": hardware(),
+        "environment": environment(),
+    }
+    try:
+        (context.events_dir.parent / "worker.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        logger.warning("what the worker runs on is not recorded: %s", error)
 
 
 def process_started(pid: int) -> int | None:

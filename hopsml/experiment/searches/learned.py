@@ -49,7 +49,7 @@ def _rows(item: Any, space: Searchspace) -> Iterable[Mapping[str, Any]]:
     if isinstance(rows := getattr(item, "rows", None), list):
         return rows
     from hopsml.experiment.searches.recorded import rows_of
-    from hopsml.storage.runs import find
+    from hopsml.storage.run_dir import find
 
     return rows_of(find(item, settings.project_url()), space)
 

@@ -8,7 +8,7 @@ from typing import Any
 from hopsml import settings
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import filesystem
-from hopsml.storage.runs import find
+from hopsml.storage.run_dir import find
 
 
 def register_model(run: Any, name: str) -> str:
