@@ -42,13 +42,15 @@ lock: $(STAMP)  ## pin requirements/*.in anew
 	    --no-header --no-annotate --output-file requirements/airflow.txt requirements/airflow.in
 	@git diff --stat -- requirements
 
-lint: $(STAMP)  ## ruff, mypy --strict, and the layers that imports must respect
+lint: $(STAMP)  ## ruff, mypy --strict, vulture, the layers that imports must respect, and no circle of files
 	@$(BIN)/ruff check --quiet $(CHECKED)
 	@$(BIN)/ruff format --check --quiet $(CHECKED)
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/mypy --no-error-summary --strict tools benchmarks conf/discover_gpus.py
 	@$(BIN)/lint-imports --config pyproject.toml > .cache/lint-imports.log || { cat .cache/lint-imports.log; exit 1; }
-	@echo "lint: ruff, mypy and import-linter found nothing"
+	@$(BIN)/python -m tools.import_circles
+	@$(BIN)/vulture
+	@echo "lint: ruff, mypy, import-linter, vulture and the look for circles found nothing"
 
 test-fast: $(STAMP)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4

@@ -67,4 +67,3 @@ ALL = (
     Landscape("rosenbrock2", ((-5.0, 10.0),) * 2, rosenbrock, 0.0),
     Landscape("rosenbrock6", ((-5.0, 10.0),) * 6, rosenbrock, 0.0),
 )
-BY_NAME = {landscape.name: landscape for landscape in ALL}

@@ -160,11 +160,6 @@ class Delivery(Generic[T]):
             self._closed = True
             self._changed.notify_all()
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing more is delivered."""
-        return self._closed
-
     def _deliver(self) -> None:
         while True:
             with self._changed:

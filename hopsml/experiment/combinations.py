@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopsml import settings, states
+from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import applications, plan, takeover
-from hopsml.experiment.plain import as_json
 from hopsml.experiment.predecessor import combination
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run

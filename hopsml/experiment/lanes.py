@@ -65,7 +65,6 @@ class Lanes:
         self.run, self._coordinator = run, coordinator
         self.joined: dict[int, str] = {}  # lanes that take trials -> host
         self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> its trials, in order
-        self._released: set[int] = set()
         self._wanted: int | None = None
         self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as it said
         self._came: queue.SimpleQueue[Change | News] = queue.SimpleQueue()

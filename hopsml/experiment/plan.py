@@ -19,12 +19,12 @@ from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
+from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.protocol import Resume
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, RunSpec, recorded
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, PermissionRefused, QuotaExceeded
 from hopsml.experiment import applications, arguments, mlflow, progress, takeover
 from hopsml.experiment.events_folder import EventsFolder
-from hopsml.experiment.plain import as_json
 from hopsml.experiment.run import Run
 from hopsml.experiment.sign_of_life import SignOfLife
 from hopsml.experiment.standing import Alone

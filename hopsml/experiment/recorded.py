@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsml import redact, settings, states
+from hopsml.cluster.shared.plain import as_json
 from hopsml.experiment import applications
-from hopsml.experiment.plain import as_json
 from hopsml.states import State
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim

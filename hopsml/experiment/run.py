@@ -14,10 +14,10 @@ import cloudpickle
 from hopsml import states, tracebacks
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared.layout import TRAINING_ROLES
+from hopsml.cluster.shared.plain import as_json, outputs
 from hopsml.errors import ArgumentError, CoordinatorLost, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import in_force, last_records
 from hopsml.experiment.messages import Messages
-from hopsml.experiment.plain import as_json, outputs
 from hopsml.experiment.result import Result
 from hopsml.states import State
 from hopsml.storage import cancel_request, run_logs
@@ -237,6 +237,8 @@ class Run:
         records: dict[str, Callable[[], object]] = {}
         if error is None:
             records[".outputs.json"] = lambda: self.directory.write_json(self.directory.outputs_json, told)
+        elif log := self.state.gang_log:
+            records["gang.jsonl"] = lambda: self.directory.write_gang_log(log.to_jsonl())
         records["the record of code and environment"] = self._before_status
         records["status.json"] = lambda: self._write_status(error)
         unrecorded = last_records.write(records, self._note, last_records.PATIENCE_S)

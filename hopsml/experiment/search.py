@@ -14,9 +14,10 @@ from hopsml import settings
 from hopsml.cluster.shared import checks
 from hopsml.experiment.options import SearchOptions, StartOptions
 from hopsml.experiment.searches import call as calls
-from hopsml.experiment.searches import learned, recorded, start
+from hopsml.experiment.searches import recorded, start
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.result import SearchResult
+from hopsml.experiment.searches.warm_start import learned_from
 from hopsml.experiment.verbs import Verb
 from hopsml.storage.run_dir import find
 from hopsml.tracking import seeds
@@ -65,7 +66,7 @@ def seed_of_run(options: StartOptions) -> int:
 
 def submit_call(call: calls.SearchCall) -> SearchRun:
     """Start a checked search."""
-    known = learned.learned_from(call.warm_start, call.space, call.direction)
+    known = learned_from(call.warm_start, call.space, call.direction)
     return start.begin(call, known)
 
 

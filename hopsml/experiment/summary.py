@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
+from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import StorageError
 from hopsml.experiment import in_force, last_records
-from hopsml.experiment.plain import as_json
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking import strict_json

@@ -17,6 +17,7 @@
     artifacts/          what the function saved in the folder that the chief ran in; rank-<n>/ of the others
     trials/<id>/        the same layout for each trial of a search
     .outputs.json .hparams.json    under the predecessor's names and form
+    gang.jsonl          where the run did not finish: its gang's newest events, for tools.replay_gang
     driver.json         a sign of life of the driver, while the run is under way
     continued.json      the run that goes on with this one, written exclusively: it claims that
     continued-1.json    who goes on with a search after so many sessions, written exclusively in the same way
@@ -46,7 +47,9 @@ _STEP = re.compile(r"^step-(\d{9,})$")
 _FIT = re.compile(r"^fit-([2-9]|[1-9]\d+)$")
 EXPERIMENTS = "Experiments"
 SYSTEM_METRICS = ".system.jsonl"
-_RECORDS = "run.json cancel.json environment.json worker.json inputs.jsonl mlflow.json metrics.jsonl status.json"
+_RECORDS = (
+    "run.json cancel.json environment.json worker.json inputs.jsonl mlflow.json metrics.jsonl gang.jsonl status.json"
+)
 _OF_DRIVERS = "driver.json continued.json"
 _FOLDERS = "code events checkpoints logs export artifacts trials journal"
 _OF_SEARCHES = "best.json trials.parquet trial.json output.log .outputs.json .hparams.json .metric .summary.json"
@@ -115,6 +118,7 @@ class RunDir:
     checkpoints = _Below("checkpoints")  # complete checkpoints, one directory a step
     logs = _Below("logs")  # what the workers printed and used
     metrics = _Below("metrics.jsonl")  # reported metrics, one JSON object a line
+    gang_log = _Below("gang.jsonl")  # what the gang of a run that did not finish met and decided
     export = _Below("export")  # models for others to load
     artifacts = _Below("artifacts")  # what the function saved in its working folder
     outputs_json = _Below(".outputs.json")  # what the function returned, under the predecessor's name
@@ -213,6 +217,14 @@ class RunDir:
     def write_json(self, url: str, record: Mapping[str, Any]) -> None:
         """Any record of this run, in one step. ArgumentTypeError names a value that JSON cannot hold."""
         self._system.write_bytes(url, to_json(record))
+
+    def write_gang_log(self, lines: bytes) -> None:
+        """Write ``gang.jsonl``, in one step."""
+        self._system.write_bytes(self.gang_log, lines)
+
+    def read_gang_log(self) -> bytes:
+        """``gang.jsonl``; PathNotFound where the run has none, as it finished or is under way."""
+        return self._system.read_bytes(self.gang_log)
 
     def read_json(self, url: str) -> dict[str, Any]:
         """Any record of this run. StorageError if it is not a JSON object."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from websockets.frames import Frame, Opcode
 
 from benchmarks import light_agents, scale
-from hopsml.cluster.driver import direct
 from hopsml.cluster.driver.preflight.inspection import Inspection
 from hopsml.cluster.shared.protocol import PeerProbed, PreflightFacts
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.fast
 def test_frames_of_a_server_are_found_in_pieces():
     contents = [bytes(length) for length in (0, 1, 125, 126, 65535, 65536)]
     read, found = bytearray(), []
-    for byte in b"".join(direct.framed(content) for content in contents):
+    for byte in b"".join(Frame(Opcode.BINARY, content).serialize(mask=False) for content in contents):
         read.append(byte)
         if (content := light_agents.unframed(read)) is not None:
             found.append(content)

@@ -65,7 +65,7 @@ def grown(**other: Any) -> ElasticGang:
     machine.handle(gang.Committed("b", 0, 7), 4.0)
     (start,) = of_kind(close(machine, "a", "b", now=4.0), gang.StartGeneration)
     assert set(start.agent_ids) == {"a", "b", "c"}
-    machine.assign_ranks(("a", "b", "c"))
+    machine.handle(gang.Ranked(("a", "b", "c")), 4.2)
     for name in "abc":
         machine.handle(gang.Started(name, 1), 4.5)
     return machine

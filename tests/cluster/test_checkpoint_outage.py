@@ -13,8 +13,8 @@ from hopsml.cluster.agent import held_commits
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import RunRequest
-from hopsml.cluster.driver.hearing import hear, hear_of_checkpoint
 from hopsml.cluster.driver.run_state import MemberView, RunState
+from hopsml.cluster.driver.worker_messages import apply, apply_persisted
 from hopsml.cluster.gang.gang import Member
 from hopsml.cluster.gang.gang_for import gang_for
 from hopsml.cluster.shared.protocol import MirrorState, Persisted
@@ -96,7 +96,7 @@ def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catch
     run.state.members = {rank: MemberView(rank, "host", "", ()) for rank in range(8)}
 
     def say(agent: str, problem: str) -> None:
-        hear(run, agent, MirrorState("app_1", 0, problem))
+        apply(run, agent, MirrorState("app_1", 0, problem))
 
     for _ in range(2):
         for agent in (*agents, *agents):
@@ -114,10 +114,10 @@ def test_people_are_told_when_checkpoints_fail_first_and_when_they_are_written_a
     spec = ElasticGroup(size=2, min_size=1)
     run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), gang_for(spec), RunState("app_1", 2))
     for step in range(1, 60):
-        assert hear_of_checkpoint(run, "a", Persisted("app_1", step, problem="nobody answers")) is None
-    assert hear_of_checkpoint(run, "b", Persisted("app_1", 60, problem="nobody answers")) is None  # rank 0 is elsewhere
+        assert apply_persisted(run, "a", Persisted("app_1", step, problem="nobody answers")) is None
+    assert apply_persisted(run, "b", Persisted("app_1", 60, problem="nobody answers")) is None  # rank 0 is elsewhere
     for step in (61, 62):
-        event = hear_of_checkpoint(run, "b", Persisted("app_1", step, missed=7 if step == 61 else 0))
+        event = apply_persisted(run, "b", Persisted("app_1", step, missed=7 if step == 61 else 0))
         assert event is not None and event.step == step  # type: ignore[union-attr]
     first, second = run.state.notes
     assert first == "checkpoints cannot be written, which is tried again: step 1: nobody answers"

@@ -14,12 +14,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from hopsml.cluster.agent.agent import Bootstrap
-from hopsml.cluster.driver import coordinator, direct, sessions
+from hopsml.cluster.driver import coordinator, sessions, websocket
 from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.run_texts import waiting_text
 from hopsml.cluster.driver.sessions import Session
-from hopsml.cluster.driver.waiting import waiting_text
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.spec import FixedGroup, RunSpec
 from hopsml.delivery import RECORDS
@@ -387,7 +387,7 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
 
 
 def test_who_does_not_answer_a_goodbye_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "CLOSE_S", 0.2)
+    monkeypatch.setattr(websocket, "CLOSE_S", 0.2)
     alone = Coordinator(SimulatedBackend(0))
     alone.start()
     request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -545,7 +545,7 @@ def test_a_stopped_process_is_replaced_within_seconds_even_before_its_first_step
     assert of_kind(machine.handle(gang.Tick(), 7.5), gang.StopWorkers)
     (start,) = of_kind(close(machine, "a", "b", now=7.6), gang.StartGeneration)
     assert start.why == "rank 1: its process has been stopped (SIGSTOP) for 5 s"
-    assert machine.handle(gang.Tick(), 8.0) == [] and not machine.signs.stopped
+    assert machine.handle(gang.Tick(), 8.0) == [] and not machine.liveness.stopped
 
 
 def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():

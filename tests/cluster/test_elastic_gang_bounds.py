@@ -158,7 +158,7 @@ def test_nobody_is_taken_in_before_all_have_begun_nor_twice() -> None:
 
 def test_the_layout_gives_the_ranks() -> None:
     machine = running("a", "b")
-    machine.assign_ranks(("b", "a"))
+    assert machine.handle(gang.Ranked(("b", "a")), 3.0) == []
     assert [machine.rank(name) for name in ("a", "b", "stranger")] == [1, 0, -1]
 
 

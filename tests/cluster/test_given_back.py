@@ -52,7 +52,7 @@ class World:
                     self.serve(self.pool.demand(self.run_id, action.count, most))
                 case gang.StartGeneration():
                     if isinstance(self.gang, ElasticGang):
-                        self.gang.assign_ranks(action.agent_ids)
+                        self.tell(gang.Ranked(action.agent_ids))
                     for agent_id in action.agent_ids:
                         self.agents[agent_id] = action.generation
                 case gang.DropAgents():

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from hopsml.cluster.agent import idleness
-from hopsml.cluster.agent.idleness import Idleness
+from hopsml.cluster.agent import usage
+from hopsml.cluster.agent.usage import Idleness
 from tests.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast
@@ -45,8 +45,8 @@ def work_of(pid: int) -> float:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idleness, "LEAST_S", 0.5)
-    monkeypatch.setattr(idleness, "LIST_S", 0.1)
+    monkeypatch.setattr(usage, "IDLE_S", 0.5)
+    monkeypatch.setattr(usage, "LIST_S", 0.1)
 
 
 def test_one_that_sleeps_does_nothing_since_it_fell_asleep() -> None:
@@ -64,7 +64,7 @@ def test_one_that_computes_moves_bytes_or_lets_others_work_does_something(
 ) -> None:
     """By a clock that goes as the program gets on: on a busy machine others would leave it idle."""
     now = [0.0]
-    monkeypatch.setattr(idleness, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(usage, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with process(program) as pid:
         looked, longest = Idleness(pid), 0.0
         while now[0] < 3.0:

@@ -13,8 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.shared.gpus import HostGpu
-from hopsml.cluster.shared.layout import Layout, Member, Roles, check_environment, form, ring_task_indices
+from hopsml.cluster.agent import assigning
+from hopsml.cluster.driver.formation import RunRequest, formation_of, launch_of
+from hopsml.cluster.shared.layout import (
+    GROUP_NAMES,
+    OURS,
+    Layout,
+    Member,
+    Roles,
+    check_environment,
+    form,
+    group_variables,
+    ring_task_indices,
+)
+from hopsml.cluster.shared.spec import RunSpec
 from hopsml.errors import ArgumentError, EnvironmentConflict
 
 pytestmark = pytest.mark.fast
@@ -170,7 +182,7 @@ def test_members_without_gpus_follow_those_with_by_slot_on_a_host_whose_links_ar
 
 
 def config(layout: Layout, rank: int) -> dict[str, dict[str, object]]:
-    loaded: dict[str, dict[str, object]] = json.loads(layout.tf_config(layout.placements[rank]))
+    loaded: dict[str, dict[str, object]] = json.loads(layout.variables(layout.placements[rank])["TF_CONFIG"])
     return loaded
 
 
@@ -286,7 +298,7 @@ def test_a_thousand_members_are_quick() -> None:
     members = [member(f"10.0.{i // 200}.{i % 200}") for i in range(1024)]
     began = time.process_time()
     layout = form(members)
-    configs = [layout.tf_config(placement) for placement in layout.placements]
+    configs = [layout.variables(placement)["TF_CONFIG"] for placement in layout.placements]
     assert time.process_time() - began < 1.0
     assert json.loads(configs[1023])["cluster"] == layout.cluster
 
@@ -421,25 +433,29 @@ def test_an_evaluator_has_its_gpus() -> None:
     assert layout.placements[3].env["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-# -- PyTorch and JAX
+# -- PyTorch
 
 
 def test_nodes_are_counted_in_ring_order() -> None:
     hosts = ("2.0.0.1", "10.0.0.1", "node9", "node10")
     layout = form([member(host) for host in reversed(hosts)])
-    nodes = {p.agent_id: layout.torch_variables(p)["NODE_RANK"] for p in layout.placements}
+    nodes = {p.agent_id: layout.variables(p)["NODE_RANK"] for p in layout.placements}
     assert nodes == {f"agent-{host}-4000": str(node) for node, host in enumerate(hosts)}
 
 
 def test_a_parameter_server_is_not_counted_among_the_workers_of_its_host() -> None:
     layout = form([member("10.0.0.1", 4000 + slot, slot=slot) for slot in range(3)], Roles(parameter_servers=1))
-    assert layout.torch_variables(layout.placements[0])["LOCAL_WORLD_SIZE"] == "2"
+    assert layout.variables(layout.placements[0])["LOCAL_WORLD_SIZE"] == "2"
 
 
-def test_torch_and_jax_variables() -> None:
+def torch_variables(layout: Layout, rank: int) -> dict[str, str]:
+    return {n: v for n, v in layout.variables(layout.placements[rank]).items() if n in GROUP_NAMES}
+
+
+def test_torch_variables_are_for_those_that_train() -> None:
     members = [member(f"10.0.0.{host}", 4000 + slot, slot=slot) for host in (1, 2) for slot in (0, 1)]
     layout = form([*members, member("10.0.0.3")], Roles(parameter_servers=1))
-    assert layout.torch_variables(layout.placements[3]) == {
+    assert torch_variables(layout, 3) == {
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "4000",
         "RANK": "3",
@@ -448,29 +464,40 @@ def test_torch_and_jax_variables() -> None:
         "LOCAL_WORLD_SIZE": "2",
         "NODE_RANK": "1",
     }
-    assert layout.jax_arguments(layout.placements[2]) == {
-        "coordinator_address": "10.0.0.1:4000",
-        "num_processes": 4,
-        "process_id": 2,
-    }
-    assert layout.torch_variables(layout.placements[4]) == {}
-    assert layout.jax_arguments(layout.placements[4]) == {}
+    assert torch_variables(layout, 4) == {}
 
 
-@pytest.mark.parametrize(("host", "address"), [("fd00::1", "[fd00::1]:4000"), ("XEON-X", "XEON-X:4000")])
-def test_torch_master_is_an_address_without_brackets(host: str, address: str) -> None:
+@pytest.mark.parametrize("host", ["fd00::1", "XEON-X"])
+def test_torch_master_is_an_address_without_brackets(host: str) -> None:
     layout = form([member(host)])
-    assert layout.torch_variables(layout.placements[0])["MASTER_ADDR"] == host
-    assert layout.jax_arguments(layout.placements[0])["coordinator_address"] == address
+    assert layout.variables(layout.placements[0])["MASTER_ADDR"] == host
+
+
+def test_the_variables_that_an_agent_makes_of_what_it_is_sent_are_those_of_the_layout() -> None:
+    members = [member(f"10.0.0.{i}", gpu_indices=(i,)) for i in range(1, 5)]
+    layout = form(members, Roles(parameter_servers=1, evaluator=True))
+    request = RunRequest("run", RunSpec(), b"", "file:///run")
+    for placement in layout.placements:
+        sent = formation_of(request, layout, 0), launch_of(request, placement, 0)
+        expected = layout.variables(placement)
+        ours = ",".join(name for name in GROUP_NAMES if name in expected)
+        assert assigning._environment(*sent, {}) == {**expected, OURS: ours}
+
+
+def test_a_run_that_wants_no_tf_config_has_the_other_variables_alone() -> None:
+    assert group_variables("", "10.0.0.1:4000", 2, "worker", 0) == {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4000",
+        "WORLD_SIZE": "2",
+    }
+    assert group_variables("", "10.0.0.1:4000", 2, "ps", 0) == {}
 
 
 # -- the user's environment
 
 
 def test_a_clean_environment_is_accepted() -> None:
-    user = check_environment({"PATH": "/bin", "TF_CONFIG": "  "})
-    assert (user.tf_config, user.cuda_visible_devices) == ("", None)
-    assert user.restrict([HostGpu(0), HostGpu(1)]) == (HostGpu(0), HostGpu(1))
+    check_environment({"PATH": "/bin", "TF_CONFIG": "  "})
 
 
 @pytest.mark.parametrize(
@@ -494,10 +521,7 @@ def test_a_long_value_is_shown_by_its_beginning(length: int, shown: str) -> None
 
 def test_what_the_user_set_is_honoured_when_asked_to() -> None:
     own = '{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":0}}'
-    user = check_environment({"TF_CONFIG": own, "CUDA_VISIBLE_DEVICES": "2,0"}, honour=True)
-    assert user.tf_config == own
-    assert [gpu.index for gpu in user.restrict([HostGpu(i) for i in range(4)])] == [2, 0]
-    assert check_environment({"CUDA_VISIBLE_DEVICES": "-1"}, honour=True).restrict([HostGpu(0)]) == ()
+    check_environment({"TF_CONFIG": own, "CUDA_VISIBLE_DEVICES": "2,0"}, honour=True)
 
 
 @pytest.mark.parametrize("value", ["{", "[1]", "chief"])

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +17,10 @@ import pytest
 from hopsml.cluster.agent import network
 from hopsml.cluster.agent.network import (
     HeldPort,
-    address_towards,
     hold_port,
     local_addresses,
-    reachable_address,
 )
 from hopsml.errors import ArgumentError, RunError
-from tests import clock
 
 pytestmark = pytest.mark.fast
 
@@ -258,84 +254,9 @@ def test_local_addresses_end_with_loopback() -> None:
         hold_port(address).close()
 
 
-def test_address_towards() -> None:
-    for address in LOOPBACKS:
-        assert address_towards(address) == address
-        assert address_towards(f"[{address}]") == address
-    with pytest.raises(RunError, match="not known here"):
-        address_towards("no such host")
-
-
-@needs_ipv6
-def test_the_address_that_answers_is_taken() -> None:
-    with listener() as port:
-        assert reachable_address(["::1", "127.0.0.1", "no such host"], port) == "127.0.0.1"
-    with listener("::1") as port:
-        assert reachable_address(["127.0.0.1", "::1"], port) == "::1"
-
-
-@needs_ipv6
-def test_the_earlier_of_two_that_answer_is_taken() -> None:
-    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64) as server:
-        port = server.getsockname()[1]
-        for _ in range(5):
-            assert reachable_address(["127.0.0.1", "::1"], port) == "127.0.0.1"
-            assert reachable_address(["::1", "127.0.0.1"], port) == "::1"
-
-
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """A port on 127.0.0.1 that answers nothing: its queue is full, so the kernel drops the connections."""
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(socket.socket())
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        port = server.getsockname()[1]
-        waiting = stack.enter_context(socket.socket())
-        waiting.connect(("127.0.0.1", port))
-        yield port
-
-
-@needs_ipv6
-def test_a_silent_address_does_not_hold_up_a_good_one(silent_port: int) -> None:
-    with socket.socket(socket.AF_INET6) as server:
-        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        server.bind(("::1", silent_port))
-        server.listen(8)
-        began = clock.awake()
-        assert reachable_address(["127.0.0.1", "::1"], silent_port, timeout_s=20, grace_s=0.1) == "::1"
-        assert clock.awake() - began < 5
-
-
-@needs_ipv6
-def test_nobody_answers_within_the_deadline(silent_port: int) -> None:
-    began = time.monotonic()
-    with pytest.raises(RunError, match=r"127\.0\.0\.1: no answer; ::1: Connection refused"):
-        reachable_address(["127.0.0.1", "::1"], silent_port, timeout_s=0.3)
-    assert 0.3 <= time.monotonic() - began < 5
-
-
-def test_all_refused_is_said_at_once() -> None:
-    with hold_port("127.0.0.1") as held:
-        began = clock.awake()
-        with pytest.raises(RunError, match="Connection refused"):
-            reachable_address(["127.0.0.1"], held.port, timeout_s=20)
-        assert clock.awake() - began < 5
-
-
-def test_no_candidates() -> None:
-    with pytest.raises(ArgumentError, match="no candidate address"):
-        reachable_address([], 1)
-
-
 def test_no_socket_is_left_open() -> None:
     before = set(os.listdir("/proc/self/fd"))
-    with listener() as port:
-        reachable_address(["127.0.0.1", "::1"], port)
-    with contextlib.suppress(RunError):
-        reachable_address(["127.0.0.1"], port)
     with contextlib.suppress(ArgumentError):
         hold_port("192.0.2.77")
     network.hold_port().close()
-    address_towards("127.0.0.1")
     assert set(os.listdir("/proc/self/fd")) == before

@@ -21,8 +21,9 @@ from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunC
 from hopsml.experiment import repeat
 from hopsml.experiment.search import submit_continued
 from hopsml.experiment.searches import call as calls
-from hopsml.experiment.searches import learned, recorded
+from hopsml.experiment.searches import recorded
 from hopsml.experiment.searches.handle import SearchRun
+from hopsml.experiment.searches.warm_start import learned_from
 from hopsml.storage.run_dir import RunDir
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
@@ -458,7 +459,7 @@ def test_learning_from_another_search_runs_nothing_of_its_files(store: Path, tmp
     record = json.loads((directory / "run.json").read_text())
     record["search"]["pickle_sha256"] = record["payload_sha256"] = hashlib.sha256(forged).hexdigest()
     (directory / "run.json").write_text(json.dumps(record))
-    known = learned.learned_from(first.run_dir, calls.searchspace(space), "max")
+    known = learned_from(first.run_dir, calls.searchspace(space), "max")
     assert not (tmp_path / "was-run").exists()
     assert sorted((config["x"], outcome.score) for config, outcome in known) == sorted(
         (row["config"]["x"], row["value"]) for row in first.rows

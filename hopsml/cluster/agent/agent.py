@@ -27,6 +27,7 @@ import msgspec
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.shared import processes
+from hopsml.cluster.shared.framing import read_frame
 from hopsml.cluster.shared.protocol import (
     MAX_TO_AGENT,
     VERSION,
@@ -56,10 +57,10 @@ from hopsml.delivery import logger_aside
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
+    from hopsml.cluster.agent.gpu_claim import SlotGpus
     from hopsml.cluster.agent.held_commits import HeldCommits
     from hopsml.cluster.agent.network import HeldPort
     from hopsml.cluster.agent.preflight.agent_side import SelfCheck
-    from hopsml.cluster.agent.slot_gpus import SlotGpus
     from hopsml.cluster.agent.work import Work
 
 log = logger_aside("hopsml.agent")  # a local agent's stderr is the driver's, which nobody may be reading
@@ -251,12 +252,13 @@ class Agent:
         return Heard
 
     async def _serve(self, connection: ClientConnection) -> None:
-        from hopsml.cluster.agent import network, slot_gpus
+        from hopsml.cluster.agent import network
+        from hopsml.cluster.agent.gpu_claim import gpus_of_slot
         from hopsml.cluster.agent.preflight.agent_side import SelfCheck
 
         self.host = self.bootstrap.host or connection.local_address[0]
         self.held = network.hold_port(self.host, self.bootstrap.port_range)
-        self.gpus = await asyncio.to_thread(slot_gpus.take, self.gpu_addresses, self.bootstrap.gpus)
+        self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
         self.outbox.put(self._hello())
         self._spawn(self._announce_server(self.server))
         self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put)
@@ -517,8 +519,7 @@ def main() -> None:
     """
     index, last_word = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(last_word, False)
-    size = int.from_bytes(sys.stdin.buffer.read(4), "big")
-    bootstrap = decode_bootstrap(sys.stdin.buffer.read(size))
+    bootstrap = decode_bootstrap(read_frame(sys.stdin.buffer))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its agents
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders and processes are put away
     reason = run_agent(bootstrap, index)

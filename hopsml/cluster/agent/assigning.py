@@ -11,7 +11,7 @@ import msgspec
 from hopsml.cluster.agent import resuming
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
-from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, TRAINING_ROLES, group_variables
+from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, group_variables
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.worker.worker import Assignment
 
@@ -57,12 +57,8 @@ def write(
 
 def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str]) -> dict[str, str]:
     given = formation.spec.environment
-    ours = {**of_slot, **launch.environment}
-    if launch.role in TRAINING_ROLES:
-        ours |= group_variables(formation.leader, formation.world_size)
-    if formation.cluster_json:
-        task = f'{{"type": "{launch.role}", "index": {launch.task_index}}}'
-        ours["TF_CONFIG"] = f'{{"cluster": {formation.cluster_json}, "task": {task}}}'
+    group = formation.cluster_json, formation.leader, formation.world_size
+    ours = {**of_slot, **launch.environment, **group_variables(*group, launch.role, launch.task_index)}
     if formation.spec.honour_environment:
         users = {name for name in _USERS if name in given or name in os.environ}
         ours = {name: value for name, value in ours.items() if name not in users}

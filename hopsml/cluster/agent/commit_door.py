@@ -13,7 +13,7 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable
 
-from hopsml.cluster.shared.front import Front, Stranger, with_streams
+from hopsml.cluster.shared.acceptor import Acceptor, Pending, with_streams
 from hopsml.cluster.shared.tls import Identity, make_identity
 
 _REQUEST = struct.Struct("<43sq")
@@ -28,19 +28,14 @@ class CommitDoor:
     def __init__(self, token: str, find: Callable[[int], memoryview | None]) -> None:
         """``find``: the content of the commit of a step, None where it is not held."""
         self._token, self._find = token.encode(), find
-        self._server: Front | None = None
+        self._server: Acceptor | None = None
         self.identity: Identity | None = None
         self.port = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether others can come."""
-        return self._server is not None
 
     async def open(self, host: str) -> None:
         """Listen on a free port of ``host``."""
         self.identity = await asyncio.to_thread(make_identity, "hopsml-agent")
-        self._server = Front(with_streams(self._serve), self.identity.context)
+        self._server = Acceptor(with_streams(self._serve), self.identity.context)
         self.port = await self._server.open(host)
 
     async def close(self) -> None:
@@ -49,13 +44,13 @@ class CommitDoor:
             self._server.close()
             self._server = None
 
-    async def _serve(self, stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await asyncio.wait_for(reader.readexactly(_REQUEST.size), STALL_S)
             token, step = _REQUEST.unpack(request)
             content = None
             if hmac.compare_digest(token, self._token):
-                stranger.left()
+                pending.release()
                 content = self._find(step)
             writer.write(_LENGTH.pack(-1 if content is None else len(content)))
             for start in range(0, len(content or b""), CHUNK):
@@ -67,7 +62,7 @@ class CommitDoor:
             pass  # whoever asked is gone
         finally:
             writer.close()
-            stranger.left()
+            pending.release()
 
 
 async def fetch(

@@ -7,11 +7,12 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from hopsml.cluster.agent import gpu_locks
-from hopsml.cluster.shared.gpus import HostGpu, parse_address
+from hopsml.cluster.shared.gpus import HostGpu, host_gpus, parse_address, topology_text
 from hopsml.errors import ArgumentError, RunError
 
 logger = logging.getLogger(__name__)
@@ -38,13 +39,13 @@ class GpuClaim:
         return tuple(gpu.index for gpu in self.gpus)
 
     def close(self) -> None:
-        """Gives the GPUs back; may be called twice."""
+        """Give the GPUs back. May be called twice."""
         for descriptor in self._descriptors:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # also drops what a child forked behind Python's back shares
         self.forget()
 
     def forget(self) -> None:
-        """Closes the descriptors without unlocking: for a forked child, which must not hold them."""
+        """Close the descriptors without unlocking: for a forked child, which must not hold them."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
@@ -78,7 +79,7 @@ def claim_gpus(
     bases: Sequence[Path] = gpu_locks.BASES,
     timeout_s: float = 10.0,
 ) -> GpuClaim:
-    """Takes ``count`` GPUs of ``host`` (default: as many as there are addresses), all or none.
+    """Take ``count`` GPUs of ``host`` (default: as many as there are addresses), all or none.
 
     Those that Spark's ``addresses`` name come first. One that another process holds is replaced by a free
     one, with a sentence in the log: YARN without isolation gives several executors the same address.
@@ -191,3 +192,28 @@ def _claim_now(candidates: Sequence[HostGpu], wanted: int, bases: Sequence[Path]
 
 def _idle(doubtful: Sequence[tuple[HostGpu, list[int]]]) -> tuple[HostGpu, list[int]] | None:
     return next((each for each in doubtful if not each[0].processes), None)
+
+
+@dataclass(frozen=True)
+class SlotGpus:
+    """The GPUs of one agent. ``claim`` keeps others away as long as it is referenced; None: there is nothing to keep."""
+
+    indices: tuple[int, ...] = ()
+    bus_ids: tuple[str, ...] = ()
+    topology: str = ""
+    claim: GpuClaim | None = None
+
+
+def gpus_of_slot(addresses: tuple[str, ...], count: int) -> SlotGpus:
+    """The GPUs at the ``addresses`` that Spark assigned, else ``count`` free ones. None is touched where neither names any.
+
+    On a host without a driver the assigned addresses are kept as they are: the resource is emulated there.
+    Blocks while NVML answers. Raises RunError when not enough are free, ArgumentError for a malformed address.
+    """
+    if not addresses and not count:
+        return SlotGpus()
+    host = host_gpus()
+    if not host:
+        return SlotGpus(tuple(parse_address(address) for address in addresses))
+    claim = claim_gpus(host, addresses, None if addresses else count)
+    return SlotGpus(claim.indices, tuple(gpu.bus_id for gpu in claim.gpus), topology_text(), claim)

@@ -23,7 +23,7 @@ NAME = "hopsml-gpu-locks"
 
 
 def private_folders(bases: Sequence[Path]) -> list[Path]:
-    """This user's folders, made where they are missing. Raises RunError where none can be had."""
+    """The folders for this user's locks, made where they are missing. Raises RunError where none can be had."""
     folders = [base / f"{NAME}-{os.geteuid()}" for base in bases]
     problems = {folder: _problem_of(folder) for folder in folders}
     usable = [folder for folder in folders if not problems[folder]]

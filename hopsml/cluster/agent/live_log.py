@@ -26,7 +26,7 @@ LAST_S = 5.0  # for the last lines of a worker that is gone
 
 @dataclass
 class Flow:
-    """What is to be sent next of a log that grows; pure. Positions are bytes from the log's beginning."""
+    """Decides what is to be sent next of a log that grows; pure. Positions are bytes from the log's beginning."""
 
     position: int = 0
     in_flight: int = 0
@@ -91,7 +91,7 @@ class LiveLog:
         self._flow.taken(size)
 
     async def follow(self) -> None:
-        """Until ``finish`` has been called, and the last lines are sent."""
+        """Send what is printed, until ``finish`` has been called and the last lines are sent."""
         last = False
         while not last:
             with contextlib.suppress(TimeoutError):
@@ -109,7 +109,7 @@ class LiveLog:
             await self._send(tail, end)
 
     def finish(self) -> None:
-        """Nothing more will be printed."""
+        """Let ``follow`` return after what has been printed by now."""
         self._over.set()
 
     async def _send(self, start: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""Ports that are held until a framework binds them, and addresses that others really reach. Linux only."""
+"""Ports that are held until a framework binds them, and the addresses of this machine. Linux only."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import contextlib
 import errno
 import ipaddress
 import itertools
-import os
 import random
-import selectors
 import socket
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 from hopsml.errors import ArgumentError, RunError
 
-DEFAULT_GRACE_S = 0.25  # how long a preferred address may be slower than another one that answered
 # Interfaces of containers and virtual machines: their addresses are the same on many hosts.
 _VIRTUAL_INTERFACES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "vnet")
 
@@ -36,7 +31,7 @@ class HeldPort:
         self.port: int = held.getsockname()[1]
 
     def close(self) -> None:
-        """Lets the port go; may be called twice."""
+        """Close the sockets, so that the port can be bound by anybody. May be called twice."""
         for held in self._sockets:
             held.close()
 
@@ -186,107 +181,3 @@ def local_addresses() -> tuple[str, ...]:
                 virtual = name.startswith(_VIRTUAL_INTERFACES)
                 found.setdefault(str(address), (address.is_loopback, virtual, address.version))
     return tuple(sorted(found, key=lambda text: found[text]))
-
-
-def address_towards(host: str, port: int = 9) -> str:
-    """The local address from which the kernel would send to ``host``; nothing is sent.
-
-    Raises RunError if the name is unknown or there is no route.
-    """
-    reasons = []
-    try:
-        targets = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)
-    except OSError as error:
-        raise RunError(f"{host!r} is not known here ({error.strerror}); give an address or correct DNS") from error
-    for family, kind, protocol, _, target in targets:
-        with socket.socket(family, kind, protocol) as probe:
-            try:
-                probe.connect(target)
-                return str(probe.getsockname()[0])
-            except OSError as error:
-                reasons.append(f"{target[0]}: {error.strerror}")
-    raise RunError(f"there is no route to {host!r} ({'; '.join(reasons)})")
-
-
-@dataclass(eq=False)
-class _Attempt:
-    """One connection on its way."""
-
-    address: str
-    socket: socket.socket | None
-    outcome: str = "no answer"  # "" once it is connected
-
-    def close(self) -> None:
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
-
-
-def reachable_address(
-    candidates: Sequence[str], port: int, timeout_s: float = 5.0, grace_s: float = DEFAULT_GRACE_S
-) -> str:
-    """The first of ``candidates`` at which something accepts TCP connections on ``port``.
-
-    All are tried at once. An earlier one may answer up to ``grace_s`` later than a later one and still
-    wins. Whether the peer is the right one must be checked by a token: another machine may have the same
-    private address.
-
-    Raises ArgumentError without candidates, RunError if none answers within ``timeout_s``, with each one's
-    reason.
-    """
-    if not candidates:
-        raise ArgumentError("no candidate address was given")
-    attempts = [_start(address, port) for address in dict.fromkeys(candidates)]
-    try:
-        chosen = _first_connected(attempts, timeout_s, grace_s)
-    finally:
-        for attempt in attempts:
-            attempt.close()
-    if chosen is None:
-        reasons = "; ".join(f"{attempt.address}: {attempt.outcome}" for attempt in attempts)
-        raise RunError(
-            f"no address answers at port {port} within {timeout_s:g} s ({reasons}); open the port in the "
-            "firewall, or give a port range that is open"
-        )
-    return chosen.address
-
-
-def _start(address: str, port: int) -> _Attempt:
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(address.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        connection = socket.socket(family, kind, protocol)
-    except OSError as error:
-        return _Attempt(address, None, error.strerror or str(error))
-    connection.setblocking(False)
-    code = connection.connect_ex(target)
-    if code in (0, errno.EINPROGRESS):
-        return _Attempt(address, connection)
-    connection.close()
-    return _Attempt(address, None, os.strerror(code))
-
-
-def _first_connected(attempts: Sequence[_Attempt], timeout_s: float, grace_s: float) -> _Attempt | None:
-    deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        for attempt in attempts:
-            if attempt.socket is not None:
-                selector.register(attempt.socket, selectors.EVENT_WRITE, attempt)
-        best = len(attempts)  # position of the first that is connected
-        while True:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not any(attempt.socket for attempt in attempts[:best]):
-                return attempts[best] if best < len(attempts) else None
-            for key, _ in selector.select(left_s):
-                attempt = key.data
-                selector.unregister(key.fileobj)
-                _finish(attempt)
-                position = attempts.index(attempt)
-                if not attempt.outcome and position < best:
-                    best, deadline = position, min(deadline, time.monotonic() + grace_s)
-
-
-def _finish(attempt: _Attempt) -> None:
-    assert attempt.socket is not None
-    code = attempt.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    attempt.outcome = os.strerror(code) if code else ""
-    attempt.close()

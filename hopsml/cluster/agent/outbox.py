@@ -1,4 +1,4 @@
-"""What an agent has to say to the coordinator, in order; its heartbeats pass everything that waits."""
+"""Messages that an agent has yet to send to the coordinator, in order; a heartbeat passes all that wait."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import deque
 
 from hopsml.cluster.shared.protocol import Heartbeat, Message, encode
 
-ROOM = 1 << 20  # bytes that may wait before who reads a worker's pipe has to
+ROOM = 1 << 20  # bytes that may be queued before the reader of a worker's pipe has to wait
 
 
 class Outbox:
-    """Encoded messages; used on one event loop."""
+    """A queue of encoded messages; used on one event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
@@ -22,7 +22,7 @@ class Outbox:
         self._has_room.set()
 
     def put(self, message: Message) -> None:
-        """Let it wait for its turn. Never blocks: what must not pile up asks ``room`` before."""
+        """Queue a message. Never blocks: whoever must not let messages pile up waits for ``room`` before."""
         if isinstance(message, Heartbeat):
             self._beat = True
         else:
@@ -34,7 +34,7 @@ class Outbox:
         self._filled.set()
 
     async def take(self) -> bytes:
-        """The next one."""
+        """Wait for the next message to send, and return its bytes; a heartbeat comes before all others."""
         await self._filled.wait()
         if self._beat:
             self._beat, data = False, _BEAT
@@ -48,7 +48,7 @@ class Outbox:
         return data
 
     async def room(self) -> None:
-        """Wait until at most ``ROOM`` bytes wait."""
+        """Wait until the queued messages take at most ``ROOM`` bytes."""
         await self._has_room.wait()
 
 

@@ -1,4 +1,4 @@
-"""What one worker uses of its machine: processor, memory and, where its slot has any, its GPUs. Sampled by its agent.
+"""What one worker uses of its machine: processor, memory and its slot's GPUs; and for how long it has done nothing.
 
 Names are those that MLflow uses for its own system metrics. Only the slot's GPUs are looked at, not all of the host.
 """
@@ -15,6 +15,10 @@ from hopsml.cluster.shared import processes
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MEGABYTE = 1_000_000
+IDLE_S = 5.0  # that are worth a word
+LIST_S = 5.0  # how often the children of a quiet worker are listed, which costs a look at all processes
+_CORE_SHARE = 0.05  # of one core: what threads that only wait use, and far less than any work
+_BYTES_A_SECOND = 64 << 10
 
 
 class Sampler:
@@ -60,14 +64,59 @@ class Sampler:
         return {}
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Shut NVML down, where it was used."""
         if self._nvml is not None:
             with contextlib.suppress(Exception):
                 self._nvml.nvmlShutdown()
             self._nvml = None
 
 
-def core_seconds(pid: int) -> float | None:
+class Idleness:
+    """For how long a worker with all that it has started has done nothing: no processor used, nothing read or written."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._looked = self._since = time.monotonic()
+        self._used: dict[int, tuple[float, int]] = {}
+        self._below: list[int] = []
+        self._listed = 0.0
+
+    def seconds(self) -> float:
+        """For how many seconds it has done nothing, looked at with each heartbeat; 0.0 below ``IDLE_S``."""
+        now = time.monotonic()
+        self._list(now)
+        before, self._used = self._used, self._look()
+        elapsed, self._looked = now - self._looked, now
+        core_s = sum(one[0] - before.get(pid, one)[0] for pid, one in self._used.items())
+        moved = sum(one[1] - before.get(pid, one)[1] for pid, one in self._used.items())
+        if core_s > _CORE_SHARE * elapsed or moved > _BYTES_A_SECOND * elapsed:
+            self._since = now
+        idle_s = now - self._since
+        return idle_s if idle_s >= IDLE_S else 0.0
+
+    def _list(self, now: float) -> None:
+        """Whom the worker has started: only where it is quiet itself is that of interest."""
+        if now - self._since < IDLE_S:
+            self._below = []
+        elif now - self._listed >= LIST_S:
+            self._below, self._listed = processes.descendants_of(self._pid), now
+
+    def _look(self) -> dict[int, tuple[float, int]]:
+        """Processor seconds and bytes moved so far."""
+        members = (self._pid, *self._below)
+        return {pid: (core_s, _moved(pid)) for pid in members if (core_s := _core_seconds(pid)) is not None}
+
+
+def _moved(pid: int) -> int:
+    """Bytes that the process has read and written by now; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith((b"rchar", b"wchar")))
+    except OSError:
+        return 0
+
+
+def _core_seconds(pid: int) -> float | None:
     """Seconds of processor that the process has used; None where it is gone."""
     used = _used(pid)
     return used[0] / _TICKS_A_SECOND if used is not None else None

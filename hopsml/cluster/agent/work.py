@@ -20,14 +20,14 @@ import msgspec
 from hopsml import settings
 from hopsml.cluster.agent import assigning
 from hopsml.cluster.agent.held_commits import HeldCommits
-from hopsml.cluster.agent.idleness import Idleness
 from hopsml.cluster.agent.live_log import LAST_S, LiveLog
 from hopsml.cluster.agent.local_tree import LocalTree
-from hopsml.cluster.agent.mail import Mail
-from hopsml.cluster.agent.usage import Sampler
+from hopsml.cluster.agent.usage import Idleness, Sampler
+from hopsml.cluster.agent.worker_pipe import WorkerPipe
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
 from hopsml.cluster.shared import processes
+from hopsml.cluster.shared.framing import receive_frame
 from hopsml.cluster.shared.protocol import (
     Committed,
     Formation,
@@ -97,7 +97,7 @@ class Work:
         self._noted: set[str] = set()
         self._loop = asyncio.get_running_loop()
         self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
-        self._mail = Mail(self._undeliverable)
+        self._pipe = WorkerPipe(self._undeliverable)
         self._ends_by = float("inf")  # monotonic seconds: when the worker has to be gone
         self._idleness: Idleness | None = None
         self._quiet = True  # nothing was to be said of it with the last heartbeat
@@ -181,7 +181,7 @@ class Work:
             others = [task for task in (events, tail, usage) if task is not None]
             for task in others:
                 task.cancel()
-            self._mail.close()
+            self._pipe.close()
             await asyncio.gather(*others, return_exceptions=True)
 
     async def _ready(self, server: ForkClient) -> bool:
@@ -199,7 +199,7 @@ class Work:
     async def _start(self, server: ForkClient, assignment: Path, log: int) -> int:
         """Launch the worker; returns the read end of its event pipe."""
         read_end, write_end = os.pipe()
-        inbox = await self._mail.open()
+        inbox = await self._pipe.open()
         try:
             slots = self.commits.slots.descriptors if self.commits is not None else ()
             launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
@@ -224,8 +224,7 @@ class Work:
         )
         try:
             for number in itertools.count(1):
-                size = int.from_bytes(await reader.readexactly(4), "big")
-                self._on_event(_event.decode(await reader.readexactly(size)))
+                self._on_event(_event.decode(await receive_frame(reader)))
                 await self._room()  # a worker that says more than the driver can take waits, not its agent's heartbeats
                 if number % EVENTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -392,7 +391,7 @@ class Work:
 
     def tell(self, data: bytes) -> None:
         """Something of the driver's for the worker; never waits for it."""
-        self._mail.post(data)
+        self._pipe.send(data)
 
     def log_taken(self, size: int) -> None:
         """The driver has so many more bytes of the worker's output."""
@@ -402,7 +401,7 @@ class Work:
     def park(self) -> None:
         """Nothing more will be told: a worker that lives on messages ends what it does, and leaves."""
         if not self.formation.spec.group.collective:
-            self._mail.close()
+            self._pipe.close()
 
     def _undeliverable(self, reason: str) -> None:
         self._fail(reason)

@@ -1,10 +1,11 @@
-"""One run in the coordinator's hands: what was asked, its machine, and what the driver may see of it."""
+"""What the coordinator knows of one run: what was asked, its gang, and the state that the driver sees."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.gang import Gang
 from hopsml.cluster.shared import protocol
@@ -27,7 +28,10 @@ class ActiveRun:
     behind: set[str] = field(default_factory=set)  # agents whose mirrors are
     mirrors_fail: bool = False  # which people were told
 
+    def __post_init__(self) -> None:
+        self.log = self.state.gang_log = GangLog(self.gang)
+
     @property
     def run_id(self) -> str:
-        """As in the run directory's name."""
+        """``<application>_<n>``, as the run directory is called."""
         return self.request.run_id

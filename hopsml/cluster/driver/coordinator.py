@@ -1,4 +1,4 @@
-"""The hands of the gangs and of the pool, on a thread of the driver: messages become events, actions become messages.
+"""Carries out what gangs and pool decide, on a thread of the driver: messages become events, actions become messages.
 
 Decisions are made in gang.py and pool.py, connections are kept by sessions.py. A message about a run or a generation
 that is not its sender's is refused and counted.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -18,17 +19,15 @@ import msgspec
 import uvloop
 
 from hopsml.cluster.agent.agent import Bootstrap
-from hopsml.cluster.driver import endings
+from hopsml.cluster.driver import worker_messages
 from hopsml.cluster.driver.active_run import ActiveRun
-from hopsml.cluster.driver.asking import submit
 from hopsml.cluster.driver.backends.base import Backend, Warned
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.forming import Former, is_ready
-from hopsml.cluster.driver.hearing import hear, hear_of_checkpoint
 from hopsml.cluster.driver.preflight.inspection import Inspection
 from hopsml.cluster.driver.run_state import Change, RunState
+from hopsml.cluster.driver.run_texts import error_of, waiting_text, why_missing
 from hopsml.cluster.driver.sessions import Session, Sessions
-from hopsml.cluster.driver.waiting import waiting_text, why_missing
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
 from hopsml.cluster.gang import gang, pool
 from hopsml.cluster.gang.gang import Phase
@@ -65,8 +64,10 @@ class Coordinator:
         self.door = Sessions(self, lease_s)
         self._former = Former(self.door.agents, self._event)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
-        self.inspection = Inspection(self)
         self.runs: dict[str, ActiveRun] = {}
+        self.inspection = Inspection(
+            self.door.agents, self.runs, self.pool, self._pool, self._former.grant, self._event
+        )
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None
         self._others_wait = False  # another job of the application finds no free slot
@@ -98,7 +99,7 @@ class Coordinator:
         return self._thread.is_alive() and not self._closing.is_set()
 
     def launch(self, request: RunRequest) -> RunState:
-        """Begin a run; returns at once."""
+        """Begin a run; returns its state at once. Raises CoordinatorLost where the coordinator is closed."""
         state = RunState(request.run_id, request.spec.group.size)
         with self._gate:
             if not self.is_alive:
@@ -112,7 +113,7 @@ class Coordinator:
         self._call(self._event, run_id, gang.ResizeAsked(size))
 
     def tell(self, run_id: str, rank: int, data: bytes) -> None:
-        """Bring this to the worker of the rank; what nobody can take any more is dropped."""
+        """Send ``data`` to the worker of the rank; dropped where that is gone."""
         self._call(self._tell, run_id, rank, data)
 
     def release(self, run_id: str, rank: int) -> None:
@@ -120,11 +121,11 @@ class Coordinator:
         self._call(self._event, run_id, gang.ReleaseAsked(rank))
 
     def complete(self, run_id: str, reason: str, result: bytes = b"") -> None:
-        """All is done that independent members were there for: the run ends as FINISHED, with this pickled value."""
+        """End a run of independent members as FINISHED, because all is done; ``result``: its pickled value."""
         self._call(self._complete, run_id, reason, result)
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Ask a run to end; its state tells when it has."""
+        """Have a run ended; returns at once, and its state tells when it has."""
         self._call(self._event, run_id, gang.CancelAsked(reason))
 
     def close(self, timeout_s: float = 15.0) -> None:
@@ -251,7 +252,7 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ what the door tells
 
     def joined(self, session: Session) -> None:
-        """An agent is there; see ``sessions.Listener``."""
+        """Let the pool have a new agent; see ``sessions.Listener``."""
         slot = (session.hello.ask, session.hello.index)
         if session.hello.final:
             session.post(protocol.Dismiss("its slot was lost too often; another one is asked for"))
@@ -260,7 +261,7 @@ class Coordinator:
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
 
     def left(self, session: Session, reason: str) -> None:
-        """An agent is gone."""
+        """Tell its run, its slot's inspection and the pool; see ``sessions.Listener``."""
         self._agent_lost.set()
         # The pool first: what the gang asks for because of this loss must not be met with the lost agent.
         self.pool.lost(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
@@ -279,7 +280,7 @@ class Coordinator:
         return self.lease_s if silence_s is None else silence_s
 
     def said(self, session: Session, message: protocol.ToCoordinator) -> None:
-        """A message of an agent."""
+        """Carry out an agent's message; see ``sessions.Listener``."""
         match message:
             case protocol.Heartbeat():
                 return
@@ -314,7 +315,7 @@ class Coordinator:
                 f"{session.agent_id} spoke of run {key[0]}, generation {key[1]}, which is not its own",
             )
             return
-        event = hear(run, session.agent_id, message)
+        event = worker_messages.apply(run, session.agent_id, message)
         if isinstance(message, protocol.LogLines) and message.size:
             session.post(protocol.LogTaken(*key, message.size))
         if event is not None:
@@ -341,15 +342,19 @@ class Coordinator:
         self.runs[request.run_id] = run
         self._preload = request.spec.modules
         self.inspection.begin(request)
-        self._gang(run, run.gang.begin(time.monotonic()))
+        now = time.monotonic()
+        actions = run.gang.begin(now)
+        run.log.add(now, None, actions)
+        self._gang(run, actions)
         self._say_who_waits()
 
     def _event(self, run_id: str, event: gang.Event) -> None:
         run = self.runs.get(run_id)
         if run is None:
             return
-        before = run.gang.phase
-        actions = run.gang.handle(event, time.monotonic())
+        before, now = run.gang.phase, time.monotonic()
+        actions = run.gang.handle(event, now)
+        run.log.add(now, event, actions)
         if run.gang.phase is not before:
             run.state.phase, run.waits_for = run.gang.phase, ""
             if not run.gang.phase.is_final:
@@ -408,10 +413,6 @@ class Coordinator:
                 case gang.Conclude():
                     self._conclude(run, action)
 
-    def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
-        """These agents have passed the preflight, or need not."""
-        self._former.grant(run, agent_ids)
-
     def _take_back(self, run: ActiveRun, action: gang.ReturnAgents) -> None:
         self.inspection.returned(action.agent_ids)
         for agent_id in action.agent_ids:
@@ -434,7 +435,7 @@ class Coordinator:
         run = self.runs.get(message.run_id)
         if run is None or session.work is None or session.work[0] != message.run_id:
             return
-        event = hear_of_checkpoint(run, session.agent_id, message)
+        event = worker_messages.apply_persisted(run, session.agent_id, message)
         if event is not None:
             self._event(message.run_id, event)
 
@@ -461,9 +462,8 @@ class Coordinator:
         self._pool(self.pool.withdraw(run_id, time.monotonic()))
         missing = why_missing(run, outcome, self.pool, self.backend, self.runs) if outcome.error == "start" else ""
         failure = run.failures.get(outcome.agent_id)
-        error = endings.error_of(
-            outcome, run.state, run.request.run_url, failure, run.hosts.get(outcome.agent_id, ""), missing
-        )
+        host = run.hosts.get(outcome.agent_id, "")
+        error = error_of(outcome, run.state, run.request.run_url, failure, host, missing)
         run.state.conclude(error, run.result)
 
     # ------------------------------------------------------------------------------------------ pool
@@ -500,8 +500,20 @@ class Coordinator:
             zygote=self.zygote.name if self.zygote is not None else "",
             zygote_modules=self.zygote.modules if self.zygote is not None else (),
         )
-        told = self._ask_ended, self._slot_ended
-        self._loop.run_in_executor(None, submit, self.backend, bootstrap, action.count, self._loop, *told)
+        self._loop.run_in_executor(None, self._submit_to_backend, bootstrap, action.count)
+
+    def _submit_to_backend(self, bootstrap: Bootstrap, count: int) -> None:
+        """On a thread that may block; what the backend answers goes to the loop."""
+
+        def on_loop(function: Callable[..., None], *arguments: object) -> None:
+            with contextlib.suppress(CoordinatorLost):  # it is closed: nobody waits for agents any more
+                self._call(function, *arguments)
+
+        ended, slot_ended = (functools.partial(on_loop, told) for told in (self._ask_ended, self._slot_ended))
+        try:
+            self.backend.submit(bootstrap, count, ended, slot_ended)
+        except Exception as error:  # noqa: BLE001 whatever Spark throws is the waiting runs' to know
+            ended(bootstrap.ask, f"{type(error).__name__}: {error}")
 
     def _ask_ended(self, ask: int, problem: str) -> None:
         failed = self._refuse(ask, problem)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-from hopsml.cluster.driver import collection
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import formation_of, launch_of, member_of
 from hopsml.cluster.driver.run_state import Change, MemberView
@@ -20,7 +21,7 @@ log = logger_aside("hopsml.coordinator")
 
 
 class Former:
-    """The coordinator's hands for groups that begin; ``tell`` brings an event to a run's gang."""
+    """Starts the workers of groups that begin; ``tell`` brings an event to a run's gang."""
 
     def __init__(self, agents: dict[str, Session], tell: Callable[[str, gang.Event], None]) -> None:
         self._agents, self._tell = agents, tell
@@ -59,7 +60,7 @@ class Former:
     def start(self, run: ActiveRun, action: gang.StartGeneration) -> None:
         """Send the messages that start a generation's workers; an error here ends this run, not an agent's session."""
         try:
-            with collection.postponed():
+            with _garbage_kept():
                 self._start(run, action)
         except Exception as error:
             log.exception("run %s cannot be started", run.run_id)
@@ -73,7 +74,7 @@ class Former:
         if group.changes:
             if not self._lay_out(run, action.agent_ids):
                 return
-            run.gang.assign_ranks(tuple(run.placements))
+            self._tell(run.run_id, gang.Ranked(tuple(run.placements)))
             run.state.begin_generation(action.generation, len(action.agent_ids))
         layout = run.state.layout
         assert layout is not None  # granted before
@@ -118,3 +119,18 @@ class Former:
 def is_ready(session: Session, run: ActiveRun) -> bool:
     """Whether the agent's fork server has imported the modules that the run's workers need."""
     return set(run.request.spec.modules) <= session.modules
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Collect no garbage inside, where collecting is switched on.
+
+    Forming a group of 1 024 allocates enough to start a full collection, which takes as long as the forming itself.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

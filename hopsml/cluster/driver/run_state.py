@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hopsml import delivery, redact
+from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.gang.gang import Phase
 from hopsml.cluster.shared.layout import Layout
 from hopsml.delivery import Delivery
@@ -97,6 +98,7 @@ class RunState:
         self.generation = 0
         self.members: dict[int, MemberView] = {}
         self.layout: Layout | None = None
+        self.gang_log: GangLog | None = None  # once the run has begun
         self.began = time.time()
         self.result: bytes = b""
         self.error: BaseException | None = None
@@ -116,12 +118,12 @@ class RunState:
     # -------------------------------------------------------------------------------- the coordinator writes
 
     def begin_generation(self, generation: int, size: int) -> None:
-        """Other members from now on."""
+        """Forget the members of the last generation; ``size``: of the new one."""
         self.generation, self.size = generation, size
         self.members = {}
 
     def announce(self, kind: str, rank: int, text: str) -> None:
-        """An independent member has ``joined`` or ``left``."""
+        """Publish that an independent member has ``joined`` or ``left``; ``text``: its host, or why."""
         if kind == "left" and rank in self.members:
             self.members[rank].state, self.members[rank].left = State.LOST, text
         self.publish(Change(kind, rank, text))
@@ -157,7 +159,7 @@ class RunState:
                 self.unobserve(observer)
 
     def conclude(self, error: BaseException | None, result: bytes) -> None:
-        """The run is over."""
+        """Say that the run is over, with its error, or with the pickled value of its function."""
         self.error, self.result = error, result
         self._over.set()
         self.publish(Change("end"))
@@ -165,7 +167,7 @@ class RunState:
     # -------------------------------------------------------------------------------- anybody reads
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether the run is over within the time."""
+        """Wait at most ``timeout_s`` seconds for the end (None: for ever); returns whether the run is over."""
         return self._over.wait(timeout_s)
 
     @property
@@ -201,7 +203,7 @@ class RunState:
         return delivery.settle_all(deliveries, timeout_s)
 
     def unobserve(self, observer: Observer) -> None:
-        """The opposite of ``observe``."""
+        """Call ``observer`` no more, as if ``observe`` had not been called."""
         with self._lock:
             if observer in self._observers:
                 self._observers.remove(observer)
@@ -210,7 +212,7 @@ class RunState:
                 pair[1].close()
 
     def steps_per_second(self) -> float:
-        """Between the chief's first and its last report; 0 when there were not two."""
+        """Steps a second between the chief's first and its last report; 0.0 when there were not two."""
         with self._lock:
             first, last = self._first_step, self._last_step
         if first is None or last is None or last[1] <= first[1]:

@@ -2,7 +2,7 @@
 
 A connection must bring the application's token in its HTTP request, before the upgrade. A message of the wrong type or
 size ends its connection. Every refusal is counted, the first of each kind is logged. With a thousand agents every
-microsecond of a frame counts, so neither connections nor messages have a queue or a task: ``direct.py``.
+microsecond of a frame counts, so neither connections nor messages have a queue or a task: ``websocket.py``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from hopsml.cluster.driver.strangers import watched, websocket_log
 from hopsml.cluster.shared import protocol
-from hopsml.cluster.shared.front import Front, Stranger
+from hopsml.cluster.shared.acceptor import Acceptor, Pending, reporting
 from hopsml.cluster.shared.tls import make_identity
 from hopsml.delivery import logger_aside
 
 if TYPE_CHECKING:
     from websockets.http11 import Request
 
-    from hopsml.cluster.driver.direct import Connection
+    from hopsml.cluster.driver.websocket import Connection
 
 log = logger_aside("hopsml.coordinator")
 
@@ -37,7 +36,7 @@ _HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it
 
 @dataclass
 class Session:
-    """One connected agent."""
+    """One connected agent: what it has said of itself, and what it works for."""
 
     agent_id: str
     connection: Connection
@@ -63,7 +62,7 @@ class Session:
         self.connection.write(*encoded)
 
     def clogged_s(self, now: float) -> float:
-        """For how long it has taken nothing of what waits to be sent; 0.0 where nothing waits."""
+        """For how many seconds the agent has taken nothing of what waits to be sent; 0.0 where nothing waits."""
         before, self.unsent = self.unsent, self.connection.transport.get_write_buffer_size()
         if not self.unsent or self.unsent < before:
             self.clogged_since = None
@@ -73,23 +72,23 @@ class Session:
 
 
 class Listener(Protocol):
-    """Who wants to know; called on the server's loop."""
+    """What is called, on the server's loop, as agents come, speak and go."""
 
     def joined(self, session: Session) -> None:
-        """An agent has said who it is."""
+        """An agent has sent its hello."""
 
     def said(self, session: Session, message: protocol.ToCoordinator) -> None:
-        """A message of an agent; raises msgspec.DecodeError for one that it must not send."""
+        """An agent has sent a message. Raises msgspec.DecodeError for one that it must not send."""
 
     def left(self, session: Session, reason: str) -> None:
-        """An agent is gone."""
+        """An agent's connection has ended, for this reason; called once."""
 
     def patience_s(self, session: Session) -> float:
         """How long this agent may be silent, in seconds."""
 
 
 class Sessions:
-    """The server and whoever is connected; used on one event loop."""
+    """The server and the agents that are connected to it; used on one event loop."""
 
     def __init__(self, listener: Listener, lease_s: float) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -103,24 +102,22 @@ class Sessions:
 
     async def open(self, host: str) -> int:
         """Listen on a free port; returns it. Raises OSError."""
-        from hopsml.cluster.driver.direct import Connection
+        from hopsml.cluster.driver.websocket import Connection
 
-        logger = websocket_log()
+        def make(pending: Pending) -> Connection:
+            return Connection(_Handler(self, pending), protocol.MAX_TO_COORDINATOR)
 
-        def make(stranger: Stranger) -> Connection:
-            return Connection(_Visit(self, stranger), protocol.MAX_TO_COORDINATOR, logger)
-
-        self._front = Front(make, watched(self.identity.context, self.refuse), self.refuse)
-        return await self._front.open(host)
+        self._acceptor = Acceptor(make, reporting(self.identity.context, self.refuse), self.refuse)
+        return await self._acceptor.open(host)
 
     async def close(self) -> None:
-        """Nobody may come any more; whoever is there is told, and cut off if it does not go."""
-        self._front.close()
+        """Accept nobody any more, and end all connections: by the closing handshake, or else by force."""
+        self._acceptor.close()
         for connection in list(self.inside):
             connection.close(GOING_AWAY)
         while self.inside:
             await asyncio.sleep(0.01)
-        await self._front.wait_closed()
+        await self._acceptor.wait_closed()
 
     def refuse(self, kind: str, text: str) -> None:
         """Count a refusal; log the first of its kind."""
@@ -147,7 +144,7 @@ class Sessions:
         self.forget(session, reason)
 
     def forget(self, session: Session, reason: str) -> None:
-        """It is gone; the listener hears of it once."""
+        """Remove a session that has ended, and tell the listener, once."""
         if self.agents.pop(session.agent_id, None) is not None:
             self.listener.left(session, reason)
 
@@ -164,22 +161,22 @@ class Sessions:
         return session
 
 
-class _Visit:
-    """A connection at the door: a stranger until it has shown the token, an agent once it has said who it is."""
+class _Handler:
+    """Handles one connection: pending until it has shown the token, an agent's once it has said whose it is."""
 
-    def __init__(self, door: Sessions, stranger: Stranger) -> None:
-        self._door, self._stranger = door, stranger
+    def __init__(self, door: Sessions, pending: Pending) -> None:
+        self._door, self._pending = door, pending
         self._session: Session | None = None
         self._hello_due: asyncio.TimerHandle | None = None
         self._knows_token = True
         self._admitted = 0.0
 
     def admit(self, connection: Connection, request: Request) -> str:
-        """Nobody without the token gets further."""
+        """Refuse whoever comes without the token."""
         offered = "\n".join(request.headers.get_all("Authorization"))  # two of them are none
         expected = f"Bearer {self._door.token}".encode()
         if hmac.compare_digest(offered.encode(errors="surrogateescape"), expected):
-            self._stranger.left()
+            self._pending.release()
             self._admitted = time.time()  # before it hears of it: whatever it sends is later
             return ""
         self._knows_token = False
@@ -187,7 +184,7 @@ class _Visit:
         return "hopsml: a token is needed\n"
 
     def opened(self, connection: Connection) -> None:
-        """It may say who it is, for a while."""
+        """Wait for its hello, at most ``HELLO_TIMEOUT_S``."""
         self._door.inside.add(connection)
         self._hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._too_late, connection)
 
@@ -197,14 +194,14 @@ class _Visit:
             connection.close(NOT_OURS, "no hello")
 
     def take(self, connection: Connection, message: bytes) -> None:
-        """The first one says who it is; most others only that it is there."""
+        """The first message is the hello; most others are heartbeats."""
         if self._session is None:
             self._session = self._door.welcome(connection, message, self._admitted)
         elif message != _HEARTBEAT:
             self._door.listener.said(self._session, protocol.decode_for_coordinator(message))
 
     def failed(self, connection: Connection, error: Exception) -> None:
-        """Who sends what is no message, or brings the coordinator into trouble, has to go."""
+        """End a connection whose message is none of ours, or could not be dealt with."""
         if isinstance(error, msgspec.MsgspecError):
             self._door.refuse("message", f"{connection.address} sent what is no message of ours: {error}")
             connection.close(NOT_OURS, "not a message of this protocol")
@@ -214,8 +211,8 @@ class _Visit:
         self._leave()
 
     def ended(self, connection: Connection) -> None:
-        """It is gone, from whatever stage."""
-        self._stranger.left()
+        """Count what went wrong, and tell the listener where it was an agent's."""
+        self._pending.release()
         if self._hello_due is not None:
             self._hello_due.cancel()
         self._door.inside.discard(connection)

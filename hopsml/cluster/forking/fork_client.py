@@ -58,7 +58,7 @@ _OWN: set[int] = set()  # servers that this process has started and not yet wait
 
 
 def spare(pids: Iterable[int]) -> None:
-    """Children of this process that are none of a fork server's: what servers leave is told from them by that."""
+    """Name children of this process that must live on when what a fork server has left is killed."""
     _OWN.update(pids)
 
 
@@ -150,7 +150,7 @@ class ForkClient:
 
     @property
     def pid(self) -> int:
-        """Of the server; 0 while nobody knows."""
+        """Pid of the server; 0 while it has not been forked yet."""
         told = self.ready.result().pid if self.ready.done() and not self.ready.exception() else 0
         return told or max(0, self._process.pid)
 
@@ -222,20 +222,20 @@ class ForkClient:
                 os.close(nothing)
 
     async def exited(self, identity: int) -> Exited:
-        """How the worker ended, once it and its whole group are gone. To be asked once: nothing is kept of it then."""
+        """Wait until the worker and its whole group are gone; returns how it ended. To be asked once."""
         try:
             return await self._exited[identity]
         finally:
             del self._exited[identity]
 
     def signal(self, identity: int, number: int) -> None:
-        """Signal the worker's process group."""
+        """Send a signal to the process group of a worker; nothing happens where the server is gone."""
         if not self.broken:
             with contextlib.suppress(OSError):  # it is gone, and its workers with it: the reader is about to see that
                 self._connection.send(fork_server.encode(SignalWorker(identity, number)))
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """End the server and everything below it."""
+        """End the server with all workers, by force after ``timeout_s`` seconds."""
         if not self.broken:
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
             self.broken = True

@@ -53,11 +53,11 @@ class SignalWorker(msgspec.Struct, frozen=True, tag="signal"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Agent -> server: are you there?"""
+    """Agent -> server, with each heartbeat: answer with ``Pong``."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Server -> agent: it is."""
+    """Server -> agent: the loop is running."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -70,7 +70,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Launched(msgspec.Struct, frozen=True, tag="launched"):
-    """Server -> agent."""
+    """Server -> agent: the worker of this id runs, under this pid."""
 
     id: int
     pid: int
@@ -100,7 +100,7 @@ class _Worker:
 
 
 class ForkServer:
-    """The loop; one thread, no asyncio, so that a forked child inherits nothing that runs."""
+    """The server's loop; one thread, no asyncio, so that a forked child inherits nothing that runs."""
 
     def __init__(self, connection: socket.socket, modules: tuple[str, ...]) -> None:
         self.connection = connection
@@ -132,7 +132,7 @@ class ForkServer:
         return Ready(self.mode, round(time.monotonic() - began, 3), problem, os.getpid())
 
     def serve(self) -> None:
-        """Until the agent is gone."""
+        """Import, then carry out requests until the agent is gone."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wakeup_w, warn_on_full_buffer=False)
         processes.wake_by(self.connection)
@@ -155,7 +155,7 @@ class ForkServer:
                 return
 
     def receive(self) -> bool:
-        """One request; False when the agent is gone."""
+        """Carry out one request; False when the agent is gone."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, MAX_DATAGRAM, MAX_DESCRIPTORS)
         except ConnectionError:
@@ -181,7 +181,7 @@ class ForkServer:
     # -------------------------------------------------------------------------------- starting
 
     def launch(self, request: LaunchWorker, events: int, log: int, inbox: int, *slots: int) -> int:
-        """A new session with the worker in it; returns its pid."""
+        """Start a worker in a session of its own; returns its pid."""
         if self.mode == "spawn":
             return self.spawn(request, events, log, inbox, slots)
         server = os.getpid()
@@ -272,13 +272,13 @@ class ForkServer:
                 return
 
     def end_everything(self) -> None:
-        """The agent is gone: nothing may live on."""
+        """Kill and reap all descendants, when the agent is gone."""
         while pids := processes.descendants_of(os.getpid()):
             end_quietly(*pids)
 
 
 def end_quietly(*pids: int) -> None:
-    """One round: kill these, reap those that are children. Never waits for one that may have been born since."""
+    """Kill these processes and reap those that are children, without waiting for any."""
     for pid in pids:
         processes.kill_quietly(pid)
     for pid in pids:
@@ -288,7 +288,7 @@ def end_quietly(*pids: int) -> None:
 
 
 def main() -> None:
-    """Entry point of the process."""
+    """Serve an agent until it is gone; for ``python -m hopsml.cluster.forking.fork_server``."""
     descriptor, parent, *modules = sys.argv[1:]
     processes.die_with_parent(int(parent))
     processes.become_subreaper()

@@ -72,7 +72,7 @@ decode_exited: msgspec.msgpack.Decoder[Exited] = msgspec.msgpack.Decoder(Exited)
 
 
 def differences(request: ForkRequest, modules: tuple[str, ...], environment: dict[str, str]) -> list[str]:
-    """Why a process with these imports would not be the one that the agent asks for; empty where it would."""
+    """What would be other in a process with these imports than the agent asks for; [] where it can be forked."""
     found = [f"module {name}" for name in request.modules if name not in modules]
     if request.executable != sys.executable:
         found.append(f"interpreter {request.executable}")
@@ -90,7 +90,7 @@ def is_own_user(connection: socket.socket) -> bool:
 
 
 class Zygote:
-    """The loop; one thread, so that its children may fork again."""
+    """The zygote's loop; one thread, so that its children may fork again."""
 
     def __init__(self, listener: socket.socket, control: socket.socket, modules: tuple[str, ...]) -> None:
         self.listener, self.control, self.modules = listener, control, modules
@@ -128,7 +128,7 @@ class Zygote:
                     self.receive(sockets[descriptor])
 
     def accept(self) -> None:
-        """One more agent."""
+        """Take an agent's connection, where it is of this user."""
         try:
             connection, _ = self.listener.accept()
         except OSError:
@@ -180,7 +180,7 @@ class Zygote:
             os._exit(0)
 
     def take_over(self, request: ForkRequest) -> None:
-        """Variables, path and folder of the process that this one stands for."""
+        """Put the agent's variables, path and working folder in the place of the zygote's."""
         overwrite_mark(request.environment[MARK])
         os.environ.clear()
         os.environ.update(request.environment)
@@ -220,7 +220,7 @@ def overwrite_mark(value: str) -> None:
 
 
 def main() -> None:
-    """Entry point of the process."""
+    """Serve as a zygote until the driver is gone; for ``python -m hopsml.cluster.forking.zygote``."""
     listener, control, *modules = sys.argv[1:]
     processes.become_subreaper()
     sockets = socket.socket(fileno=int(listener)), socket.socket(fileno=int(control))

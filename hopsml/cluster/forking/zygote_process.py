@@ -47,7 +47,7 @@ class ZygoteProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Pid of the zygote's process."""
         return self._process.pid
 
     def look_after(self) -> str:
@@ -66,7 +66,7 @@ class ZygoteProcess:
         return ""
 
     def close(self) -> None:
-        """End it. Fork servers that came of it stay until their agents end."""
+        """End the zygote. Fork servers that were forked from it stay until their agents end."""
         self._control.close()
         try:
             self._process.wait(CLOSE_S)
@@ -97,13 +97,13 @@ class Adopted:
         return self.returncode
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more: it may not have been forked yet, and then ends at once."""
+        """Give it up: where it has not been forked yet, it ends as soon as it is."""
         if self.returncode is None:
             self._connection.close()
             self.returncode = -signal.SIGKILL
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
+        """Wait for its end, ``timeout`` seconds at most; returns the exit status. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             select.select([self._connection], [], [], timeout)
         code = self.poll()

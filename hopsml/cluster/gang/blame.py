@@ -25,10 +25,10 @@ class Failure:
 
     @property
     def certainty(self) -> int:
-        """0 for what cannot follow from another failure, 2 for what can only do so."""
+        """How likely it follows from another failure: 0 where it cannot, 2 where it can only do so, else 1."""
         return 0 if self.outside else 2 if self.echo else 1
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """The one to blame: the surest, and of equally sure ones the one that was told first."""
+    """The failure to blame: the surest, and of equally sure ones the one that was told first. ``failures``: at least one."""
     return min(failures, key=lambda failure: failure.certainty)

@@ -37,24 +37,24 @@ class Drains:
     asked: dict[str, int] = field(default_factory=dict)  # agent -> commit that it was told to store
 
     def warn(self, agent_id: str, now: float, time_s: float) -> None:
-        """An agent's node goes away in ``time_s`` seconds; of several warnings the one that ends first counts."""
+        """Note that an agent's node goes away in ``time_s`` seconds; of several warnings the one that ends first counts."""
         at, limit = self.warned.get(agent_id, (now, time_s))
         self.warned[agent_id] = (now, time_s) if now + time_s < at + limit else (at, limit)
 
     def forget(self, agent_id: str) -> None:
-        """The agent is gone, or not this run's any more."""
+        """Drop what is known of an agent that is gone, or not this run's any more."""
         self.warned.pop(agent_id, None)
         self.asked.pop(agent_id, None)
 
     def persisted(self, step: int, seconds: float, leaves: bool) -> None:
-        """A checkpoint lies on shared storage; ``leaves``: its agent does, so that others may have to read it there."""
+        """Note a checkpoint on shared storage; ``leaves``: its agent goes away, so that others may have to read it there."""
         if step > self.stored:
             self.stored, self.write_s = step, seconds
         if leaves:
             self.handed_over = max(step, self.handed_over)
 
     def must_park(self, leaving: Collection[str], now: float, step_s: float) -> bool:
-        """Whether the time of one of these members is nearly up."""
+        """Whether the members have to stand still at their next commit, as the time of one that leaves is nearly up."""
         known = [self.warned[agent_id] for agent_id in leaving if agent_id in self.warned]
         return any(now >= at + go_on_s(time_s, step_s, self.write_s) for at, time_s in known)
 

@@ -41,6 +41,7 @@ from hopsml.cluster.gang.gang_types import (
     PersistCommit,
     Persisted,
     Phase,
+    Ranked,
     Ready,
     ResizeAsked,
     ReturnAgents,
@@ -49,8 +50,7 @@ from hopsml.cluster.gang.gang_types import (
     Stepped,
     StopWorkers,
 )
-from hopsml.cluster.gang.pace import Pace
-from hopsml.cluster.gang.signs import Signs
+from hopsml.cluster.gang.pace import Liveness, Pace
 from hopsml.cluster.shared.spec import ElasticGroup
 
 WITHOUT_COMMITS = (
@@ -76,7 +76,7 @@ class ElasticGang(Gang):
     reached: int = -1  # the newest step that anybody has committed
     committed: bool = False  # whether anybody ever has in this run
     uncommitted_since: float | None = None  # training, of which nothing was committed and that was not said yet
-    saviour: str = ""  # who was asked to make a checkpoint of the last commit, where the one that should is lost
+    storing_last: str = ""  # who was asked to make a checkpoint of the last commit, where the one that should is lost
     given_up: bool = False  # the run's end has waited for that long enough
     base: int = -1  # the commit that the generation went on from
     resets: int = 0
@@ -94,11 +94,11 @@ class ElasticGang(Gang):
 
     @property
     def training(self) -> tuple[Phase, ...]:
-        """Phases in which workers are at work."""
+        """As in ``Gang``, and the wait for a commit before a change."""
         return (Phase.FORMING, Phase.RUNNING, Phase.PARKING)
 
     def begin(self, now: float) -> list[Action]:
-        """The first actions."""
+        """Ask for agents, of which ``spec.minimum`` are needed. Returns the first actions."""
         self.target = self.spec.size
         self.exclusions = Exclusions(self.spec.host_failure_limit, self.spec.host_cooldown_s)
         self.unfit = Exclusions(1, self.spec.host_cooldown_s)
@@ -107,7 +107,7 @@ class ElasticGang(Gang):
         return [AskAgents(self.spec.minimum, self.target)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """As in ``Gang``; and whatever has happened, the newest state must not go with the nodes that go away."""
+        """As in ``Gang``; and whatever has happened, the newest state must not be lost with the nodes that go away."""
         actions = super().handle(event, now)
         goes_on = self.phase in (*self.training, Phase.SETTLING, Phase.REFORMING, Phase.WAITING)
         return actions + self._secure() if self.leaving and goes_on else actions
@@ -118,6 +118,9 @@ class ElasticGang(Gang):
                 if event.agent_id in self.spares:
                     self.spares[event.agent_id] = True
                 return self._use_spares(now)
+            case Ranked():
+                for rank, agent_id in enumerate(event.agent_ids):
+                    self.members[agent_id].rank = rank
             case Committed():
                 return self._committed(event, now)
             case Parked():
@@ -208,6 +211,7 @@ class ElasticGang(Gang):
         return self._form(usable, now)
 
     def _form(self, usable: list[str], now: float) -> list[Action]:
+        # The first generation is waited for as a whole; later ones do not wait for newcomers that are still importing.
         ready = [agent_id for agent_id in usable if self.spares[agent_id]]
         candidates = ready if len(ready) >= self.spec.minimum and self.generation else usable
         newest, stored = self._newest(), self.drains.stored
@@ -223,7 +227,7 @@ class ElasticGang(Gang):
         self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(chosen)}
         self.phase, self.deadline, self.start_at = Phase.FORMING, now + self.spec.start_timeout_s, None
         self.base, self.parked, self.failures = newest, None, []
-        self.signs, self.left_at = Signs(), None
+        self.liveness, self.left_at = Liveness(), None
         self.pace = self.pace.following(now)
         # On hosts that are set aside there may be agents that have the newest state and are not members.
         holders = tuple(a for a in (*chosen, *self.spares) if newest >= 0 and self.commits.get(a) == newest)
@@ -235,7 +239,7 @@ class ElasticGang(Gang):
         ]
 
     def _lost_commits(self, step: int) -> list[Action]:
-        """What nobody can go on from any more, said when the training goes on from an earlier ``step``."""
+        """Say which commit is lost, where the training goes on from an earlier ``step``."""
         reached, self.reached = self.reached, step
         if step >= reached:
             return []
@@ -247,7 +251,7 @@ class ElasticGang(Gang):
         return [Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
 
     def attendance(self, idle: int) -> tuple[int, str]:
-        """Whoever is there belongs to it already."""
+        """As in ``Gang``; those that are there belong to the group already."""
         return len(self.spares), f"at least {self.spec.minimum}"
 
     # -------------------------------------------------------------------------------- changes that are planned
@@ -262,11 +266,13 @@ class ElasticGang(Gang):
 
     def _consider_change(self, now: float) -> list[Action]:
         """Park the workers where somebody shall leave, or a newcomer that has imported everything is there."""
+        # Where a member has finished the others are about to: a new generation would have nothing to do.
         if any(member.finished for member in self.members.values()):
             return []
         leaving = [agent_id for agent_id in self.members if agent_id in self.leaving]
         ready = [agent_id for agent_id in self._usable(now) if self.spares[agent_id]]
         if leaving:
+            # They go on training until all successors are ready, so that there is one change instead of several.
             successors = min(self.target, len(self.members)) - (len(self.members) - len(leaving))
             if len(ready) < successors and not self.drains.must_park(leaving, now, self.pace.usual_s):
                 return []
@@ -291,7 +297,7 @@ class ElasticGang(Gang):
         return self._reform_if_agreed(now)
 
     def _prove(self) -> None:
-        """With its first commit the group has shown that it works, the newcomers among it too."""
+        """Note that the group works, its newcomers too: it has made its first commit."""
         self.proven = frozenset(self.members)
         self.store_away, self.store_tries = None, 0
 
@@ -319,7 +325,7 @@ class ElasticGang(Gang):
         return max(self.commits.values(), default=-1)
 
     def _reform_if_agreed(self, now: float) -> list[Action]:
-        """Once all hold the state at which the first one stopped, nothing has to be sent around."""
+        """End the generation once all hold the state at which the first one stopped: nothing has to be sent around then."""
         if self.phase is not Phase.PARKING or self.parked is None:
             return []
         if any(self._held(agent_id) < self.parked for agent_id in self.members):
@@ -348,7 +354,7 @@ class ElasticGang(Gang):
         return fetched or not self.drains.is_safe(self.commits[agent_id])
 
     def _let_go(self, now: float) -> list[Action]:
-        """Those that leave and are not needed any more."""
+        """Give back the spares that leave and are not needed any more."""
         actions: list[Action] = []
         for agent_id, reason in list(self.leaving.items()):
             if agent_id in self.spares and not self._is_needed(agent_id, now):
@@ -357,7 +363,7 @@ class ElasticGang(Gang):
         return actions
 
     def _secure(self) -> list[Action]:
-        """Have a commit that only agents hold that leave put on shared storage, whoever may fetch it besides."""
+        """Have the newest commit put on shared storage where only agents hold it that leave, whoever may fetch it, too."""
         asked = self.drains.to_store(self.commits, self.leaving, once=self.phase in (Phase.RUNNING, Phase.PARKING))
         return [PersistCommit(asked)] if asked is not None else []
 
@@ -406,18 +412,18 @@ class ElasticGang(Gang):
         if finishes and is_over and not self.drains.is_safe(self.reached):
             holders = [name for name in self.members if self._held(name) == self.reached]
             if holders and not self.given_up and any(member.lost for member in self.members.values()):
-                return self._save_last(holders)
+                return self._store_last(holders)
             where = f"is of step {self.drains.stored}" if self.drains.stored >= 0 else "does not exist"
             actions.append(
                 Note(f"the run's last commit, of step {self.reached}, is no checkpoint: the newest one {where}")
             )
         return actions + super()._conclude_if_over()
 
-    def _save_last(self, holders: list[str]) -> list[Action]:
-        if self.saviour in holders:  # it is at work
+    def _store_last(self, holders: list[str]) -> list[Action]:
+        if self.storing_last in holders:  # it is at work
             return []
-        self.saviour = holders[0]
-        return [PersistCommit(self.saviour)]
+        self.storing_last = holders[0]
+        return [PersistCommit(self.storing_last)]
 
     # -------------------------------------------------------------------------------- from one generation to the next
 
@@ -451,7 +457,7 @@ class ElasticGang(Gang):
         return actions + self._start_if_enough(now)
 
     def _where_it_ended(self) -> str:
-        """How far the generation is known to have come, which heartbeats tell late, and what the next one begins with."""
+        """In words: how far the generation is known to have come, and what the next one begins with."""
         newest = self._newest()
         step = max(newest, self.drains.handed_over) if newest >= 0 else self.drains.stored
         furthest = max(self.reached, *self.pace.steps.values(), -1)
@@ -468,6 +474,8 @@ class ElasticGang(Gang):
 
     def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
         """How the run ends by the failures of this generation; None where it goes on."""
+        # In this order: what is nobody's fault is waited for; a newcomer's failure costs its place alone; the user's own
+        # error would come again; whatever else happened is tried again, until it has happened too often for nothing.
         first, blamed = first_of(self.failures), self._blamed()
         self.why = f"rank {first.rank}: {first.cause}"
         if first.storage:
@@ -491,7 +499,7 @@ class ElasticGang(Gang):
                 self.unfit.failed(agent_id, now)
         elif self.fruitless >= self.spec.fruitless_limit:
             return _with_reason(blamed, f"{self.fruitless} generations in a row ended without a new commit")
-        if not first.echo:
+        if not first.echo:  # an echo says nothing of the host that it was heard on
             self._count_against_host(first, now, actions)
         return None
 
@@ -524,7 +532,7 @@ class ElasticGang(Gang):
         self._count_against_host(newcomer, now, actions)
 
     def _wait_for_store(self, first: Failure, now: float, actions: list[Action]) -> Conclude | None:
-        """Nothing is wrong with the group: it tries again, later and later, as long as it would wait for members."""
+        """Let the run wait for a store that does not answer; returns its end where it has waited for long enough."""
         self.store_away = now if self.store_away is None else self.store_away
         limit = self.spec.min_workers_timeout_s
         if now - self.store_away >= limit:
@@ -540,6 +548,7 @@ class ElasticGang(Gang):
     # -------------------------------------------------------------------------------- time, and the end
 
     def _tick(self, now: float) -> list[Action]:
+        # The first rule that has something to do decides; the next tick, a quarter of a second later, sees to the others.
         if self.phase in self.training and (actions := self._look(now)):
             return actions
         if self.phase is Phase.WAITING and (actions := self._start_if_enough(now)):
@@ -566,7 +575,7 @@ class ElasticGang(Gang):
         return super()._tick(now)
 
     def _miss_commits(self, now: float) -> list[Action]:
-        """Said once: a run that was to survive losses, and whose function gives it nothing to go on from."""
+        """Say once that a run that is to survive losses has committed nothing that it could go on from."""
         since = self.uncommitted_since
         if self.committed or since is None or now - since < UNCOMMITTED_S:
             return []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Exclusions:
-    """Failures by host. ``limit`` of them exclude it for ``cooldown_s`` seconds, the next one for twice that."""
+    """Counts failures by host. ``limit`` of them exclude it for ``cooldown_s`` seconds, the next one for twice that."""
 
     limit: int
     cooldown_s: float
@@ -15,7 +15,7 @@ class Exclusions:
     until: dict[str, float] = field(default_factory=dict)
 
     def failed(self, host: str, now: float) -> float | None:
-        """Count one; returns for how many seconds the host is excluded, None if it is not."""
+        """Count a failure of the host; returns for how many seconds it is excluded now, None if it is not."""
         count = self.failures[host] = self.failures.get(host, 0) + 1
         if count < self.limit:
             return None
@@ -24,5 +24,5 @@ class Exclusions:
         return length
 
     def excluded(self, host: str, now: float) -> bool:
-        """Whether the host is set aside at this time."""
+        """Whether the host is excluded at the time ``now``."""
         return now < self.until.get(host, now)

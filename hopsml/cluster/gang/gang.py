@@ -40,6 +40,7 @@ from hopsml.cluster.gang.gang_types import (
     PersistCommit,
     Persisted,
     Phase,
+    Ranked,
     Ready,
     Refused,
     ReleaseAsked,
@@ -51,7 +52,7 @@ from hopsml.cluster.gang.gang_types import (
     StopWorkers,
     Tick,
 )
-from hopsml.cluster.gang.signs import Signs
+from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "PersistCommit",
     "Persisted",
     "Phase",
+    "Ranked",
     "Ready",
     "Refused",
     "ReleaseAsked",
@@ -93,7 +95,7 @@ __all__ = [
 
 @dataclass
 class Member:
-    """One worker of the present generation."""
+    """One worker of the present generation, by what is known of how far it came."""
 
     rank: int
     started: bool = False
@@ -105,7 +107,7 @@ class Member:
 
     @property
     def told(self) -> bool:
-        """Whether nothing more is to be heard of how it ended."""
+        """Whether all is known of how it ended."""
         return self.finished or self.failed or self.over or self.lost
 
 
@@ -120,22 +122,25 @@ class Gang:
     deadline: float | None = None
     outcome: Conclude | None = None
     failures: list[Failure] = field(default_factory=list)  # of the present generation
-    signs: Signs = field(default_factory=Signs)
+    liveness: Liveness = field(default_factory=Liveness)
     left_at: float | None = None  # when the first member of the generation finished
     explained_by: float | None = None  # all agents are lost: until when it may be said that the cluster itself is gone
 
     @property
     def training(self) -> tuple[Phase, ...]:
-        """Phases in which workers are at work."""
+        """The phases in which workers are starting or at work."""
         return (Phase.FORMING, Phase.RUNNING)
 
     def begin(self, now: float) -> list[Action]:
-        """The first actions; ``now`` is monotonic seconds, as everywhere."""
+        """Ask for agents. Returns the first actions; ``now``: monotonic seconds, as everywhere."""
         self.deadline = now + self.spec.start_timeout_s
         return [AskAgents(self.spec.size, self.spec.size)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """What follows from an event. Events for a run that is over, or of another generation, change nothing."""
+        """Take in an event; returns what is to be done.
+
+        Events for a run that is over, or of another generation, change nothing.
+        """
         if self.phase.is_final:  # agents that come too late are not this run's
             return [ReturnAgents(event.agent_ids)] if isinstance(event, Granted) else []
         if isinstance(event, OfWorker) and not self.is_current(event.agent_id, event.generation):
@@ -169,11 +174,11 @@ class Gang:
         return generation == self.generation
 
     def cancel(self, event: CancelAsked, now: float) -> list[Action]:
-        """Somebody wants the run to end."""
+        """End the run because the user, or the end of the application, wants it."""
         return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
 
     def rank(self, agent_id: str) -> int:
-        """Rank of a member, -1 for a stranger."""
+        """Rank of the agent's worker; -1 for an agent that is no member."""
         member = self.members.get(agent_id)
         return member.rank if member else -1
 
@@ -181,19 +186,14 @@ class Gang:
         """The agent whose worker has this rank now."""
         return next((agent_id for agent_id, member in self.members.items() if member.rank == rank), None)
 
-    def assign_ranks(self, agent_ids: tuple[str, ...]) -> None:
-        """The layout's order of the members that were just chosen."""
-        for rank, agent_id in enumerate(agent_ids):
-            self.members[agent_id].rank = rank
-
     def attendance(self, idle: int) -> tuple[int, str]:
-        """Of a group that waits, where ``idle`` agents are free: how many are there, and how many it takes."""
+        """How many agents a group that waits has, where ``idle`` ones are free; and in words how many it takes."""
         return min(idle, self.spec.size), str(self.spec.size)
 
     # -------------------------------------------------------------------------------- before the training
 
     def _other(self, event: Event, now: float) -> list[Action]:
-        """What concerns groups that may change."""
+        """Events that matter to groups that may change; here a warning is only passed on."""
         if isinstance(event, DrainAsked) and (rank := self.rank(event.agent_id)) >= 0:
             return [
                 Note(
@@ -246,7 +246,10 @@ class Gang:
         return self._settle(now)
 
     def _settle(self, now: float) -> list[Action]:
-        """A failure that may follow from another one waits for it, as long as there is somebody to tell of one."""
+        """Wait for the failure from which the known ones may follow, as long as somebody is left who may tell of one."""
+        # A process that was killed, or a lost agent, is a cause by itself. An error of the user's code may come of the death
+        # of a member, which is told within moments; an echo follows from something, and waits longer. Each further failure
+        # can only make the wait shorter.
         surest = min(failure.certainty for failure in self.failures)
         if not surest or all(member.told for member in self.members.values()):
             return self._settled(now)
@@ -257,7 +260,7 @@ class Gang:
         return []
 
     def _settled(self, now: float) -> list[Action]:
-        """All that is going to be known of the failures is known."""
+        """Go on with what is known of the failures: nothing more is waited for."""
         return self._end(self._blamed(), now)
 
     def _blamed(self) -> Conclude:
@@ -276,6 +279,8 @@ class Gang:
         if member is None or member.lost:
             return []
         member.lost = True
+        # All agents at once: most likely their application is gone, which its backend says within moments. The run's end
+        # waits for that word, unless the user's own error has explained it.
         if all(one.lost for one in self.members.values()) and not any(one.raised for one in self.failures):
             self.explained_by = now + self.spec.settle_s
         actions: list[Action] = []
@@ -296,21 +301,21 @@ class Gang:
     # -------------------------------------------------------------------------------- those that do nothing
 
     def _stepped(self, event: Stepped, now: float) -> list[Action]:
-        """How a worker is. One that the system holds is named when it has been held for a moment."""
+        """Take in how a worker is. One that the system holds (SIGSTOP) is named at its first heartbeat that says so."""
         member = self.members.get(event.agent_id)
         if member is None:
             return []
-        was_stopped = event.agent_id in self.signs.stopped
-        self.signs.heard(event.agent_id, event.stopped, event.idle_s, now)
+        was_stopped = event.agent_id in self.liveness.stopped
+        self.liveness.heard(event.agent_id, event.stopped, event.idle_s, now)
         if self.phase not in self.training or was_stopped or not event.stopped:
             return []
         limit = f"if nobody lets it go on within {self.spec.stopped_s:g} s it counts as lost"
         return [Note(f"the process of rank {member.rank} is stopped (SIGSTOP), and the others wait for it; {limit}")]
 
     def _look(self, now: float) -> list[Action]:
-        """With each tick, while workers are at work: some may be held, or wait for one that will not come."""
+        """With each tick, while workers are at work: end those that are held, or wait for one that will not come."""
         working = {agent_id: member for agent_id, member in self.members.items() if not member.told}
-        held = self.signs.stopped_for(working, self.spec.stopped_s, now)
+        held = self.liveness.stopped_for(working, self.spec.stopped_s, now)
         for agent_id in held:
             cause = f"its process has been stopped (SIGSTOP) for {self.spec.stopped_s:g} s"
             self.failures.append(Failure(agent_id, self.members[agent_id].rank, cause, outside=True))
@@ -318,15 +323,13 @@ class Gang:
         return self._settled(now) if held else self._left_alone(working, now)
 
     def _left_alone(self, working: dict[str, Member], now: float) -> list[Action]:
-        """A member has left, and those that are still there do nothing: they wait for it in a collective, for ever."""
+        """End a run in which a member has left, and the others wait for it in a collective: they do nothing any more."""
         if self.left_at is None or not working:
             return []
         gone = sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.exited)
         how, limit_s = ("called sys.exit(0)", self.spec.exited_s) if gone else ("returned", self.spec.returned_s)
-        since = max(self.left_at, *(self.signs.idle_since(agent_id, now) for agent_id in working))
-        if (
-            limit_s is None or now - since < limit_s
-        ):  # an evaluator waits for checkpoints, a parameter server for workers
+        since = max(self.left_at, *(self.liveness.idle_since(agent_id, now) for agent_id in working))
+        if limit_s is None or now - since < limit_s:  # None where waiting is normal: an evaluator, a parameter server
             return []
         gone = gone or sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.finished)
         waiting = ranks(sorted(member.rank for member in working.values()))
@@ -340,6 +343,7 @@ class Gang:
 
     def _end(self, outcome: Conclude, now: float) -> list[Action]:
         """Stop whoever still works, then conclude; the first failure's word stands."""
+        # A run that has finished and is saving its last files can still be cancelled, or fail.
         if self.phase is Phase.STOPPING and self.outcome and self.outcome.phase is not Phase.FINISHED:
             return []
         self.phase, self.outcome = Phase.STOPPING, outcome
@@ -351,7 +355,7 @@ class Gang:
         return actions + self._conclude_if_over()
 
     def _refused(self, outcome: Conclude, now: float) -> list[Action]:
-        """There is no cluster any more, or none to be had; that is why all agents were lost, if they have just been."""
+        """End a run whose cluster is gone, or cannot be had: which is also why all agents were lost, if they just were."""
         if self.phase is not Phase.STOPPING:
             return self._end(outcome, now)
         if not self._awaits_reason():  # its end stands already
@@ -360,11 +364,11 @@ class Gang:
         return self._conclude_if_over()
 
     def _awaits_reason(self) -> bool:
-        """Whether all agents went at once, which seldom is their own fault, and nobody has said yet what became of Spark."""
+        """Whether all agents went at once, and nobody has said yet what became of their application."""
         return self.explained_by is not None and self.outcome is not None and self.outcome.error == "worker"
 
     def _take_no_more(self) -> list[Action]:
-        """First of all: a group that may grow would be granted again what it gives back."""
+        """Ask for no more agents. Comes before agents are given back: a group that may grow would be granted them again."""
         return []
 
     def _conclude_if_over(self) -> list[Action]:

@@ -9,7 +9,7 @@ from hopsml.states import State
 
 
 class Phase(Enum):
-    """Where a run stands."""
+    """Where a run stands; the value is what people read."""
 
     WAITING = "waiting for executors"
     FORMING = "starting workers"
@@ -24,7 +24,7 @@ class Phase(Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing comes after it."""
+        """Whether the run is over: no other phase follows."""
         return self in (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED)
 
     @property
@@ -54,6 +54,13 @@ class Granted:
     agent_ids: tuple[str, ...]
     hosts: tuple[str, ...] = ()
     ready: tuple[bool, ...] = ()  # whether its fork server has everything imported
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The layout's order of the members that were just chosen for a generation of a group that may change."""
+
+    agent_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,7 @@ class Tick:
 OfWorker = Started | Stepped | Committed | Parked | Finished | Failed | Closed | Heard  # of one generation
 Event = (
     Granted
+    | Ranked
     | Ready
     | Refused
     | MemberLost
@@ -315,7 +323,7 @@ class Announce:
 
 @dataclass(frozen=True)
 class Note:
-    """What people should know."""
+    """Tell whoever follows the run this sentence."""
 
     text: str
 

@@ -47,7 +47,7 @@ FRUITLESS_LIMIT = 5  # workers in a row that died on a host without a word
 
 @dataclass
 class Lane(Member):
-    """One worker; its rank is the lane's number."""
+    """One start of a worker; its rank is the lane's number."""
 
     born: float = 0.0
     cause: str = ""  # what it died of
@@ -68,14 +68,14 @@ class IndependentGang(Gang):
     exclusions: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))
 
     def begin(self, now: float) -> list[Action]:
-        """The first actions."""
+        """Ask for agents, of which one is needed. Returns the first actions."""
         self.target = self.spec.size
         self.exclusions = Exclusions(FRUITLESS_LIMIT, self.spec.host_cooldown_s)
         self.deadline = now + self.spec.start_timeout_s
         return [AskAgents(min(1, self.target), self.target)]
 
     def attendance(self, idle: int) -> tuple[int, str]:
-        """One lane is a search."""
+        """As in ``Gang``; one lane is enough for a search."""
         return idle, "1 or more"
 
     def is_current(self, agent_id: str, generation: int) -> bool:
@@ -145,7 +145,7 @@ class IndependentGang(Gang):
     # -------------------------------------------------------------------------------- lanes end
 
     def _let_go(self, agent_id: str, leave: str) -> list[Action]:
-        """Nothing more is told to the lane: it ends what it does, and its worker returns."""
+        """Tell the lane nothing more: it ends what it does, and its worker returns. ``leave``: as of ``Lane``."""
         lane = self.members[agent_id]
         if self.phase is Phase.STOPPING or lane.leave is not None:
             return []
@@ -172,7 +172,7 @@ class IndependentGang(Gang):
         return self._left(lane, event.cause)
 
     def _left(self, lane: Lane, reason: str) -> list[Action]:
-        """Said once a lane, at the first sign of its end; of one that never began nobody has heard."""
+        """Announce a lane's end, at its first sign; not of one that never began, of which nobody has heard."""
         if not lane.started or lane.over:
             return []
         lane.over = True
@@ -190,7 +190,7 @@ class IndependentGang(Gang):
         return actions + self._conclude_if_over()
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
-        """Nothing of the worker is left: its agent goes, or gets another one."""
+        """Let the agent whose worker is gone go, or give it another one."""
         lane = self.members.pop(agent_id)
         actions = self._left(lane, lane.leave or ("released" if lane.leave == "" else "its worker returned"))
         if self.phase is Phase.STOPPING:
@@ -218,7 +218,7 @@ class IndependentGang(Gang):
     # -------------------------------------------------------------------------------- time, and the end
 
     def _watch_for_agents(self, now: float) -> None:
-        """While nobody works although somebody should, the time for the next agent runs."""
+        """Set the deadline for the next agent, which runs while nobody works although somebody should."""
         if self.phase is Phase.STOPPING:
             return
         if self.members or not self.target:
@@ -251,7 +251,7 @@ class IndependentGang(Gang):
         return Conclude(Phase.FAILED, "start", reason, missing=((self.lanes, "no agent"),))
 
     def cancel(self, event: CancelAsked, now: float) -> list[Action]:
-        """``complete``: nothing is to be done any more; lanes leave by themselves, and their files are waited for."""
+        """End the run: as CANCELLED, or, where all is done (``complete``), as FINISHED once all lanes have left."""
         if self.phase is Phase.STOPPING:
             return []
         if not event.complete:
@@ -287,7 +287,7 @@ class IndependentGang(Gang):
         return actions
 
     def _take_no_more(self) -> list[Action]:
-        """First of all: agents that are returned would be granted to this run again."""
+        """Ask for no more agents, before any is given back: it would be granted again."""
         resting, self.resting = tuple(self.resting), []
         return [AskAgents(0, 0), *([ReturnAgents(resting)] if resting else [])]
 

@@ -1,8 +1,9 @@
-"""Who makes steps and who does not: the progress of one generation, and when its lack means that it hangs; pure."""
+"""Who makes steps and who does not: the progress of one generation, when its lack means that it hangs, who is idle; pure."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 AUTOMATIC_FACTOR = 10.0  # times the usual step
@@ -32,7 +33,7 @@ class Pace:
     named: set[str] = field(default_factory=set)
 
     def stepped(self, agent_id: str, step: int, stopped: bool, now: float, age_s: float) -> None:
-        """A member says how far it is, and how long it has been there."""
+        """Take in that a member has finished ``step``, ``age_s`` seconds ago."""
         furthest = max(self.steps.values(), default=None)
         at = now - age_s
         self.steps[agent_id], self.finished[agent_id] = step, at
@@ -47,7 +48,10 @@ class Pace:
             self.advanced = max(self.advanced, at)
 
     def _compare(self, agent_id: str) -> None:
-        """Was another one further when this one made its step? Members report at different times, so it is worked out."""
+        """Count whether another member was further when this one made its step.
+
+        Members report at different times, so how far the others were just then is worked out from the usual step.
+        """
         if not self.usual_s:
             return
         at, step = self.finished[agent_id], self.steps[agent_id]
@@ -68,7 +72,7 @@ class Pace:
         return True
 
     def limit_s(self) -> float:
-        """How long the furthest member may stand still."""
+        """For how many seconds the furthest member may stand still."""
         if self.timeout_s is not None:
             return self.timeout_s
         if self.usual_s:
@@ -78,11 +82,11 @@ class Pace:
         return min(FIRST_STEP_S, max(FIRST_STEP_LEAST_S, AUTOMATIC_FACTOR * self.first_before_s))
 
     def following(self, now: float) -> Pace:
-        """Of the generation after this one."""
+        """A new pace for the next generation, which knows how long the first step took."""
         return Pace(now, self.timeout_s, self.first_before_s if self.first_s is None else self.first_s)
 
     def hangs(self, now: float) -> bool:
-        """Whether nobody has made a step for too long."""
+        """Whether nobody has made a step for longer than ``limit_s``."""
         return now - max(self.advanced, self.began) > self.limit_s()
 
     def behind(self, agent_ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -98,3 +102,30 @@ class Pace:
             return ()
         least = min(steps.values())
         return tuple(agent_id for agent_id, step in steps.items() if step == least)
+
+
+@dataclass
+class Liveness:
+    """What heartbeats say of the workers of one generation besides their steps; by agent, in seconds."""
+
+    stopped: dict[str, float] = field(default_factory=dict)  # since when the system has held the worker (SIGSTOP)
+    idle: dict[str, float] = field(default_factory=dict)  # since when the worker has used no processor
+
+    def heard(self, agent_id: str, stopped: bool, idle_s: float, now: float) -> None:
+        """Take in a heartbeat. ``idle_s``: for how long the worker has done nothing, 0.0 where it is at work."""
+        if stopped:
+            self.stopped.setdefault(agent_id, now)
+        else:
+            self.stopped.pop(agent_id, None)
+        if idle_s:
+            self.idle[agent_id] = now - idle_s
+        else:
+            self.idle.pop(agent_id, None)
+
+    def stopped_for(self, agent_ids: Iterable[str], least_s: float, now: float) -> tuple[str, ...]:
+        """Those of the agents whose workers have been held for ``least_s`` seconds and longer."""
+        return tuple(one for one in agent_ids if now - self.stopped.get(one, now) >= least_s)
+
+    def idle_since(self, agent_id: str, now: float) -> float:
+        """When the agent's worker last did something; ``now`` where it is at work."""
+        return self.idle.get(agent_id, now)

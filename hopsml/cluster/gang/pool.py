@@ -19,7 +19,7 @@ ASIDE = ""  # in place of a run: agents whose slots are not good enough
 
 @dataclass(frozen=True)
 class Grant:
-    """These agents belong to the run now."""
+    """These idle agents belong to the run from now on."""
 
     run_id: str
     agent_ids: tuple[str, ...]
@@ -35,7 +35,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class DismissAgents:
-    """Nobody needs these agents."""
+    """End these agents: no run needs them, or they must go."""
 
     agent_ids: tuple[str, ...]
     reason: str
@@ -43,7 +43,7 @@ class DismissAgents:
 
 @dataclass(frozen=True)
 class CancelAsk:
-    """No agent of this ask has come and nobody wants one any more."""
+    """Take an ask back: none of its agents has come, and no run wants one any more."""
 
     ask: int
 
@@ -69,7 +69,7 @@ class Pool:
     # -------------------------------------------------------------------------------- events
 
     def demand(self, run_id: str, count: int, most: int | None = None) -> list[Action]:
-        """A run wants ``count`` agents at once (0: none), and takes up to ``most``, whenever they come."""
+        """Queue a run that wants ``count`` agents at once (0: none), and takes up to ``most``, whenever they come."""
         if count:
             self.demands[run_id] = count
         if most is not None:
@@ -77,7 +77,7 @@ class Pool:
         return self.serve() + self._cancel_surplus()
 
     def withdraw(self, run_id: str, now: float) -> list[Action]:
-        """The run is over, in whatever way: it wants no more, and whatever it still holds is idle from now on."""
+        """Forget a run that is over: it wants no more, and the agents that it still holds are idle from now on."""
         self.demands.pop(run_id, None)
         self.most.pop(run_id, None)
         self.refused.pop(run_id, None)
@@ -85,7 +85,7 @@ class Pool:
         return self.returned(held, now) + self._cancel_surplus()
 
     def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
-        """An agent is there. ``slot`` is (ask, index): a Spark retry of a lost agent comes with the old one's."""
+        """Add an agent that has connected. ``slot``: (ask, index); where Spark retries a lost one, that of the lost one."""
         self.expected.discard(slot)
         self.failures, self.retry_at = 0, None
         self.agents.put(agent_id, Agent(slot, executor_id, idle_since=now))
@@ -111,7 +111,7 @@ class Pool:
         return self.serve()
 
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
-        """No more agents come from this ask; after one that ``failed``, growth is asked for later and later again."""
+        """Expect no more agents of this ask. After one that ``failed``, growth is asked for later and later again."""
         self.expected = {slot for slot in self.expected if slot[0] != ask}
         if failed:
             self._failed(now)
@@ -122,7 +122,7 @@ class Pool:
         self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
 
     def returned(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        """A run is done with these; those that are going away are dismissed."""
+        """A run gives these agents back. Those that are going away are dismissed, the others are idle."""
         gone: list[Action] = []
         for agent_id in agent_ids:
             agent = self.agents.get(agent_id)
@@ -132,17 +132,17 @@ class Pool:
         return gone + self.serve()
 
     def leaves(self, agent_id: str, reason: str) -> None:
-        """An agent that a run holds is going away; ``serve`` finds a successor for it, once the run knows."""
+        """Mark an agent that a run holds as going away; ``serve`` finds a successor for it, once the run knows."""
         if agent := self.agents.get(agent_id):
             self.agents.put(agent_id, replace(agent, leaving=reason))
 
     def dismiss(self, agent_ids: tuple[str, ...], reason: str) -> list[Action]:
-        """These agents shall end, for instance because their node goes away."""
+        """Remove these agents and have them ended, for instance because their node goes away."""
         known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id) is not None)
         return [DismissAgents(known, reason)] if known else []
 
     def set_aside(self, run_id: str, agent_ids: tuple[str, ...]) -> list[Action]:
-        """A run refuses these; nobody shall have them, but they stay: the cluster cannot give the same slots again."""
+        """Keep these agents, which a run refuses, from all runs. Were they ended, the cluster would offer the same slots."""
         for agent_id in agent_ids:
             if agent := self.agents.get(agent_id):
                 self.agents.put(agent_id, replace(agent, run_id=ASIDE))
@@ -150,12 +150,12 @@ class Pool:
         return self.serve()
 
     def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        """A run that was granted agents needs others as well: it waits again, before all others, and gives these back."""
+        """Let a run that was granted agents give these back and wait for ``count`` anew, before all other runs."""
         self.demands = {run_id: count, **self.demands}
         return self.returned(agent_ids, now)
 
     def tick(self, now: float, others_wait: bool = False) -> list[Action]:
-        """Time passes; ``others_wait``: another job of the application finds no free slot."""
+        """Ask again after failures, dismiss idle agents. ``others_wait``: another job of the application lacks a slot."""
         if self.retry_at is not None and now >= self.retry_at:
             self.retry_at = None
             if actions := self.serve():
@@ -174,11 +174,11 @@ class Pool:
     # -------------------------------------------------------------------------------- rules
 
     def idle(self) -> list[str]:
-        """Agents that no run holds."""
+        """Ids of the agents that no run holds and that stay, in the order in which they came."""
         return self.agents.idle()
 
     def serve(self) -> list[Action]:
-        """Grant what is there, in order; ask for what is lacking."""
+        """Grant idle agents to the runs that wait, in the order of their demands; ask the cluster for those that lack."""
         actions: list[Action] = []
         for run_id, wanted in list(self.demands.items()):
             if self.agents.idle_count < wanted:

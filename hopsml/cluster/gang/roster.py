@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Agent:
-    """How one agent stands."""
+    """One agent: its slot, who holds it, and whether it is going away."""
 
     slot: tuple[int, int]  # number of the ask, index in it
     executor_id: str
@@ -22,12 +22,12 @@ class Agent:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a run may have it."""
+        """Whether it can be granted to a run."""
         return self.run_id is None and not self.leaving
 
 
 class Roster(Mapping[str, Agent]):
-    """Agents by name, in the order in which they came."""
+    """The agents by id, in the order in which they came."""
 
     def __init__(self) -> None:
         self._agents: dict[str, Agent] = {}
@@ -46,7 +46,7 @@ class Roster(Mapping[str, Agent]):
         return len(self._agents)
 
     def put(self, agent_id: str, agent: Agent) -> None:
-        """A new agent, or how one stands from now on."""
+        """Add an agent, or replace what is known of it."""
         if not self._forget(agent_id):
             self._arrivals += 1
             self._came[agent_id] = self._arrivals
@@ -57,7 +57,7 @@ class Roster(Mapping[str, Agent]):
             self._staying[agent.run_id] += 1
 
     def pop(self, agent_id: str) -> Agent | None:
-        """An agent is gone; returns how it stood, None where it is not known."""
+        """Remove an agent. Returns what was known of it; None where it is not there."""
         agent = self._forget(agent_id)
         if agent is not None:
             del self._agents[agent_id], self._came[agent_id]
@@ -75,11 +75,11 @@ class Roster(Mapping[str, Agent]):
 
     @property
     def idle_count(self) -> int:
-        """How many agents no run holds."""
+        """How many agents can be granted to a run."""
         return len(self._idle)
 
     def idle(self) -> list[str]:
-        """Agents that no run holds, in the order in which they came."""
+        """Ids of the agents that can be granted to a run, in the order in which they came."""
         return sorted(self._idle, key=self._came.__getitem__)
 
     def staying(self, run_id: str) -> int:

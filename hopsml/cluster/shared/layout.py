@@ -1,4 +1,4 @@
-"""Members in, layout out: ranks in ring order, TF_CONFIG, and the variables of PyTorch and JAX.
+"""Members in, layout out: ranks in ring order, and the variables by which a worker finds the others.
 
 Pure: no socket, thread, clock or disk. The same members in any order give the same layout.
 
@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from hopsml.cluster.shared.gpus import HostGpu, environment_for, visible_gpus
+from hopsml.cluster.shared.gpus import environment_for
 from hopsml.cluster.shared.natural_order import bus_key, host_key, natural_key
 from hopsml.cluster.shared.spec import Roles
 from hopsml.cluster.shared.topology import Topology, best_ring, parse_topology
@@ -28,9 +28,8 @@ EVALUATOR_MIN_WORKERS = 3  # with fewer, one evaluator would leave a single trai
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TRAINING_ROLES = (CHIEF, WORKER)
-_TORCH_NAMES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
 # Set for every worker that trains; a user's own value of one is refused, or kept, never replaced in silence.
-GROUP_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", *_TORCH_NAMES)
+GROUP_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
 OURS = "HOPSML_GROUP_VARIABLES"  # those of them that hopsml has set: a worker may start a run of its own
 
 
@@ -89,37 +88,25 @@ class Layout:
         """The cluster as JSON, encoded once: it is long, and the same for every member."""
         return json.dumps(self.cluster, separators=(",", ":"))
 
-    @cached_property
-    def shared_env(self) -> dict[str, str]:
-        """The variables that are the same for every member that trains."""
-        return group_variables(self.leader, self.placements[0].world_size)
-
-    def tf_config(self, placement: Placement) -> str:
-        """The value of TF_CONFIG for one member."""
-        task = f'{{"type":"{placement.role}","index":{placement.task_index}}}'
-        return f'{{"cluster":{self.cluster_json},"task":{task}}}'
-
-    def torch_variables(self, placement: Placement) -> dict[str, str]:
-        """The variables that torch.distributed's ``env://`` reads; {} for a member that does not train."""
-        if placement.role not in TRAINING_ROLES:
-            return {}
-        return {**self.shared_env, **{name: placement.env[name] for name in _TORCH_NAMES}}
-
-    def jax_arguments(self, placement: Placement) -> dict[str, str | int]:
-        """The arguments of ``jax.distributed.initialize``; {} for a member that does not train."""
-        if placement.role not in TRAINING_ROLES:
-            return {}
-        return {
-            "coordinator_address": self.leader,
-            "num_processes": placement.world_size,
-            "process_id": placement.rank,
-        }
+    def variables(self, placement: Placement) -> dict[str, str]:
+        """All that the worker of this placement finds in its environment."""
+        task = placement.role, placement.task_index
+        return placement.env | group_variables(self.cluster_json, self.leader, placement.world_size, *task)
 
 
-def group_variables(leader: str, world_size: int) -> dict[str, str]:
-    """What torch.distributed and its kin read, the same on every rank; ``leader``: address of rank 0."""
-    host, _, port = leader.rpartition(":")
-    return {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port, "WORLD_SIZE": str(world_size)}
+def group_variables(cluster_json: str, leader: str, world_size: int, role: str, task_index: int) -> dict[str, str]:
+    """The variables by which one worker finds the others, besides its placement's own; made by its agent of what it is sent.
+
+    TF_CONFIG, unless ``cluster_json`` is empty; and, for a role that trains, what torch.distributed reads alike on every
+    rank. ``leader``: address (host:port) of rank 0; ``world_size``: how many train.
+    """
+    found = {}
+    if role in TRAINING_ROLES:
+        host, _, port = leader.rpartition(":")
+        found = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port, "WORLD_SIZE": str(world_size)}
+    if cluster_json:
+        found["TF_CONFIG"] = f'{{"cluster":{cluster_json},"task":{{"type":"{role}","index":{task_index}}}}}'
+    return found
 
 
 _ALL_TRAIN = Roles()
@@ -339,31 +326,15 @@ def _placements(assignments: Sequence[_Assignment], world_size: int) -> tuple[Pl
 # -- the user's own environment
 
 
-@dataclass(frozen=True)
-class UserEnvironment:
-    """What the user had set and wants honoured."""
+def check_environment(environ: Mapping[str, str], honour: bool = False) -> None:
+    """Refuse to overwrite TF_CONFIG, CUDA_VISIBLE_DEVICES, and torch.distributed's RANK, MASTER_ADDR and so on.
 
-    tf_config: str = ""  # "" = not set
-    cuda_visible_devices: str | None = None  # None = not set
-
-    def restrict(self, host: Sequence[HostGpu]) -> tuple[HostGpu, ...]:
-        """The GPUs of ``host`` that CUDA_VISIBLE_DEVICES leaves; all of them where it is not set."""
-        if self.cuda_visible_devices is None:
-            return tuple(host)
-        return visible_gpus(host, self.cuda_visible_devices)
-
-
-def check_environment(environ: Mapping[str, str], honour: bool = False) -> UserEnvironment:
-    """Refuses to overwrite TF_CONFIG, CUDA_VISIBLE_DEVICES, and torch.distributed's RANK, MASTER_ADDR and so on.
-
-    With ``honour`` they are given back instead: then the user's values win over the layout's, and
-    CUDA_VISIBLE_DEVICES restricts the GPUs that are claimed. Raises EnvironmentConflict for a variable that
-    is set, or for a TF_CONFIG to be honoured that is no JSON object.
+    With ``honour`` they may be there: the user's values win over the layout's. Raises EnvironmentConflict for a variable
+    that is set, or for a TF_CONFIG to be honoured that is no JSON object.
     """
     tf_config = environ.get("TF_CONFIG", "").strip()
-    devices = environ.get("CUDA_VISIBLE_DEVICES")
     if not honour:
-        found = {"TF_CONFIG": tf_config or None, "CUDA_VISIBLE_DEVICES": devices}
+        found = {"TF_CONFIG": tf_config or None, "CUDA_VISIBLE_DEVICES": environ.get("CUDA_VISIBLE_DEVICES")}
         ours = environ.get(OURS, "").split(",")
         found |= {name: environ.get(name) for name in GROUP_NAMES if name not in ours}
         for name, value in found.items():
@@ -374,7 +345,6 @@ def check_environment(environ: Mapping[str, str], honour: bool = False) -> UserE
                 )
     if tf_config and not _is_json_object(tf_config):
         raise EnvironmentConflict(f"TF_CONFIG is no JSON object: {_shortened(tf_config)!r}; correct it or unset it")
-    return UserEnvironment(tf_config, devices)
 
 
 def _is_json_object(text: str) -> bool:

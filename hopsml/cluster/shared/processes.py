@@ -38,7 +38,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def outlive_parent() -> None:
-    """Take back ``die_with_parent``."""
+    """Undo ``die_with_parent``: live on when the parent ends."""
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
@@ -55,7 +55,7 @@ def become_subreaper() -> None:
 
 
 def be_no_subreaper() -> None:
-    """Take back ``become_subreaper``."""
+    """Undo ``become_subreaper``: orphans go to the next reaper above."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
@@ -165,7 +165,7 @@ def _session(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """Pids of the direct children."""
+    """Pids of the direct children of a process, zombies among them."""
     return [child for child, parent in _parents().items() if parent == pid]
 
 
@@ -184,7 +184,7 @@ def carrying(variable: str, value: str) -> list[int]:
 
 
 def kill_quietly(pid: int, number: int = signal.SIGKILL) -> None:
-    """Signal a process that may be gone."""
+    """Send a signal to a process; nothing happens where it is gone, or another user's."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):

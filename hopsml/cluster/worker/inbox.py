@@ -1,4 +1,4 @@
-"""What the driver tells a worker: the read end of a pipe whose other end is the agent's."""
+"""The worker's end of the pipe by which the driver's messages come; the other end is the agent's ``WorkerPipe``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _READ_BYTES = 1 << 20
 
 
 class Inbox:
-    """Messages in the order in which they were sent; for any thread."""
+    """Messages of the driver in the order in which they were sent; may be used by any thread."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -24,7 +24,7 @@ class Inbox:
         self.ended = False  # no further message can come: the agent wants no more, or is gone
 
     def fileno(self) -> int:
-        """For ``select``: readable when there is news, or when it has ended."""
+        """The pipe's descriptor, for ``poll``: readable when a message may be there, or the pipe has ended."""
         return self._descriptor
 
     def take(self) -> list[bytes]:
@@ -36,7 +36,7 @@ class Inbox:
             return taken
 
     def get(self, timeout_s: float = 0.0) -> bytes | None:
-        """The next message; None when none comes within the time, or none can come any more."""
+        """The next message; None when none comes within ``timeout_s`` seconds, or the pipe has ended."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:

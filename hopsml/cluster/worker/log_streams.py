@@ -28,7 +28,7 @@ class LossNote:
         self._thread: threading.Thread | None = None
 
     def lost(self, error: OSError) -> None:
-        """A write has failed; does not wait, and raises nothing."""
+        """Note that a write has failed with ``error``; does not wait, and raises nothing."""
         if self._thread is not None or os.getpid() != self._process:
             return
         text = f"lines of its log are lost, its disk takes no more: {error.strerror}"
@@ -41,7 +41,7 @@ class LossNote:
             self._tell(text)
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until what was to be told is told."""
+        """Wait ``timeout_s`` seconds at most until the note has been told."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -65,7 +65,7 @@ class _Log(io.FileIO):
 
 
 def install(tell: Callable[[str], None]) -> LossNote:
-    """Put such streams in the place of both; ``tell`` is called at most once, on a thread of its own."""
+    """Replace ``sys.stdout`` and ``sys.stderr``. ``tell`` is called once, on its own thread, when lines are lost."""
     note = LossNote(tell)
     sys.stdout = sys.__stdout__ = _over(sys.stdout, 1, note)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _over(sys.stderr, 2, note)  # type: ignore[misc]

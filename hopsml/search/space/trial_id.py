@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,16 +27,3 @@ def _written(value: Any) -> Any:
         return tolist()
     name = getattr(value, "__qualname__", None)
     return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
-
-
-class TrialIds:
-    """Generates trial ids that differ for repeated configurations; deterministic for the same sequence of calls."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[str] = Counter()
-
-    def of(self, config: Mapping[str, Any]) -> str:
-        """The id of one more trial with this configuration."""
-        plain = trial_id(config)
-        self._seen[plain] += 1
-        return trial_id(config, self._seen[plain] - 1)

@@ -36,7 +36,6 @@ class Runner(Enum):
     """State of the process that runs the trials."""
 
     NONE = "none"
-    FRESH = "fresh"  # it has run no trial yet
     USED = "used"
     LEAVING = "leaving"
 

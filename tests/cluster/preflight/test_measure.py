@@ -77,7 +77,7 @@ def test_one_that_is_not_there_and_one_that_changes_bytes_are_told(monkeypatch: 
         content = bytearray(await reader.readexactly(probing.EXCHANGED))
         content[77] ^= 1
         digest = probing.hashlib.sha256(content).digest()
-        writer.write(probing._proof(TOKEN.encode(), nonce + digest) + content)
+        writer.write(probing._proof(TOKEN.encode(), nonce + digest) + probing.framed(bytes(content)))
         await writer.drain()
         writer.close()
 

@@ -12,14 +12,14 @@ from hopsml.cluster.shared.protocol import Message, ProbePeer
 
 
 class SelfCheck:
-    """Lives on the agent's event loop, beside its fork server's import."""
+    """The preflight's part of an agent; on its event loop, beside its fork server's import."""
 
     def __init__(self, folder: Path, token: str, send: Callable[[Message], None]) -> None:
         self._folder, self._token, self._send = folder, token, send
         self._door = ProbeDoor(token)
 
     async def tell(self, host: str, gpu_indices: tuple[int, ...]) -> None:
-        """Send the figures."""
+        """Open the probe door on ``host``, measure this slot, and send the figures."""
         try:
             await self._door.open(host)
         except OSError:
@@ -27,9 +27,9 @@ class SelfCheck:
         self._send(await asyncio.to_thread(measure, self._folder, host, self._door.port, gpu_indices))
 
     async def meet(self, message: ProbePeer) -> None:
-        """Exchange bytes with another agent, and send what came of it."""
+        """Exchange bytes with the agent that the message names, and send what came of it."""
         self._send(await probe(message.agent_id, message.address, self._token))
 
     def close(self) -> None:
-        """Nobody may come any more."""
+        """Close the probe door."""
         self._door.close()

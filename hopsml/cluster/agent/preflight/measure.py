@@ -28,7 +28,7 @@ FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax", "numpy")
 
 
 def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> PreflightFacts:
-    """What ``rules`` judge; ``folder`` is the agent's scratch folder, ``door`` the port of its probe door."""
+    """Measure what ``rules`` judge; ``folder`` is the agent's scratch folder, ``door`` the port of its probe door."""
     began = time.monotonic()
     write_mb_s, disk_problem = write_speed(folder)
     return PreflightFacts(
@@ -125,7 +125,7 @@ def _seconds_to_hash(block: bytes) -> float:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, hopsml and the frameworks that are installed; none of them is imported."""
+    """Versions of Python, hopsml and the frameworks that are installed; none of these is imported."""
     found = {"python": platform.python_version(), "hopsml": str(sys.modules["hopsml"].__version__)}
     for name in FRAMEWORKS:
         try:

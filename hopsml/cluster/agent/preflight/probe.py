@@ -4,8 +4,8 @@ Over plain TCP, as the frameworks' collectives are. Whoever asks proves that it 
 showing it, and the answer proves the same of the one that answers:
 
     door  -> asker   32 bytes of nonce
-    asker -> door    HMAC(token, label + nonce), 4 bytes of length, that many bytes
-    door  -> asker   HMAC(token, label + nonce + SHA-256 of the bytes), the same bytes
+    asker -> door    HMAC(token, label + nonce), a frame (framing.py) of bytes
+    door  -> asker   HMAC(token, label + nonce + SHA-256 of the bytes), the same frame
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import hmac
 import os
 import time
 
-from hopsml.cluster.shared.front import Front, Stranger, with_streams
+from hopsml.cluster.shared.acceptor import Acceptor, Pending, with_streams
+from hopsml.cluster.shared.framing import framed, receive_frame
 from hopsml.cluster.shared.protocol import PeerProbed
 
 EXCHANGED = 1 << 20  # bytes each way
@@ -31,40 +32,38 @@ class ProbeDoor:
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
-        self._server: Front | None = None
+        self._server: Acceptor | None = None
         self.port = 0
 
     async def open(self, host: str) -> None:
-        """Listen on a free port of ``host``."""
-        self._server = Front(with_streams(self._serve, limit=MOST))
+        """Listen on a free port of ``host``, which ``port`` is then. Raises OSError."""
+        self._server = Acceptor(with_streams(self._serve, limit=MOST))
         self.port = await self._server.open(host)
 
     def close(self) -> None:
-        """Nobody may come any more."""
+        """Accept nobody any more. May be called when it was never opened."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
-    async def _serve(self, stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._answer(reader, writer)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
             pass  # whoever asked sees it too
         finally:
             writer.close()
-            stranger.left()
+            pending.release()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonce = os.urandom(_SIZE)
         writer.write(nonce)
         proof = await reader.readexactly(_SIZE)
-        length = int.from_bytes(await reader.readexactly(4), "big")
-        if not hmac.compare_digest(proof, _proof(self._token, nonce)) or length > MOST:
+        if not hmac.compare_digest(proof, _proof(self._token, nonce)):
             return
-        content = await reader.readexactly(length)
-        writer.write(_proof(self._token, nonce + hashlib.sha256(content).digest()))
-        writer.write(content)
+        content = await receive_frame(reader, MOST)
+        writer.write(_proof(self._token, nonce + hashlib.sha256(content).digest()) + framed(content))
         await writer.drain()
 
 
@@ -93,9 +92,9 @@ async def _exchange(address: str, token: bytes) -> float:
         nonce = await reader.readexactly(_SIZE)
         content = os.urandom(EXCHANGED)
         began = time.monotonic()
-        writer.write(_proof(token, nonce) + len(content).to_bytes(4, "big") + content)
+        writer.write(_proof(token, nonce) + framed(content))
         answer = await reader.readexactly(_SIZE)
-        returned = await reader.readexactly(len(content))
+        returned = await receive_frame(reader, MOST)
         took_s = time.monotonic() - began
         if not hmac.compare_digest(answer, _proof(token, nonce + hashlib.sha256(content).digest())):
             raise ValueError("what answers there is no agent of this application, or got other bytes than were sent")

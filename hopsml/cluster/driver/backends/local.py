@@ -20,6 +20,7 @@ from hopsml.cluster.agent.agent import LAST_WORD_BYTES, NEVER_JOINED, Bootstrap,
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.forking.fork_environment import own_sys_path
 from hopsml.cluster.shared import gpus
+from hopsml.cluster.shared.framing import framed
 
 GRACE_S = 5.0
 
@@ -128,10 +129,9 @@ class LocalBackend:
         finally:
             os.close(says)
         process.said, process.lives = said, os.pidfd_open(process.pid)
-        data = msgspec.msgpack.encode(bootstrap)
         assert process.stdin is not None
         with process.stdin as pipe:
-            pipe.write(len(data).to_bytes(4, "big") + data)
+            pipe.write(framed(msgspec.msgpack.encode(bootstrap)))
         return process
 
     def cancel(self, ask: int) -> None:

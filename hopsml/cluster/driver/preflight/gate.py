@@ -28,7 +28,7 @@ SMALL = 64  # members; so few, when nobody waits, are judged with each piece of 
 
 @dataclass(frozen=True)
 class Pass:
-    """These agents may take part."""
+    """These agents may take part in the run."""
 
     run_id: str
     agent_ids: tuple[str, ...]
@@ -62,7 +62,7 @@ class AskAgain:
 
 @dataclass(frozen=True)
 class Warn:
-    """What people should know."""
+    """Tell whoever follows the run this sentence."""
 
     run_id: str
     text: str
@@ -94,11 +94,11 @@ class _Group:
     has_news: bool = False  # for the next tick
 
     def has(self, agent_ids: Iterable[str]) -> bool:
-        """Whether one of these takes part, or may."""
+        """Whether one of these agents takes part in the run, or waits to."""
         return any(one in self.passed or one in self.waiting for one in agent_ids)
 
     def forget(self, agent_id: str) -> None:
-        """It is gone."""
+        """Forget an agent that is gone."""
         for members in (self.waiting, self.passed, self.aside):
             members.pop(agent_id, None)
         self.silent.discard(agent_id)
@@ -119,12 +119,12 @@ class Gate:
     # -------------------------------------------------------------------------------- events
 
     def begin(self, run_id: str, mode: PreflightMode, size: int, whole: bool) -> None:
-        """A run; ``whole``: it needs its agents all at once."""
+        """Add a run that wants ``size`` agents; ``whole``: all at once."""
         if mode != "off":
             self.groups[run_id] = _Group(mode, size, whole)
 
     def granted(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        """The pool has given the run these agents."""
+        """Take in agents that the pool has granted to the run."""
         group = self.groups.get(run_id)
         if group is None:
             return [Pass(run_id, agent_ids)]
@@ -149,7 +149,7 @@ class Gate:
         return self._news((agent_id,), now)
 
     def probed(self, agent_id: str, result: PeerProbed, now: float) -> list[Action]:
-        """What came of an exchange. One that went well is news only for a run that waits for it."""
+        """Take in what came of an exchange. One that went well is news only for a run that waits for it."""
         pair = (agent_id, result.agent_id)
         if pair not in self.probes:
             return []
@@ -159,7 +159,7 @@ class Gate:
         return self._news(pair, now, waited_for=not rules.exchange_failed(result, self.limits))
 
     def left(self, agent_id: str, now: float) -> list[Action]:
-        """An agent is gone."""
+        """Forget an agent; a group that needs all at once begins to wait anew."""
         for table in (self.facts, self.own, self.places):
             table.pop(agent_id, None)
         met: set[Pair] = set()
@@ -184,18 +184,18 @@ class Gate:
         return actions
 
     def ended(self, run_id: str) -> tuple[str, ...]:
-        """The run is over; returns the agents that were set aside for it."""
+        """Forget a run that is over; returns the agents that were set aside for it."""
         group = self.groups.pop(run_id, None)
         return tuple(group.aside) if group is not None else ()
 
     def returned(self, agent_ids: Iterable[str]) -> None:
-        """Runs have given these back while they go on."""
+        """Forget that these agents take part: their runs have given them back and go on."""
         for group in self.groups.values():
             for one in agent_ids:
                 group.passed.pop(one, None)
 
     def tick(self, now: float) -> list[Action]:
-        """Time passes."""
+        """Judge groups with news, and those whose time for figures is up."""
         due = [
             run_id
             for run_id, group in self.groups.items()

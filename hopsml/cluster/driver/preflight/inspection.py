@@ -1,39 +1,49 @@
-"""The hands of the gate: messages become its events, its actions become messages and words to the pool and the gang."""
+"""What carries out the gate's decisions: messages become its events, its actions messages, and words to pool and gang."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
+from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.preflight import gate
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.gang import gang
+from hopsml.cluster.driver.sessions import Session
+from hopsml.cluster.gang import gang, pool
 from hopsml.cluster.shared import protocol
-
-if TYPE_CHECKING:
-    from hopsml.cluster.driver.coordinator import Coordinator
-    from hopsml.cluster.driver.formation import RunRequest
-    from hopsml.cluster.driver.sessions import Session
 
 
 class Inspection:
     """Between the pool, which grants agents, and the runs, which get those that are fit; on the coordinator's loop."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._owner = coordinator
+    def __init__(
+        self,
+        agents: Mapping[str, Session],
+        runs: Mapping[str, ActiveRun],
+        agent_pool: pool.Pool,
+        carry_out: Callable[[list[pool.Action]], None],
+        grant: Callable[[ActiveRun, tuple[str, ...]], None],
+        tell: Callable[[str, gang.Event], None],
+    ) -> None:
+        """``agents``, ``runs`` and the pool are the coordinator's. ``carry_out`` does what the pool decides, ``grant`` gives
+        agents to a run that have passed, ``tell`` brings an event to a run's gang.
+        """
+        self._agents, self._runs, self._pool = agents, runs, agent_pool
+        self._carry_out, self._grant, self._tell = carry_out, grant, tell
         self._gate = gate.Gate()
 
     def begin(self, request: RunRequest) -> None:
-        """A run has begun."""
+        """Let the gate know of a run that has begun."""
         spec = request.spec
         self._gate.begin(request.run_id, spec.preflight, spec.group.size, not spec.group.changes)
 
     def granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
-        """The pool has given these to the run."""
+        """Take agents that the pool has granted to the run: it gets those that pass."""
         self._do(self._gate.granted(run_id, agent_ids, time.monotonic()))
 
     def said(self, session: Session, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
-        """An agent's figures, or what came of an exchange."""
+        """Take in an agent's figures, or what came of an exchange with a neighbour."""
         if isinstance(message, protocol.PreflightFacts):
             place = f"the slot of agent {session.agent_id} on {session.hello.hostname} ({session.hello.executor_id})"
             received, now = time.time(), time.monotonic()
@@ -42,40 +52,39 @@ class Inspection:
             self._do(self._gate.probed(session.agent_id, message, time.monotonic()))
 
     def left(self, agent_id: str) -> None:
-        """An agent is gone."""
+        """Forget an agent that is gone."""
         self._do(self._gate.left(agent_id, time.monotonic()))
 
     def returned(self, agent_ids: tuple[str, ...]) -> None:
-        """A run has given these back."""
+        """Forget that these agents were a run's, which has given them back."""
         self._gate.returned(agent_ids)
 
     def ended(self, run_id: str) -> None:
-        """The run is over: slots that were kept from it are given up. The pool takes back what was granted to it."""
+        """Dismiss the agents that were set aside for a run that is over. What it was granted is given back apart."""
         if aside := self._gate.ended(run_id):
-            self._owner._pool(self._owner.pool.dismiss(aside, "its slot failed the preflight"))
+            self._carry_out(self._pool.dismiss(aside, "its slot failed the preflight"))
 
     def tick(self) -> None:
-        """Time passes."""
+        """Let the gate judge what is due by now."""
         self._do(self._gate.tick(time.monotonic()))
 
     def _do(self, actions: list[gate.Action]) -> None:
-        owner = self._owner
         for action in actions:
             if isinstance(action, gate.Probe):
-                if session := owner.door.agents.get(action.agent_id):
+                if session := self._agents.get(action.agent_id):
                     session.post(protocol.ProbePeer(action.peer, action.address))
                 continue
-            run = owner.runs.get(action.run_id)
+            run = self._runs.get(action.run_id)
             if run is None:
                 continue
             match action:
                 case gate.Pass():
-                    owner.grant(run, action.agent_ids)
+                    self._grant(run, action.agent_ids)
                 case gate.SetAside():
-                    owner._pool(owner.pool.set_aside(action.run_id, action.agent_ids))
+                    self._carry_out(self._pool.set_aside(run.run_id, action.agent_ids))
                 case gate.AskAgain():
-                    owner._pool(owner.pool.ask_again(action.run_id, action.count, action.agent_ids, time.monotonic()))
+                    self._carry_out(self._pool.ask_again(run.run_id, action.count, action.agent_ids, time.monotonic()))
                 case gate.Warn():
                     run.state.publish(Change("note", text=action.text))
                 case gate.Refuse():
-                    owner._event(action.run_id, gang.Refused(action.text, "slots"))
+                    self._tell(run.run_id, gang.Refused(action.text, "slots"))

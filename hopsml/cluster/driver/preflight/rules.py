@@ -12,7 +12,7 @@ from hopsml.cluster.shared.protocol import GpuFacts, PeerProbed, PreflightFacts
 
 @dataclass(frozen=True)
 class Limits:
-    """The least that is enough, and the most that is tolerable."""
+    """The figures that a slot must reach, and those that it must not exceed."""
 
     open_files: int = 1024  # a worker holds two connections to each other one, its framework some 200 files
     stack_mb: float = 1.0  # what glibc gives a thread where the limit is "unlimited" is 2

@@ -1,21 +1,52 @@
-"""How a run's end reads: the one error that a person gets, with rank, host, cause, traceback, log and remedy."""
+"""What people read of a run: for how many agents it waits, and the one error with which it ends."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hopsml import tracebacks
 from hopsml.cluster.driver import remedies
+from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.gang import Conclude, Phase
+from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.protocol import WorkerFailed as FailureReport
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, RunCancelled, RunError, StartTimeout, WorkerFailed
 
 TAIL_LINES = 30
 
 
+def waiting_text(run: ActiveRun, pool: Pool) -> str:
+    """For the run's display: how many agents are there, and how many it takes to begin."""
+    there, wanted = run.gang.attendance(pool.agents.idle_count)
+    return f"waiting for executors: {there} of {wanted} agents there"
+
+
+def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend, others: Iterable[str]) -> str:
+    """Why a run could not begin in time, in words for its error. ``others``: ids of the runs that go on."""
+    if run.placements:
+        return "; ".join(
+            f"rank {rank} on {run.state.members[rank].host} has not begun the training function: its worker "
+            f"{run.state.members[rank].state} but is still importing or unpickling"
+            for rank, _ in outcome.missing
+        )
+    held = [f"{run_id} holds some" for run_id in others]
+    reasons = [backend.why_missing(ask) for ask in sorted({ask for ask, _ in pool.expected})]
+    there = pool.agents.idle_count
+    why = [*reasons, *held] or [
+        "those that were asked for have ended, and no other is on its way; see the driver's log"
+    ]
+    return f"{there} of {run.gang.spec.minimum} agents are connected; " + "; ".join(why)
+
+
 def error_of(
     outcome: Conclude, state: RunState, run_url: str, failure: FailureReport | None, host: str, missing: str
 ) -> RunError | None:
-    """The error for an outcome; None for a run that finished."""
+    """The error for an outcome, with rank, host, cause, traceback, log and remedy; None for a run that finished.
+
+    ``failure``: what the agent of the rank to blame has told, on ``host``; ``missing``: as of ``why_missing``.
+    """
     if outcome.phase is Phase.FINISHED:
         return None
     if outcome.error == "worker":

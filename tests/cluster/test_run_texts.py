@@ -1,14 +1,20 @@
-"""How a run's end reads: what the remedy says of errors whose own words do not help."""
+"""What people read of a run that has not begun, and of one that has failed: what the remedy says, among it."""
 
 from __future__ import annotations
 
 import pytest
 
 from hopsml.cluster.driver import remedies
-from hopsml.cluster.driver.endings import error_of
+from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.driver.run_texts import error_of, why_missing
 from hopsml.cluster.gang.gang import Conclude, Phase
+from hopsml.cluster.gang.gang_for import gang_for
+from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.protocol import WorkerFailed as FailureReport
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
+from tests.cluster.simulated import SimulatedBackend
 
 pytestmark = pytest.mark.fast
 
@@ -66,3 +72,16 @@ def test_the_error_ends_in_the_remedy_and_the_log(cause: str, words: str) -> Non
     last = str(error).splitlines()[-1]
     assert last.startswith("Remedy: ") and words in last
     assert last.endswith("`hopsml logs /runs/r --rank 0` shows the whole log.")
+
+
+def waiting(group: AnyGroup) -> ActiveRun:
+    request = RunRequest("run", RunSpec(group=group), payload=b"", run_url="file:///nowhere")
+    return ActiveRun(request, gang_for(group), RunState("run", group.size))
+
+
+@pytest.mark.parametrize(("group", "wanted"), [(FixedGroup(size=2), 2), (ElasticGroup(size=4, min_size=3), 3)])
+def test_where_nothing_is_known_of_the_agents_that_are_missing_that_is_said(group: AnyGroup, wanted: int) -> None:
+    outcome, backend = Conclude(Phase.FAILED, "start"), SimulatedBackend(2)
+    text = why_missing(waiting(group), outcome, Pool(), backend, ())
+    assert text.startswith(f"0 of {wanted} agents are connected; those that were asked for have ended")
+    assert why_missing(waiting(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")

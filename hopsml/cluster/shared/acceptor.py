@@ -1,9 +1,9 @@
-"""The front of a server: it accepts connections within limits, so that strangers take neither its descriptors nor its time.
+"""Accepts a server's connections within limits, so that those without the token take neither its descriptors nor its time.
 
-A connection is a stranger's until it has shown the token. There is a limit of strangers, and a share of it for one address;
-where they are too many, accepting rests (the kernel lets the others wait), and who has been there for longest is cut off.
-Where the other side has to speak first, who says nothing is not even accepted for a while. Some descriptors of the process
-are never given away: files must be written when a run ends.
+A connection is pending until its peer has shown the token. There is a limit of pending ones, and a share of it for one
+address; where there are too many, accepting pauses (the kernel lets the others wait), and the one that has been there for
+longest is cut off. Where the other side has to speak first, one that says nothing is not even accepted for a while. Some
+descriptors of the process are never given away: files must be written when a run ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 SHOW_S = 10.0  # to show the token, from the moment of being accepted: TLS and all
-MOST_STRANGERS = 2048  # more than a thousand agents of one host, which all join at once and may be slow
+MOST_PENDING = 2048  # more than a thousand agents of one host, which all join at once and may be slow
 REST_S = 0.1  # between two looks while accepting rests
 PATIENCE = 30  # looks; between two of them everybody who has said something was heard, however busy this process is
 AT_ONCE = 32  # connections that are accepted before anybody else has a turn
@@ -29,69 +29,70 @@ Refuse = Callable[[str, str], None]  # kind, what happened
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one server. ``descriptors``: the highest that a connection may have."""
+    """How many connections of one server may be pending, in all and of one address; the highest descriptor for one."""
 
-    strangers: int
+    pending: int
     of_one_peer: int
     descriptors: int
 
     @classmethod
     def of_this_process(cls) -> Limits:
-        """By what the process may open: a quarter for strangers, an eighth for nobody."""
+        """By what this process may open: a quarter for pending connections, an eighth kept free for files."""
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if open_files == resource.RLIM_INFINITY:
             open_files = 1 << 20
-        strangers = max(8, min(MOST_STRANGERS, open_files // 4))
-        return cls(strangers, strangers * 3 // 4, open_files - max(24, min(256, open_files // 8)))
+        pending = max(8, min(MOST_PENDING, open_files // 4))
+        return cls(pending, pending * 3 // 4, open_files - max(24, min(256, open_files // 8)))
 
 
 @dataclass(eq=False)
-class Stranger:
-    """A connection that has not shown the token; ``left`` is to be called when it has, or is gone."""
+class Pending:
+    """A connection whose peer has not shown the token; ``release`` is to be called when it has, or is gone."""
 
     connection: socket.socket
     peer: str
-    left: Callable[[], None]
+    release: Callable[[], None]
     deadline: asyncio.TimerHandle | None = None
     looks: int = 0  # for which there have been too many, with this one among them
     was_cut: bool = False
 
     def cut(self) -> None:
-        """End it, at whatever stage it is: what is above it sees an end of file."""
+        """End it, at whatever stage it is: the protocol on it sees an end of file."""
         self.was_cut = True
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-def to_cut(strangers: Collection[Stranger], limits: Limits) -> Stranger | None:
-    """Who has to go, if anybody: of the address with most of them the oldest that has had its time. The oldest come first.
+def to_cut(pending: Collection[Pending], limits: Limits) -> Pending | None:
+    """The connection to end so that others can come: of the address with most of them the oldest that has had its time.
 
-    Where there is room, only of an address that has more than its share. Pure.
+    Where there is room, only of an address that has more than its share; None where nobody has to go. ``pending``: the
+    oldest first. Pure.
     """
-    if len(strangers) < limits.strangers and len(strangers) <= limits.of_one_peer:
+    if len(pending) < limits.pending and len(pending) <= limits.of_one_peer:
         return None  # wherever they come from, so that a group that joins is not counted anew for each of its agents
-    there = [each for each in strangers if not each.was_cut]
+    there = [each for each in pending if not each.was_cut]
     peers = Counter(each.peer for each in there)
     if not peers:
         return None
     peer, count = max(peers.items(), key=lambda item: item[1])
-    if count <= limits.of_one_peer and len(there) < limits.strangers:
+    if count <= limits.of_one_peer and len(there) < limits.pending:
         return None
     return next((each for each in there if each.peer == peer and each.looks >= PATIENCE), None)
 
 
-class Front:
-    """Listens on one address; ``make(stranger)`` gives the protocol of a new connection. To others an ``asyncio.Server``."""
+class Acceptor:
+    """Listens on one address; ``make(pending)`` gives the protocol of a new connection."""
 
     def __init__(
         self,
-        make: Callable[[Stranger], asyncio.BaseProtocol],
+        make: Callable[[Pending], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None = None,
         refuse: Refuse = lambda kind, text: None,
     ) -> None:
         self._make, self._tls, self._refuse = make, tls, refuse
         self._loop = asyncio.get_running_loop()
-        self._strangers: dict[Stranger, None] = {}  # in the order of coming
+        self._pending: dict[Pending, None] = {}  # in the order of coming
         self._tasks: set[asyncio.Task[None]] = set()
         self._resting: asyncio.TimerHandle | None = None
         self._is_open = False
@@ -117,16 +118,8 @@ class Front:
         self._loop.add_reader(listener.fileno(), self._accept)
         return int(listener.getsockname()[1])
 
-    def is_serving(self) -> bool:
-        """Whether others may come."""
-        return self._is_open
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        """As of asyncio."""
-        return self._loop
-
     def close(self) -> None:
-        """Nobody may come any more; strangers go, the others stay."""
+        """Accept nobody any more, and end the pending connections. The others stay."""
         if not self._is_open:
             return
         self._is_open = False
@@ -135,11 +128,11 @@ class Front:
         for listener in self.sockets:
             self._loop.remove_reader(listener.fileno())
             listener.close()
-        for stranger in list(self._strangers):
-            stranger.cut()
+        for pending in list(self._pending):
+            pending.cut()
 
     async def wait_closed(self) -> None:
-        """Until no stranger is left on the way in."""
+        """Wait until no connection is in its TLS handshake any more."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -170,10 +163,10 @@ class Front:
                 "connections wait; raise the limit (ulimit -n)",
             )
         limits = self.limits if enough else Limits(0, 0, 0)
-        while (late := to_cut(self._strangers, limits)) is not None:
+        while (late := to_cut(self._pending, limits)) is not None:
             self._refuse("crowd", f"{late.peer} keeps connections open without the token of this application")
             late.cut()
-        return enough and len(self._strangers) < self.limits.strangers
+        return enough and len(self._pending) < self.limits.pending
 
     def _rest(self) -> None:
         """Accept nobody for a moment: the loop would be told of them again and again."""
@@ -183,31 +176,31 @@ class Front:
 
     def _go_on(self) -> None:
         self._resting = None
-        for stranger in self._strangers:
-            stranger.looks += 1
+        for pending in self._pending:
+            pending.looks += 1
         if self._is_open:
             self._loop.add_reader(self.sockets[0].fileno(), self._accept)
             self._accept()
 
     def _let_try(self, connection: socket.socket, peer: str) -> None:
         connection.setblocking(False)
-        stranger = Stranger(connection, peer, lambda: self._left(stranger))
-        stranger.deadline = self._loop.call_later(SHOW_S, self._too_late, stranger)
-        self._strangers[stranger] = None
-        task = self._loop.create_task(self._greet(stranger))
+        pending = Pending(connection, peer, lambda: self._release(pending))
+        pending.deadline = self._loop.call_later(SHOW_S, self._too_late, pending)
+        self._pending[pending] = None
+        task = self._loop.create_task(self._greet(pending))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _too_late(self, stranger: Stranger) -> None:
-        self._refuse("silence", f"{stranger.peer} did not show the token of this application within {SHOW_S:g} s")
-        stranger.cut()
+    def _too_late(self, pending: Pending) -> None:
+        self._refuse("silence", f"{pending.peer} did not show the token of this application within {SHOW_S:g} s")
+        pending.cut()
 
-    async def _greet(self, stranger: Stranger) -> None:
+    async def _greet(self, pending: Pending) -> None:
         came_in = False
         try:
             await self._loop.connect_accepted_socket(
-                lambda: self._make(stranger),
-                stranger.connection,
+                lambda: self._make(pending),
+                pending.connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=SHOW_S if self._tls is not None else None,
             )
@@ -216,29 +209,46 @@ class Front:
             pass
         finally:
             if not came_in:
-                stranger.connection.close()
-                stranger.left()
+                pending.connection.close()
+                pending.release()
 
-    def _left(self, stranger: Stranger) -> None:
-        if stranger.deadline is not None:
-            stranger.deadline.cancel()
-        self._strangers.pop(stranger, None)
+    def _release(self, pending: Pending) -> None:
+        if pending.deadline is not None:
+            pending.deadline.cancel()
+        self._pending.pop(pending, None)
+
+
+def reporting(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:
+    """The same context; every handshake that fails is told to ``refuse``, because asyncio passes over it in silence."""
+
+    class Handshake(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                refuse("tls", f"a connection that does not speak TLS as this server does: {error}")
+                raise
+
+    context.sslobject_class = Handshake
+    return context
 
 
 def with_streams(
-    serve: Callable[[Stranger, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], limit: int = 1 << 16
-) -> Callable[[Stranger], asyncio.BaseProtocol]:
+    serve: Callable[[Pending, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], limit: int = 1 << 16
+) -> Callable[[Pending], asyncio.BaseProtocol]:
     """``make`` of a front for a coroutine that reads and writes; ``limit`` as of ``asyncio.start_server``."""
 
-    async def serve_quietly(stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_quietly(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await serve(stranger, reader, writer)
+            await serve(pending, reader, writer)
         except asyncio.CancelledError:  # the loop ends: asyncio would show a traceback for each connection
             pass
 
-    def make(stranger: Stranger) -> asyncio.BaseProtocol:
+    def make(pending: Pending) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader(limit)
-        return asyncio.StreamReaderProtocol(reader, lambda reader, writer: serve_quietly(stranger, reader, writer))
+        return asyncio.StreamReaderProtocol(reader, lambda reader, writer: serve_quietly(pending, reader, writer))
 
     return make
 

@@ -21,27 +21,31 @@ from websockets.protocol import Event
 from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
 
+from hopsml.delivery import logger_aside
+
+log = logger_aside("hopsml.coordinator")
+
 CLOSE_S = 10.0  # for the other side to end a connection when it was told to
 _CONTENTS = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 
 
-class Visit(Protocol):
-    """Who is told of a connection; called on its loop."""
+class Handler(Protocol):
+    """What a server does about one connection; called on its loop."""
 
     def admit(self, connection: Connection, request: Request) -> str:
-        """Before the upgrade: why it may not come in, in words for the other side; empty where it may."""
+        """Called before the upgrade. Returns why the peer is refused, in words for it; "" where it is accepted."""
 
     def opened(self, connection: Connection) -> None:
-        """It is in."""
+        """The upgrade is done: messages may come."""
 
     def take(self, connection: Connection, message: bytes) -> None:
-        """A message; what this raises is told to ``failed``, and no further one is taken."""
+        """Handle one message. What this raises goes to ``failed``, and no further message is handled."""
 
     def failed(self, connection: Connection, error: Exception) -> None:
-        """A message could not be taken."""
+        """Called when ``take`` has raised this error, instead of further ``take``."""
 
     def ended(self, connection: Connection) -> None:
-        """It is gone, or never came in."""
+        """The connection is closed, whether or not it was accepted. Called once."""
 
 
 class Connection(asyncio.Protocol):
@@ -49,10 +53,10 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, visit: Visit, most: int, logger: logging.Logger) -> None:
+    def __init__(self, handler: Handler, most: int) -> None:
         """``most``: bytes of a message."""
-        self._visit = visit
-        self._spoken = ServerProtocol(max_size=most, logger=logger)
+        self._handler = handler
+        self._protocol = ServerProtocol(max_size=most, logger=_library_log)
         self._is_deaf = False  # after trouble
         self._end: asyncio.TimerHandle | None = None
         self.was_open = False
@@ -62,30 +66,32 @@ class Connection(asyncio.Protocol):
 
     @property
     def address(self) -> Any:
-        """Of the other side."""
+        """Address of the peer, as the socket module gives it."""
         return self.transport.get_extra_info("peername")
 
     @property
     def refused_by_protocol(self) -> str:
-        """Why it never came in, where that was no decision of the visit's."""
-        return str(self._spoken.handshake_exc or "no request in time")
+        """Why it never came in, where that was not the handler's decision."""
+        return str(self._protocol.handshake_exc or "no request in time")
 
     @property
     def oversize(self) -> str:
-        """What was too large, where that was its end; else empty."""
-        sent = self._spoken.close_exc.sent if self._spoken.state is Stage.CLOSED else None
+        """What was too large, where a too large message ended the connection; else ""."""
+        sent = self._protocol.close_exc.sent if self._protocol.state is Stage.CLOSED else None
         return sent.reason if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG else ""
 
     def write(self, *contents: bytes) -> None:
-        """Send messages at once, in one piece; nothing to a connection that is being closed."""
-        if self._spoken.state is Stage.OPEN and not self.transport.is_closing():
-            self.transport.write(b"".join([framed(content) for content in contents]))
+        """Send messages at once, in one write. Sends nothing where the connection is being closed."""
+        if self._protocol.state is Stage.OPEN and not self.transport.is_closing():
+            for content in contents:
+                self._protocol.send_binary(content)
+            self._flush()
 
     def close(self, code: int, reason: str = "") -> None:
-        """Take nothing more, and tell the other side; where it does not hear, it is cut off."""
+        """Handle no further message and begin the closing handshake; abort after ``CLOSE_S`` seconds without an answer."""
         self._is_deaf = True
-        if self._spoken.state is Stage.OPEN:
-            self._spoken.send_close(code, reason)
+        if self._protocol.state is Stage.OPEN:
+            self._protocol.send_close(code, reason)
             self._flush()
         if self._end is None:
             self._end = asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)
@@ -93,29 +99,29 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------ as of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As of asyncio."""
+        """As ``asyncio.Protocol``."""
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """As of asyncio."""
+        """As ``asyncio.Protocol``."""
         self.heard = time.monotonic()
-        self._spoken.receive_data(data)
-        events = self._spoken.events_received()
+        self._protocol.receive_data(data)
+        events = self._protocol.events_received()
         self._flush()
         for event in events:
             self._handle(event)
 
     def eof_received(self) -> None:
-        """As of asyncio."""
-        self._spoken.receive_eof()
+        """As ``asyncio.Protocol``."""
+        self._protocol.receive_eof()
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As of asyncio."""
-        self._spoken.receive_eof()
+        """As ``asyncio.Protocol``."""
+        self._protocol.receive_eof()
         if self._end is not None:
             self._end.cancel()
-        self._visit.ended(self)
+        self._handler.ended(self)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Request):
@@ -124,37 +130,37 @@ class Connection(asyncio.Protocol):
             try:
                 if event.opcode is not Opcode.BINARY or not event.fin:
                     raise msgspec.DecodeError("a text frame, or a piece of a message")
-                self._visit.take(self, cast(bytes, event.data))
-            except Exception as error:  # noqa: BLE001 the visit's to judge
+                self._handler.take(self, cast(bytes, event.data))
+            except Exception as error:  # noqa: BLE001 the handler's to judge
                 self._is_deaf = True
-                self._visit.failed(self, error)
+                self._handler.failed(self, error)
 
     def _answer(self, request: Request) -> None:
-        if refusal := self._visit.admit(self, request):
-            response = self._spoken.reject(http.HTTPStatus.UNAUTHORIZED, refusal)
+        if refusal := self._handler.admit(self, request):
+            response = self._protocol.reject(http.HTTPStatus.UNAUTHORIZED, refusal)
         else:
-            response = self._spoken.accept(request)
-        self._spoken.send_response(response)
+            response = self._protocol.accept(request)
+        self._protocol.send_response(response)
         self._flush()
         if response.status_code == http.HTTPStatus.SWITCHING_PROTOCOLS:
             self.was_open = True
-            self._visit.opened(self)
+            self._handler.opened(self)
 
     def _flush(self) -> None:
-        for data in self._spoken.data_to_send():
-            if data:
-                self.transport.write(data)
-            else:  # the end of what there is to say
-                self.transport.close()
+        pieces = self._protocol.data_to_send()
+        if data := b"".join(pieces):
+            self.transport.write(data)
+        if pieces and not pieces[-1]:  # the end of what there is to say
+            self.transport.close()
 
 
-def framed(content: bytes) -> bytes:
-    """A message as one final binary frame, not masked, as a server sends it (RFC 6455, section 5.2)."""
-    length = len(content)
-    if length < 126:
-        head = bytes((0x82, length))
-    elif length < 1 << 16:
-        head = b"\x82\x7e" + length.to_bytes(2, "big")
-    else:
-        head = b"\x82\x7f" + length.to_bytes(8, "big")
-    return head + content
+class _Aside(logging.Handler):
+    """Hands what ``websockets`` has to say to our own log, which nobody waits for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if log.isEnabledFor(record.levelno):
+            log.handle(record)
+
+
+_library_log = logging.Logger("hopsml.coordinator.websocket", logging.WARNING)  # else it would say every connection
+_library_log.addHandler(_Aside())

@@ -1,4 +1,4 @@
-"""Strangers that come in crowds and say nothing: limits, descriptors that are kept, and a run that ends as it should."""
+"""Connections that come in crowds and say nothing: limits, descriptors that are kept, and a run that ends as it should."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster.shared import front
-from hopsml.cluster.shared.front import PATIENCE, Front, Limits, Stranger, to_cut, with_streams
+from hopsml.cluster.shared import acceptor
+from hopsml.cluster.shared.acceptor import PATIENCE, Acceptor, Limits, Pending, to_cut, with_streams
 from hopsml.experiment import applications
 from tests.cluster.backend_contract import submit
 from tests.cluster.simulated import client_tls
@@ -31,9 +31,9 @@ __all__ = ["store"]
 
 
 @contextmanager
-def strangers(*of: tuple[str, int]) -> Iterator[list[Stranger]]:
+def pending(*of: tuple[str, int]) -> Iterator[list[Pending]]:
     """Of these addresses, who have been looked at so often."""
-    found = [Stranger(socket.socket(), peer, lambda: None, looks=looks) for peer, looks in of]
+    found = [Pending(socket.socket(), peer, lambda: None, looks=looks) for peer, looks in of]
     try:
         yield found
     finally:
@@ -42,14 +42,14 @@ def strangers(*of: tuple[str, int]) -> Iterator[list[Stranger]]:
 
 
 def test_who_goes_when_there_are_too_many() -> None:
-    limits = Limits(strangers=4, of_one_peer=2, descriptors=100)
-    with strangers(("a", PATIENCE), ("b", PATIENCE), ("c", PATIENCE)) as few:
+    limits = Limits(pending=4, of_one_peer=2, descriptors=100)
+    with pending(("a", PATIENCE), ("b", PATIENCE), ("c", PATIENCE)) as few:
         assert to_cut(few, limits) is None
-    with strangers(("b", PATIENCE), ("a", PATIENCE), ("a", PATIENCE), ("a", 0)) as many:
+    with pending(("b", PATIENCE), ("a", PATIENCE), ("a", PATIENCE), ("a", 0)) as many:
         assert to_cut(many, limits) is many[1]  # of the address with most of them the oldest
         many[1].cut()
         assert to_cut(many, limits) is None  # room, and nobody has more than his share
-    with strangers(("a", PATIENCE - 1), ("a", PATIENCE - 1), ("a", PATIENCE - 1)) as young:
+    with pending(("a", PATIENCE - 1), ("a", PATIENCE - 1), ("a", PATIENCE - 1)) as young:
         assert to_cut(young, limits) is None  # they may be about to show the token
         young[2].looks += 1
         assert to_cut(young, limits) is young[2]  # too many of one address, though there is room
@@ -57,8 +57,8 @@ def test_who_goes_when_there_are_too_many() -> None:
 
 
 def test_a_group_that_joins_from_one_host_is_not_counted_anew_for_each_of_its_agents() -> None:
-    limits = Limits(strangers=64, of_one_peer=48, descriptors=100)
-    with strangers(*[("a", 0)] * 48) as many:
+    limits = Limits(pending=64, of_one_peer=48, descriptors=100)
+    with pending(*[("a", 0)] * 48) as many:
         assert operations(lambda: to_cut(many, limits)) < 1.5 * operations(lambda: to_cut(many[:1], limits))
 
 
@@ -79,19 +79,19 @@ def test_limits_follow_from_what_the_process_may_open(
 
 
 def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "PATIENCE", 1)
+    monkeypatch.setattr(acceptor, "PATIENCE", 1)
     refused: list[str] = []
 
-    async def serve(stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.read(5) == b"token":
-            stranger.left()
+            pending.release()
             writer.write(b"welcome")
         writer.close()
-        stranger.left()
+        pending.release()
 
     async def crowd() -> None:
         opened = len(os.listdir("/proc/self/fd"))
-        one = Front(with_streams(serve), None, lambda kind, text: refused.append(kind))
+        one = Acceptor(with_streams(serve), None, lambda kind, text: refused.append(kind))
         one.limits = Limits(8, 4, 1 << 20)
         port = await one.open("127.0.0.1")
         with ExitStack() as idle:
@@ -101,7 +101,7 @@ def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch
             writer.write(b"token")
             assert await asyncio.wait_for(reader.read(), WAIT_S) == b"welcome"
             writer.close()
-            assert len(one._strangers) <= 8
+            assert len(one._pending) <= 8
         one.close()
         await one.wait_closed()
         deadline = time.monotonic() + WAIT_S
@@ -116,13 +116,13 @@ def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch
 def test_those_who_are_still_there_when_the_loop_ends_are_not_shown_as_errors() -> None:
     shown: list[object] = []
 
-    async def serve(stranger: Stranger, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         served.set()
         await reader.read()
 
     async def end_with_one_there() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.append(context))
-        one = Front(with_streams(serve))
+        one = Acceptor(with_streams(serve))
         port = await one.open("127.0.0.1")
         connection.connect(("127.0.0.1", port))
         await asyncio.wait_for(served.wait(), WAIT_S)

@@ -1,4 +1,4 @@
-"""What a worker's message means: for those who watch the run, and for its gang."""
+"""What a message of a worker's changes in the state that people watch, and the event that it is for the run's gang."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OfWorker = (
 )
 
 
-def _hear_of_mirror(run: ActiveRun, agent: str, problem: str) -> None:
+def _apply_mirror_state(run: ActiveRun, agent: str, problem: str) -> None:
     """A store is away for all members: people are told by the first that notices, and when all have caught up."""
     (run.behind.add if problem else run.behind.discard)(agent)
     if problem and not run.mirrors_fail:
@@ -38,8 +38,11 @@ def _hear_of_mirror(run: ActiveRun, agent: str, problem: str) -> None:
         run.state.publish(Change("note", text="mirroring has caught up"))
 
 
-def hear_of_checkpoint(run: ActiveRun, agent: str, message: protocol.Persisted) -> gang.Event | None:
-    """What became of a checkpoint: people are told when trouble with the store begins and when it ends, not in between."""
+def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> gang.Event | None:
+    """What became of a checkpoint. People are told when trouble with the store begins and when it ends, not in between.
+
+    Returns the event for the gang; None for a checkpoint that could not be written.
+    """
     if message.problem:
         if not run.checkpoints_fail:
             run.checkpoints_fail = True
@@ -53,8 +56,8 @@ def hear_of_checkpoint(run: ActiveRun, agent: str, message: protocol.Persisted) 
     return gang.Persisted(agent, message.step, message.seconds)
 
 
-def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
-    """Write it into the run's state; returns what the gang has to know."""
+def apply(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
+    """Bring the run's state up to date. Returns the event for its gang; None where the gang need not know."""
     generation, rank = message.generation, run.gang.rank(agent)
     view = run.state.members[rank]
     match message:
@@ -101,5 +104,5 @@ def hear(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
         case protocol.WorkNote():
             run.state.publish(Change("note", rank, message.text))
         case protocol.MirrorState():
-            _hear_of_mirror(run, agent, message.problem)
+            _apply_mirror_state(run, agent, message.problem)
     return None

@@ -11,8 +11,8 @@ from hopsml.cluster.shared.framing import framed
 MOST_WAITING = 64 << 20  # bytes that a worker may leave unread, besides what its pipe holds
 
 
-class Mail:
-    """Messages for one worker, kept until its pipe is there and then until it reads them.
+class WorkerPipe:
+    """Messages for one worker, kept until its pipe is made and then until it reads them.
 
     ``on_undeliverable`` is called once, with the reason, when too much of it lies unread.
     """
@@ -24,7 +24,7 @@ class Mail:
         self._closed = False
 
     async def open(self) -> int:
-        """Make the pipe; returns its read end, which is the caller's to close."""
+        """Make the pipe. Returns the descriptor of its read end, which is the caller's to close."""
         read_end, write_end = os.pipe()
         loop = asyncio.get_running_loop()
         self._pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(write_end, "wb", buffering=0))
@@ -36,8 +36,8 @@ class Mail:
             self._pipe.close()
         return read_end
 
-    def post(self, data: bytes) -> None:
-        """Send without waiting; after ``close`` it is dropped."""
+    def send(self, data: bytes) -> None:
+        """Send a message without waiting; after ``close`` it is dropped."""
         if self._closed:
             return
         if self._pipe is None:
@@ -56,7 +56,7 @@ class Mail:
             )
 
     def close(self) -> None:
-        """No more will come: the worker sees the end behind what was sent."""
+        """Send no more: the worker sees the end behind what was sent."""
         self._closed = True
         if self._pipe is not None:
             self._pipe.close()
