@@ -160,8 +160,8 @@ def build(
             f"run {directory.run_id} is a launch of several combinations: take one of them by its folder in "
             f"{directory.url}: {names:.200}"
         )
-    spec = _spec(directory, recorded, secrets or {})
     shipped = record.shipped(directory, recorded)
+    spec = _spec(directory, recorded, secrets or {})
     what = f"run {directory.run_id}"
     captured = Captured(
         name=recorded["function"],

@@ -56,12 +56,11 @@ def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Pat
         "name",
         "arguments",
         "workers",
-        "merge_scope",
         "seed",
         "source",
         "code_sha256",
         "payload_sha256",
-        "options",
+        "spec",
     )
     assert {name: one.run[name] for name in kept} == {name: other.run[name] for name in kept}
     # A rerun can be repeated itself.
@@ -144,15 +143,15 @@ class TestRefused:
             repeat.build(run.url)
 
     def test_a_record_of_an_older_hopsml(self, run: RunDir) -> None:
-        change(run, options=None)
-        with pytest.raises(ArgumentError, match="older hopsml"):
+        change(run, spec=None)
+        with pytest.raises(ArgumentError, match="made by an older or newer one"):
             repeat.build(run.url)
 
     def test_a_secret_variable_that_is_not_set(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match=r"HOPSML_TEST_TOKEN.*secret and were not recorded"):
             repeat.build(run.url)
         monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
-        assert repeat.build(run.url).environment["HOPSML_TEST_TOKEN"] == "geheim"
+        assert repeat.build(run.url).spec.environment["HOPSML_TEST_TOKEN"] == "geheim"
 
     def test_a_run_that_does_not_exist(self, run: RunDir) -> None:
         with pytest.raises(ArgumentError, match="'app_99'"):
