@@ -26,7 +26,7 @@ from benchmarks.peers.base import SCRIPTS
 from benchmarks.peers.hopsml import PEER
 from benchmarks.turn_server import TurnServer, take_turns
 from hopsml.cluster.forking import fork_environment
-from hopsml.experiment import shared_machine
+from hopsml.experiment import applications
 
 SIZES = (2, 4)
 STEPS = 40  # of a turn
@@ -111,4 +111,4 @@ def worker_variables() -> dict[str, str]:
     own = fork_environment.environment_of({}, fork_environment.new_mark())
     for name in ("PYTHONPATH", fork_environment.MARK):
         del own[name]
-    return {**own, **(shared_machine.agents_variables("none", {}) or {})}
+    return {**own, **(applications.agents_variables("none", {}) or {})}

@@ -189,10 +189,49 @@ def is_immediate(function: Callable[..., object]) -> bool:
     return bool(getattr(function, "immediate", False))
 
 
-def settle_all(deliveries: list[Delivery[T]], timeout_s: float) -> bool:
-    """Wait until all have delivered everything, at most ``timeout_s`` seconds together; whether they have."""
-    deadline = time.monotonic() + timeout_s
-    return all([each.settle(max(0.0, deadline - time.monotonic())) for each in deliveries])
+class Observers(Generic[T]):
+    """The observers of one run, or of one search. Every method may be called from any thread."""
+
+    def __init__(self, name: str, rule: Rule[T]) -> None:
+        """``name`` of the threads on which observers are called; ``rule`` for what waits for one of them."""
+        self.lock = threading.RLock()  # of what is observed as well: what it holds and what observers are told agree
+        self._name, self._rule = name, rule
+        self._immediate: list[Callable[[T], object]] = []
+        self._deliveries: list[Delivery[T]] = []
+
+    def add(self, observer: Callable[[T], object]) -> Callable[[T], object]:
+        """Have the observer called with every item from now on; returns what tells it alone.
+
+        It is called on a thread of its own, or, where it is marked as ``immediate``, by whoever tells. One that raises is
+        dropped.
+        """
+        with self.lock:
+            if is_immediate(observer):
+                self._immediate.append(observer)
+                return observer
+            self._deliveries.append(Delivery(self._name, observer, self._rule))
+            return self._deliveries[-1].put
+
+    def tell(self, item: T, note: Callable[[], object] = lambda: None) -> None:
+        """Let all have an item, without waiting for any; ``note`` records it first, under the lock."""
+        with self.lock:
+            note()
+            immediate_ones = list(self._immediate)
+            for delivery in self._deliveries:
+                delivery.put(item)
+        for observer in immediate_ones:
+            try:
+                observer(item)
+            except Exception:  # noqa: BLE001 a display must not harm a training
+                with self.lock:
+                    self._immediate = [each for each in self._immediate if each is not observer]
+
+    def settle(self, timeout_s: float = SETTLE_S) -> bool:
+        """Wait until all have been told everything, at most ``timeout_s`` seconds together; whether they have."""
+        deadline = time.monotonic() + timeout_s
+        with self.lock:
+            deliveries = list(self._deliveries)
+        return all([each.settle(max(0.0, deadline - time.monotonic())) for each in deliveries])
 
 
 def wait_for(stream: object) -> None:

@@ -52,9 +52,16 @@ def visualize(hdfs_root_logdir: str) -> None:
 
     Outside a notebook it runs until Ctrl-C. Raises ArgumentError for what is no run.
     """
-    from hopsml.notebook import visualize as shown
+    from hopsml.notebook import frontend, magics, tensorboard_server
+    from hopsml.storage.run_dir import find
 
-    shown.visualize(str(hdfs_root_logdir))
+    directory = find(str(hdfs_root_logdir).rstrip("/").removesuffix("/events"), settings.project_url())
+    if frontend.is_live():
+        magics.tensorboard_run(directory.url)
+        return
+    with tensorboard_server.running(tensorboard_server.events_of(directory)) as server:
+        address = f"http://127.0.0.1:{server.port()}/"
+        tensorboard_server.keep(server, f"TensorBoard of {directory.run_id}: {address} (Ctrl-C ends it)")
 
 
 def __getattr__(name: str) -> Any:

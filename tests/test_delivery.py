@@ -26,8 +26,8 @@ from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.delivery import Backlog, Delivery, Worth
 from hopsml.experiment import applications, messages
 from hopsml.experiment.messages import Messages
-from hopsml.experiment.progress import LineProgress
-from hopsml.experiment.searches.board import Board
+from hopsml.experiment.progress import RunLines
+from hopsml.experiment.searches.state import SearchState
 from tests import clock
 from tests.cluster.workloads import WAIT_S, wait_for_files, wait_until
 from tests.experiment.conftest import store
@@ -164,7 +164,7 @@ def test_a_run_goes_on_while_nobody_reads_what_it_says(store: Path, tmp_path: Pa
     try:
         with os.fdopen(write_end, "w") as pager:
             run = experiment.submit(verbose, args={"folder": str(tmp_path)}, num_workers=1, progress=False)
-            run.observe(LineProgress(run.run_id, pager))
+            run.observe(RunLines(run.run_id, pager))
             run.observe(stuck)
             run.on_message(stuck)
             wait_until((tmp_path / "printed").exists, "the output")
@@ -240,7 +240,7 @@ def test_a_program_ends_although_nobody_reads_its_errors(store: Path) -> None:
         "cluster.driver.forming", "cluster.driver.websocket",
         "cluster.driver.backends.spark", "storage.run_dir", "tracking.recording", "experiment.events_folder",
         "experiment.messages", "experiment.mlflow", "experiment.searches.session", "experiment.searches.groups",
-        "experiment.searches.scribe", "experiment.searches.mlflow",
+        "experiment.searches.writer",
     ],
 )  # fmt: skip
 def test_threads_of_ours_do_not_wait_for_logging_handlers(module: str, stuck: Stuck) -> None:
@@ -283,12 +283,12 @@ def test_messages_that_nobody_takes_are_kept_up_to_a_limit_that_is_said(
 
 
 def test_a_search_does_not_wait_for_who_watches_it(stuck: Stuck) -> None:
-    board, seen = Board("app_1", "s", "/runs/app_1", "max", "m"), []
-    board.observe(stuck)
-    board.observe(lambda what, facts: seen.append(what))
-    board.note("one")
-    board.note("two")
-    board.close("FINISHED", "complete", None)
-    assert not board.settle(0.05)
+    state, seen = SearchState("app_1", "s", "/runs/app_1", "max", "m"), []
+    state.observe(stuck)
+    state.observe(lambda what, facts: seen.append(what))
+    state.note("one")
+    state.note("two")
+    state.close("FINISHED", "complete", None)
+    assert not state.settle(0.05)
     wait_until(lambda: seen == ["note", "note", "closed"], "the other observer")
     assert len(stuck.came) == 1

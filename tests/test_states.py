@@ -23,7 +23,6 @@ OTHERS = (
     "yarn/",
     "tracking/mlflow/",
     "submission/",
-    "experiment/searches/mlflow.py",
     "airflow/keeper.py",
     "maggy/trial.py",
 )

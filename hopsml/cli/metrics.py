@@ -12,7 +12,7 @@ import typer
 from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
-    from hopsml.experiment.searches.seen import Seen
+    from hopsml.experiment.searches.reader import SearchReader
 
 POLL_S = 1.0
 
@@ -54,7 +54,7 @@ def metrics(
 class _OfTrials:
     """Reads the reports of a search's trials like those of a run; its journal has no times."""
 
-    def __init__(self, search: Seen) -> None:
+    def __init__(self, search: SearchReader) -> None:
         self._search = search
 
     def more(self) -> Iterator[dict[str, Any]]:

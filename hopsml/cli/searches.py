@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 from hopsml.states import State
 
 if TYPE_CHECKING:
-    from hopsml.experiment.searches.seen import Seen
+    from hopsml.experiment.searches.reader import SearchReader
     from hopsml.storage.run_dir import RunDir
 
 PLACES = 80  # of a line
 RUNNING_SHOWN = 8  # trials at most
 
 
-def seen(directory: RunDir, record: dict[str, Any]) -> Seen | None:
+def seen(directory: RunDir, record: dict[str, Any]) -> SearchReader | None:
     """The search whose ``run.json`` this is; None for any other run."""
     search = record.get("search")
     if not isinstance(search, dict):
         return None
-    from hopsml.experiment.searches.seen import Seen
+    from hopsml.experiment.searches.reader import SearchReader
 
-    return Seen(directory, search)
+    return SearchReader(directory, search)
 
 
-def facts(search: Seen, state: str) -> dict[str, Any]:
+def facts(search: SearchReader, state: str) -> dict[str, Any]:
     """How a search stands; trials that a driver has left under way wait for whoever goes on with it."""
     search.more()
     counts = search.counts()

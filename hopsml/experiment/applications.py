@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Protocol
@@ -26,7 +26,6 @@ from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
 from hopsml.cluster.shared import processes
 from hopsml.errors import CoordinatorLost
-from hopsml.experiment import shared_machine
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
 from hopsml.submission import hidden
@@ -118,7 +117,7 @@ def current_id() -> str:
 
 def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Profile | None) -> ZygoteProcess | None:
     """Where agents will be on this machine; None where not, or where there is nothing to import."""
-    variables = shared_machine.agents_variables(*_where(context, profile)) if preload else None
+    variables = agents_variables(*_where(context, profile)) if preload else None
     if variables is None:
         return None
     try:
@@ -126,6 +125,22 @@ def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Prof
     except OSError:
         log.warning("the agents import %s themselves", ", ".join(preload), exc_info=True)
         return None
+
+
+def agents_variables(master: str, settings: Mapping[str, str]) -> dict[str, str] | None:
+    """The variables that the Python of agents on this machine has and ours lacks; None for agents that may be elsewhere.
+
+    ``master``: Spark's, or "none" for agents that are our own subprocesses; ``settings``: Spark's.
+    """
+    if master == "none":
+        return {"PYTHONHASHSEED": "0"}
+    if not master.startswith("local"):
+        return None
+    # What Spark sets for the Python of its executors unless it is told otherwise.
+    usual = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": settings.get("spark.task.cpus", "1")}
+    prefix = "spark.executorEnv."
+    named = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    return {**usual, **named}
 
 
 def _where(context: Any, profile: profiles.Profile | None) -> tuple[str, dict[str, str]]:

@@ -25,7 +25,7 @@ class Call:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Call:
-        """By the record of its run, ``run.json``."""
+        """The call that has made a run, from the run's ``run.json``."""
         arguments = json.dumps(record.get("arguments"), sort_keys=True)
         return cls(str(record.get("verb")), str(record.get("function")), str(record.get("code_sha256")), arguments)
 
@@ -87,7 +87,7 @@ def _origin(run: Earlier, by_url: Mapping[str, Earlier]) -> Earlier:
 
 
 def earlier(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | None) -> Earlier:
-    """A run by what its directory holds."""
+    """The run at ``url``, from its ``run.json`` and, None before its end, its ``status.json``."""
     ended = status or {}
     return Earlier(
         url=url,

@@ -71,7 +71,7 @@ def _trained_apart(facts: Mapping[str, Any]) -> str:
 
 
 def merging(facts: Mapping[str, Any]) -> str:
-    """One line about the collectives."""
+    """How gradients were merged, in one line, from what ``of`` returned."""
     if facts["workers"] < 2:
         return "none: one worker"
     if not facts["formed"]:

@@ -13,7 +13,6 @@ on the same slot another one that joins. Nothing is decided here.
 
 from __future__ import annotations
 
-import math
 import pickle
 import queue
 import time
@@ -36,7 +35,8 @@ from hopsml.experiment.standing import OfSearch
 from hopsml.search import messages
 from hopsml.search.dispatch.events import Began, Ended, Event, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
-from hopsml.training.trials.trial_result import METRIC, as_number, score_of
+from hopsml.search.metric import finite, name_of
+from hopsml.training.trials.trial_result import as_number, score_of
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,8 @@ class Lanes:
 
 def _searched(metrics: Mapping[str, Any], metric: str) -> tuple[bool, float | None]:
     """Whether the report has the searched metric, and its value where that is a finite number."""
-    name = metric or (next(iter(metrics)) if len(metrics) == 1 else METRIC)
-    return name in metrics, _finite(as_number(metrics.get(name)))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    name = name_of(metric, metrics)
+    return name in metrics, finite(as_number(metrics.get(name)))
 
 
 def _ended(trial: RunTrial, message: TrialEnded) -> Ended:
@@ -191,7 +187,7 @@ def _ended(trial: RunTrial, message: TrialEnded) -> Ended:
     if message.outputs:
         try:
             value = pickle.loads(message.outputs)
-            score = _finite(score_of(value, trial.metric))
+            score = None if value is None else finite(score_of(value, trial.metric))
         except Exception as problem:  # noqa: BLE001 whatever its class does here: the trial has no result
             how, value = "failed", None
             error = f"what it returned cannot be read on the driver ({type(problem).__name__}: {problem})"

@@ -1,4 +1,4 @@
-"""What workers send to the driver: kept in order, handed to the user's function on a thread of its own."""
+"""What workers send to the driver by ``hopsml.send``: kept in order, given to the user's function on a thread of its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Messages:
 
     @immediate
     def on_change(self, change: Change) -> None:
-        """On the coordinator's thread."""
+        """Take in what a worker has sent; called on the coordinator's thread."""
         if change.kind == "said":
             if self._has_room(len(change.data)):
                 self._put((change.rank, change.data))

@@ -1,19 +1,26 @@
-"""A run that was started, followed for MLflow where a tracking URI is set; on the driver alone, and never in its way."""
+"""Runs and trials followed for MLflow, where a tracking URI is set; on the driver alone, and never in its way."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hopsml import settings
 from hopsml.cluster.driver.run_state import Change
 from hopsml.delivery import immediate, logger_aside
 from hopsml.experiment.run import Run
+from hopsml.search.metric import name_of
+from hopsml.states import State
+from hopsml.storage import filesystem
+from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.link import LINK, TrackedRun
-from hopsml.tracking.mlflow.order import Order, RunGroup
+from hopsml.tracking.mlflow.order import Order, RunGroup, key_of
 
 logger = logger_aside(__name__)
 
@@ -33,7 +40,7 @@ def follow(
             _note(run, f"register_as={register_as!r} has no effect: no MLflow is used; set MLFLOW_TRACKING_URI")
         return
     try:
-        order = order_of(uri, run.run_id, record, register_as=register_as, group=group)
+        order = _order_of(uri, run.run_id, record, register_as=register_as, group=group)
         followed = LINK.follow(order, run.directory, record, lambda text: _note(run, text))
         run.observe(immediate(lambda change: _pass_on(followed, change)))
         followed.lost = any(view.metrics for view in run.state.members.values())  # reported before anybody observed
@@ -42,7 +49,57 @@ def follow(
         _note(run, f"MLflow is not told of this run: {type(error).__name__}: {error}")
 
 
-def order_of(
+class Trials:
+    """The trials of a search, each as a run of MLflow's own below the search's."""
+
+    def __init__(self, search: RunDir, order: Order, record: Mapping[str, Any], metric: str) -> None:
+        self._search, self._order, self._record, self._metric = search, order, record, name_of(metric)
+
+    @classmethod
+    def of(cls, search: RunDir, profile_environment: Mapping[str, str], name: str, metric: str) -> Trials | None:
+        """None where no MLflow is used. Called on the user's thread, as ``follow``."""
+        uri = settings.mlflow_tracking_uri(profile_environment)
+        if not uri:
+            return None
+        record, group = search.read_run(), group_of(search.url, name)
+        return cls(search, _order_of(uri, search.run_id, record, register_as=None, group=group), record, metric)
+
+    def publish(self, row: Mapping[str, Any], directory: RunDir, curve: Sequence[tuple[int, float]]) -> None:
+        """Send a trial that is over, and write what MLflow reads of it into its folder, whence it can be sent later.
+
+        ``row`` of the search's table; ``curve``: step and value of its reports. May wait for the store; raises nothing.
+        """
+        ended, title = time.time(), f"trial {row['number']}"
+        record = {
+            **self._record,
+            "verb": "trial",
+            "name": title,
+            "arguments": dict(row["config"]),
+            "started": ended - float(row["seconds"]),
+            "search": self._search.url,
+        }
+        state = State.FAILED if row["state"] == "failed" else State.FINISHED
+        status = {"run_id": directory.run_id, "state": state, "ended": ended, "error": row["error"] or ""}
+        reports = [{"time": ended, "step": step, self._metric: value} for step, value in curve]
+        try:
+            directory.write_run(record)
+            lines = "".join(json.dumps(report) + "\n" for report in reports)
+            filesystem.for_url(directory.metrics).write_bytes(directory.metrics, lines.encode())
+            directory.write_status(status)
+            order = replace(self._order, run_name=title)
+            followed = LINK.follow(order, directory, record, lambda text: logger.warning("%s: %s", title, text))
+            followed.rows(entries.report_rows(reports))
+            followed.end()
+        except Exception:  # a record of a trial must not fail it
+            logger.warning("MLflow is not told of %s", title, exc_info=True)
+
+
+def group_of(run_url: str, name: str) -> RunGroup:
+    """What puts trials below the search's own run in MLflow: it is found by the same key."""
+    return RunGroup(key_of(run_url), name, 0, ends_itself=True)
+
+
+def _order_of(
     uri: str, run_id: str, record: Mapping[str, Any], *, register_as: str | None, group: RunGroup | None
 ) -> Order:
     """Where the run goes: MLflow's own variables count, then the project's name is the experiment's."""
@@ -54,13 +111,13 @@ def order_of(
         experiment=named or settings.project_name(),
         experiment_id="" if named else experiment_id,
         run_name=run_id if name in ("", "no-name") else f"{name} {run_id}",
-        parent_run_id=active_run_id(),
+        parent_run_id=_active_run_id(),
         register_as=register_as or "",
         group=group,
     )
 
 
-def active_run_id() -> str:
+def _active_run_id() -> str:
     """The user's own MLflow run that is under way on this thread; "" without one. MLflow is not imported for it."""
     module = sys.modules.get("mlflow")
     active = module.active_run() if module is not None else None

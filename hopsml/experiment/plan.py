@@ -79,7 +79,7 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
 def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = plan.spec
     check_environment({**os.environ, **spec.environment}, spec.honour_environment)
-    tell = progress.teller() if plan.progress else None
+    tell = progress.of_run() if plan.progress else None
     redact.register_settings(spec.environment)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     spec = _settled(spec, captured)

@@ -1,4 +1,4 @@
-"""What a person reads while a run goes on: the live display in a notebook, plain lines anywhere else."""
+"""What a person reads while a run or a search goes on: the live display in a notebook, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -6,73 +6,130 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.gang.gang import Phase
+from hopsml.delivery import wait_for
+from hopsml.experiment.searches import state as searches
+from hopsml.experiment.searches.state import SearchState
 from hopsml.experiment.shown_output import ShownOutput
-from hopsml.experiment.terminal import write_line
 from hopsml.notebook import frontend
 from hopsml.notebook.story import Progress
 from hopsml.notebook.style import about
+from hopsml.search.dispatch.snapshot import Snapshot
+from hopsml.search.metric import name_of
 from hopsml.states import State
 from hopsml.storage.run_dir import RunDir
 
 log = logging.getLogger(__name__)
+Observing = TypeVar("Observing")
 
-REPORT_EVERY_S = 2.0
+EVERY_S = 2.0  # between two lines about how far it is, at least
+PIECE = 1024  # characters: what a pipe takes at once whenever it takes anything (4096 bytes)
 _SPELLED = {
     Phase.RUNNING.value: State.RUNNING,
     Phase.STOPPING.value: State.CLOSING,
 }  # phases that are no more than a state
 _ENDING = (Phase.SETTLING.value, Phase.STOPPING.value, *(phase.value for phase in Phase if phase.is_final))
-NO_NAME = "no-name"  # the default of ``name=``, which is the predecessor's
 
 
-def teller() -> Callable[[RunState, str, str], Observer]:
-    """Who will tell a person of a run, given its state, the name that the caller gave it, and its directory.
+def of_run() -> Callable[[RunState, str, str], Observer]:
+    """How a person is told of runs: a function of a run's state, name and directory that returns the observer which does it.
 
     Raises ArgumentError for a HOPSML_PROGRESS that is not known.
     """
-    return _display if frontend.is_live() else _lines
+    live = frontend.is_live()
+
+    def observer(state: RunState, name: str, run_dir: str) -> Observer:
+        def display() -> Observer:
+            from hopsml.notebook.display import RunDisplay
+
+            return RunDisplay(state, name, run_dir).show()
+
+        def lines() -> Observer:
+            return RunLines(state.run_id, log=lambda: RunDir(run_dir).log(state.generation, 0))
+
+        return _display_or_lines(live, display, lines, f"run {state.run_id}")
+
+    return observer
 
 
-def _display(state: RunState, name: str, run_dir: str) -> Observer:
-    from hopsml.notebook.display import RunDisplay
+def of_search() -> Callable[[SearchState], None]:
+    """How a person is told of searches: a function that observes a search's state for that. Raises as ``of_run``."""
+    live = frontend.is_live()
 
-    try:
-        return RunDisplay(state, state.run_id if name == NO_NAME else name, run_dir).show()
-    except Exception:  # a display must not harm a training
-        log.warning("run %s cannot be displayed, so its progress is printed", state.run_id, exc_info=True)
-        return _lines(state, name, run_dir)
+    def observe(state: SearchState) -> None:
+        def display() -> searches.Observer:
+            from hopsml.notebook.display import SearchDisplay
+
+            return SearchDisplay(state.snapshot).show()
+
+        def lines() -> searches.Observer:
+            return SearchLines(state)
+
+        state.observe(_display_or_lines(live, display, lines, f"search {state.run_id}"))
+
+    return observe
 
 
-def _lines(state: RunState, name: str, run_dir: str) -> Observer:
-    return LineProgress(state.run_id, log=lambda: RunDir(run_dir).log(state.generation, 0))
+def _display_or_lines(
+    live: bool, display: Callable[[], Observing], lines: Callable[[], Observing], what: str
+) -> Observing:
+    if live:
+        try:
+            return display()
+        except Exception:  # a display must not harm a training
+            log.warning("%s cannot be displayed, so its progress is printed", what, exc_info=True)
+    return lines()
 
 
-class LineProgress:
+class _Lines:
+    """Prints lines about one run or search."""
+
+    def __init__(self, run_id: str, stream: TextIO | None) -> None:
+        self.run_id, self.stream = run_id, stream or sys.stderr
+        self._last = ""
+        self._told_s = 0.0  # when it was last said how far it is, by a clock that only goes forward
+
+    def _is_due(self, pause_s: float = EVERY_S) -> bool:
+        """Whether it is time to say how far it is; then it counts as said."""
+        now = time.monotonic()
+        if now - self._told_s < pause_s:
+            return False
+        self._told_s = now
+        return True
+
+    def _say(self, text: str) -> None:
+        """A line, unless it was the last one that was said so."""
+        if text and text != self._last:
+            self._last = text
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        write_line(self.stream, f"hopsml {self.run_id}: {text}")
+
+
+class RunLines(_Lines):
     """An observer that prints phases, the chief's reports (at most one in two seconds) and the chief's own output.
 
     ``log``: where the whole of that output is; of a flood only the first and the last lines are printed.
     """
 
     def __init__(self, run_id: str, stream: TextIO | None = None, log: Callable[[], str] = lambda: "its log") -> None:
-        self.run_id = run_id
-        self.stream = stream or sys.stderr
+        super().__init__(run_id, stream)
         self._output = ShownOutput(log)
-        self._last = ("", "")
-        self._reported = 0.0
         self._step: tuple[int, float] | None = None
         self._rate = 0.0
         self._progress: Progress | None = None
 
     def __call__(self, change: Change) -> None:
-        self._show(self._of_output(change, time.monotonic()))
+        for line in self._of_output(change, time.monotonic()):
+            write_line(self.stream, f"[rank 0] {line}")
         if change.kind == "phase":
-            self._say("phase", _SPELLED.get(change.text, change.text))
+            self._say(_SPELLED.get(change.text, change.text))
         elif change.kind in ("note", "skipped"):
-            self._say(change.kind, change.text)
+            self._say(change.text)
         elif change.kind == "progress" and change.rank == 0 and change.step is not None:
             if self._progress is None or self._progress.unit != change.text:
                 self._progress = Progress(change.step, change.total, change.text)
@@ -89,24 +146,13 @@ class LineProgress:
             return self._output.end(getattr(change.error, "remote_traceback", ""), now)
         return self._output.other(now)
 
-    def _show(self, lines: list[str]) -> None:
-        for line in lines:
-            self._write(f"[rank 0] {line}")
-
-    def _say(self, kind: str, text: str) -> None:
-        if (kind, text) != self._last:
-            self._last = (kind, text)
-            self._write(f"hopsml {self.run_id}: {text}")
-
     def _report(self, change: Change) -> None:
         if change.step is not None:
             if self._step is not None and change.step > self._step[0] and change.time > self._step[1]:
                 self._rate = (change.step - self._step[0]) / (change.time - self._step[1])
             self._step = (change.step, change.time)
-        now = time.monotonic()
-        if now - self._reported < REPORT_EVERY_S:
+        if not self._is_due():
             return
-        self._reported = now
         known = self._progress
         parts = [f"step {change.step}"] if change.step is not None else []
         if known is not None:
@@ -115,11 +161,64 @@ class LineProgress:
         parts += [f"{name} {_short(value)}" for name, value in change.metrics.items()]
         left = known.seconds_left(time.time()) if known is not None and known.done < known.total else None
         parts += [f"about {about(left)} left"] if left is not None else []
-        self._write(f"hopsml {self.run_id}: {'  '.join(parts)}")
+        self._write("  ".join(parts))
 
-    def _write(self, line: str) -> None:
-        write_line(self.stream, line)
+
+class SearchLines(_Lines):
+    """An observer that prints how far the search is: at every better value, and else at most one line in two seconds."""
+
+    def __init__(self, state: SearchState, stream: TextIO | None = None) -> None:
+        super().__init__(state.run_id, stream)
+        self._state = state
+        self._best: float | None = None
+
+    def __call__(self, what: str, facts: dict[str, Any]) -> None:
+        if what in ("note", "phase", "skipped"):
+            self._say(_SPELLED.get(facts["text"], facts["text"]))
+        elif what == "settled":
+            best = self._state.best["value"] if self._state.best else None
+            better, self._best = best != self._best, best
+            if self._is_due(EVERY_S / 4 if better else EVERY_S):
+                self._say(search_line(self._state.snapshot()))
+        elif what == "closed":
+            self._say(f"{search_line(self._state.snapshot())}  {facts['state']}")
+
+
+def search_line(view: Snapshot) -> str:
+    """How far a search is, in one line: trials, the best one, executors, the time that is left."""
+    planned = f"/{view.planned}" if view.planned is not None else ""
+    counts = [
+        f"{view.counts.get(name, 0)} {name}" for name in ("running", "stopped", "failed") if view.counts.get(name)
+    ]
+    parts = [f"trials {view.done}{planned}" + (f" ({', '.join(counts)})" if counts else "")]
+    if view.best is not None:
+        config = ", ".join(f"{name}={_short(value)}" for name, value in view.best["config"].items())
+        config = config if len(config) <= 100 else config[:99] + "…"
+        parts.append(f"best {name_of(view.metric)} {view.best['value']:.6g}  {config}")
+    if view.ended is None:
+        parts.append(f"executors busy {view.busy}/{view.executors}")
+        left, outlook = view.seconds_left(), view.outlook()
+        if left is not None:
+            parts.append(f"{'at most' if outlook is None or outlook.seconds > left else 'about'} {_time(left)} left")
+    else:
+        parts.append(f"took {_time(view.now - view.began)}")
+    return "  ".join(parts)
+
+
+def write_line(stream: TextIO, line: str) -> None:
+    """Write a line. Waits until a terminal or a pipe takes it, outside of the stream, whose lock a program's end needs."""
+    text = f"{line}\n"
+    for start in range(0, len(text), PIECE):
+        wait_for(stream)
+        stream.write(text[start : start + PIECE])
+        stream.flush()
 
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

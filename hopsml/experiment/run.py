@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
-from hopsml import states, tracebacks
+from hopsml import states
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.plain import as_json, outputs
-from hopsml.errors import ArgumentError, CoordinatorLost, RunCancelled, RunError, WorkerFailed
+from hopsml.errors import ArgumentError, CoordinatorLost, RunError, WorkerFailed
 from hopsml.experiment import in_force, last_records
+from hopsml.experiment.handle import Handle
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.result import Result
 from hopsml.states import State
@@ -25,7 +24,7 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled
 
 
-class Run:
+class Run(Handle[Result]):
     """A run that was started. Every method may be called from any thread."""
 
     def __init__(
@@ -45,69 +44,28 @@ class Run:
         """``before_status`` waits for what else must lie in the run directory before its last file says that all is there;
         ``heeds_requests``: a request in the run directory ends the run; ``facts`` become attributes of the result.
         """
-        self.state, self.directory = state, run_dir
-        self.run_id, self.run_dir = state.run_id, run_dir.url
-        self._cancel, self._metric_key, self._facts = cancel, metric_key, facts
+        super().__init__(state.run_id, run_dir)
+        self.state = state
+        self._end_workers, self._metric_key, self._facts = cancel, metric_key, facts
         self._before_status = before_status
         self._resize, self._limits = resize, limits
         self._tell = tell
         self._failure: BaseException | None = None
-        self._end: State | None = None
+        self._ended_as: State | None = None
         self._requests = cancel_request.Polling.of(run_dir) if heeds_requests else None
         self.on_request: Callable[[str], object] = self.cancel  # a search ends in its own way
         self._messages = Messages(self.run_id, self._asked_to_resize, self._note)
         if tell is not None:
             state.observe(self._messages.on_change)
-        self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
-        self._closer = threading.Thread(target=self._close, name=f"hopsml-run-{self.run_id}", daemon=True)
-        self._closer.start()
+        self._thread.start()
 
     def __repr__(self) -> str:
         return f"Run({self.run_id!r}, {self.state.phase.value!r}, run_dir={self.run_dir!r})"
 
-    # ------------------------------------------------------------------------------------------ future
+    def _cancel(self, reason: str) -> None:
+        self._end_workers(reason)
 
-    def result(self, timeout: float | None = None) -> Result:
-        """Wait for the end, at most ``timeout`` seconds. Raises what ended the run, or TimeoutError.
-
-        Ctrl-C, or the interrupt of a notebook's cell, cancels the run before it goes on as KeyboardInterrupt.
-        """
-        try:
-            error = self._future.exception(timeout)
-        except KeyboardInterrupt:
-            self.cancel("interrupted by the user")
-            self._closer.join(30)
-            # a new one: where in the wait it came is nothing to a person
-            raise tracebacks.shortened(KeyboardInterrupt(f"run {self.run_id} was cancelled: {self.run_dir}")) from None
-        except concurrent.futures.CancelledError:
-            raise RunCancelled(f"run {self.run_id} was cancelled", self.run_dir) from None
-        if error is not None:
-            raise error.with_traceback(None)  # which would begin with the frames of an earlier raise
-        return self._future.result()
-
-    @property
-    def future(self) -> concurrent.futures.Future[Result]:
-        """For ``concurrent.futures.wait`` and ``as_completed``, which take no other class; cancel the run, not this."""
-        return self._future
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error that ended the run, None after success."""
-        return self._future.exception(timeout)
-
-    def done(self) -> bool:
-        """Whether the run is over and its files are complete."""
-        return self._future.done()
-
-    def running(self) -> bool:
-        """Whether it is not over yet."""
-        return not self._future.done()
-
-    def cancel(self, reason: str = "cancelled by the user") -> bool:
-        """End the run; its workers are gone within seconds. False when it was over already."""
-        if self._future.done():
-            return False
-        self._cancel(reason)
-        return True
+    # ------------------------------------------------------------------------------------------ while it runs
 
     def resize(self, size: int) -> None:
         """Let an elastic run have at most ``size`` workers, from its next commit on; returns at once.
@@ -151,21 +109,13 @@ class Run:
         for receiver in sorted(self.state.members) if rank is None else (rank,):
             self._tell(receiver, data)
 
-    def add_done_callback(self, function: Callable[[concurrent.futures.Future[Result]], None]) -> None:
-        """Call ``function`` with the future at the end, or at once when the run is over."""
-        self._future.add_done_callback(function)
-
-    def join(self, timeout_s: float) -> None:
-        """Wait until the run's files are complete, at most ``timeout_s`` seconds; raises nothing."""
-        self._closer.join(timeout_s)
-
     # ------------------------------------------------------------------------------------------ looking in
 
     def status(self) -> dict[str, Any]:
         """State and phase, seconds since the start, and each member's host, slot, state, step and metrics."""
         return {
             "run_id": self.run_id,
-            "state": self._end or self.state.phase.state,
+            "state": self._ended_as or self.state.phase.state,
             "phase": self.state.phase.value,
             "generation": self.state.generation,
             "seconds": round(time.time() - self.state.began, 3),
@@ -207,11 +157,10 @@ class Run:
         """What the run was for has failed, however its group ends: ``result`` raises this. Before the group's end."""
         self._failure = error
 
-    def _close(self) -> None:
-        """After the group is gone: the run's last files, then the future."""
+    def _end(self) -> tuple[Result | None, BaseException | None]:
+        """After the group is gone: the run's last files."""
         self._wait()
         error, result, told = self._failure or self.state.error, None, dict[str, Any]()
-        # Whatever goes wrong here must reach who waits for the result: nobody else would ever end that wait.
         if error is None:
             try:
                 result = self._result()
@@ -220,17 +169,14 @@ class Run:
                     self._note(warning)
             except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result
                 error, result = problem, None
-        self._end = states.end(error)
+        self._ended_as = states.end(error)
         unrecorded = self._record(told, error)
         if result is not None:
             result.unrecorded = unrecorded
         # Before anybody goes on: what is shown of the run must be complete when the caller has its result.
         self.state.publish(Change("closed", metrics=told, error=error))
         self.state.settle()  # not for ever: nobody may be reading
-        if error is not None:
-            self._future.set_exception(error)
-        elif result is not None:
-            self._future.set_result(result)
+        return result, error
 
     def _record(self, told: dict[str, Any], error: BaseException | None) -> dict[str, str]:
         """Write how the run went; what could not be written, with the reason: no store takes the result from the caller."""
@@ -243,7 +189,7 @@ class Run:
         records["status.json"] = lambda: self._write_status(error)
         unrecorded = last_records.write(records, self._note, last_records.PATIENCE_S)
         if unrecorded:
-            self._note(f"the run has ended as {self._end}, but {last_records.words(unrecorded)}")
+            self._note(f"the run has ended as {self._ended_as}, but {last_records.words(unrecorded)}")
         return unrecorded
 
     def _note(self, text: str) -> None:

@@ -16,7 +16,7 @@ _RECORDS = ("status.json", ".outputs.json")
 
 
 class Finished(Protocol):
-    """What is told of a run: a ``Result``."""
+    """What a summary needs of a run that has ended: a ``Result``."""
 
     run_id: str
     run_dir: str

@@ -17,8 +17,8 @@ from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment.options import SearchOptions, TrialOptions, taken_from
+from hopsml.experiment.progress import search_line
 from hopsml.experiment.searches import call as calls
-from hopsml.experiment.searches.progress import line
 from hopsml.experiment.searches.start import begin
 from hopsml.experiment.verbs import Verb
 from hopsml.maggy import ablation, distributed
@@ -206,7 +206,7 @@ def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[s
     lines = list(without_effect)
     search.observe(lambda what, facts: lines.append(facts["text"]) if what in ("note", "phase") else None)
     result = search.result()
-    lines.append(line(search.board.snapshot()))
+    lines.append(search_line(search.state.snapshot()))
     _write(urls.join(result.run_dir, "maggy.log"), ("\n".join(part for part in lines if part) + "\n").encode())
     found = summed_up(result.rows, call.direction, with_budgets)
     return {**found, "effects": ablation.effects(result.rows)} if verb == "ablation" else found

@@ -1,4 +1,4 @@
-"""The hands of the display: an observer of a run, one thread that shows its view, and IPython's display."""
+"""The display of a run or of a search in a notebook: an observer, a thread that shows its view, IPython's display."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import logging
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Self
 from uuid import uuid4
 
 from hopsml import tracebacks
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.errors import HopsmlError
-from hopsml.notebook import frontend, html, text
+from hopsml.notebook import frontend, html, run_view, search_view, text
 from hopsml.notebook.story import Story
-from hopsml.notebook.view import RunView, view_of
+from hopsml.notebook.view import View
+from hopsml.search.dispatch.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -27,23 +29,8 @@ Bundle = dict[str, str]
 Publish = Callable[[Bundle, bool], None]
 
 
-class Shown(Protocol):
-    """A display that says why a run failed."""
-
-    cell: int | None  # in which it stands
-
-    def leave_out_error(self) -> None:
-        """Show the end once more without the error, which is said beside it."""
-
-
 # Weak on both sides: a display holds the error of its run, and neither shall be kept by this.
-_failures: weakref.WeakKeyDictionary[HopsmlError, weakref.ref[Shown]] = weakref.WeakKeyDictionary()
-
-
-def remember(error: BaseException | None, shown: Shown) -> None:
-    """This display says why: should the same error be shown in its cell too, it shall not be said twice there."""
-    if isinstance(error, HopsmlError):  # others are shown as anybody's are
-        _failures[error] = weakref.ref(shown)
+_failures: weakref.WeakKeyDictionary[HopsmlError, weakref.ref[Display]] = weakref.WeakKeyDictionary()
 
 
 def _told(error: BaseException) -> None:
@@ -56,38 +43,86 @@ def _told(error: BaseException) -> None:
 tracebacks.on_render.append(_told)
 
 
-class RunDisplay:
-    """Shows one run in one place until its end; an observer for ``RunState.observe``.
+class Display(ABC):
+    """Shows one run, or one search, in one place until its end; an observer of it.
 
-    Changes arrive on the coordinator's thread and are only noted there. What is shown is made and sent by a thread of the
-    display's own, which ends with the run; whatever goes wrong there ends the display, never the training.
+    What happens is only noted by whoever tells it. What is shown is made and sent by a thread of the display's own, which
+    ends with the run; whatever goes wrong there ends the display, never the training.
     """
 
     immediate = True  # see ``hopsml.delivery``
 
-    def __init__(self, state: RunState, title: str, run_dir: str, publish: Publish | None = None) -> None:
+    def __init__(self, run_id: str, publish: Publish | None) -> None:
         """``publish(bundle, update)`` shows a mime bundle, in place of the last one if ``update``."""
-        self._state, self._title, self._run_dir = state, title, run_dir
-        self._publish = publish or in_notebook()
-        self._story = Story(state.began)
-        self._story.enter(state.phase, state.began)
-        self._lock = threading.Lock()
+        self.run_id, self._publish = run_id, publish or in_notebook()
         self._is_told = False
-        self.cell = frontend.cell()
+        self.cell = frontend.cell()  # in which it stands
         self._news, self._closed = threading.Event(), threading.Event()
         # What a thread displays belongs to the cell in whose context it does so, whichever cell runs by then.
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._show_changes,),
-            name=f"hopsml-display-{state.run_id}",
+            name=f"hopsml-display-{run_id}",
             daemon=True,
         )
 
-    def show(self) -> RunDisplay:
-        """The first view, here and now: the display's place is where the run was started."""
+    @abstractmethod
+    def view(self) -> View:
+        """What is to be shown at this moment."""
+
+    def show(self) -> Self:
+        """Show the first view, here and now: the display's place is where the run was started."""
         self._publish(self.bundle(), False)
         self._thread.start()
         return self
+
+    def close(self, error: BaseException | None) -> None:
+        """Show the end; returns when it is shown, or after ``LAST_S``.
+
+        The display says why: should the same error be shown in its cell too, it shall not be said twice there.
+        """
+        if isinstance(error, HopsmlError):  # others are shown as anybody's are
+            _failures[error] = weakref.ref(self)
+        self._closed.set()
+        self._news.set()
+        self._thread.join(LAST_S)
+
+    def leave_out_error(self) -> None:
+        """Show the end once more without the error, which is said beside it."""
+        self._is_told = True
+        self._publish(self.bundle(), True)
+
+    def bundle(self) -> Bundle:
+        """The view at this moment, by mime type: text and HTML."""
+        view = self.view()
+        return {"text/plain": text.render(view), "text/html": html.render(view)}
+
+    def _show_changes(self) -> None:
+        try:
+            while not self._closed.is_set():
+                self._news.wait(CLOCK_S)
+                if not self._closed.is_set():
+                    self._publish_now()
+                    self._closed.wait(INTERVAL_S)
+            self._publish_now()
+        except Exception:  # a display must not harm a training
+            log.warning("the display of %s ends", self.run_id, exc_info=True)
+
+    def _publish_now(self) -> None:
+        self._news.clear()  # before looking: what happens from now on is shown next time
+        self._publish(self.bundle(), True)
+
+
+class RunDisplay(Display):
+    """The display of a run: an observer for ``RunState.observe``."""
+
+    def __init__(self, state: RunState, name: str, run_dir: str, publish: Publish | None = None) -> None:
+        """``name``: as the caller called the run; ``run_dir``: its URL."""
+        super().__init__(state.run_id, publish)
+        self._state, self._name, self._run_dir = state, name, run_dir
+        self._story = Story(state.began)
+        self._story.enter(state.phase, state.began)
+        self._lock = threading.Lock()
 
     def __call__(self, change: Change) -> None:
         """Note a change. The last one, ``closed``, returns when it is shown."""
@@ -100,49 +135,41 @@ class RunDisplay:
         finally:
             self._news.set()
         if change.kind == "closed":
-            remember(change.error, self)
-            self._closed.set()
-            self._thread.join(LAST_S)
+            self.close(change.error)
 
-    def leave_out_error(self) -> None:
-        """Show the end once more without the error, which is said beside it."""
-        self._is_told = True
-        self._publish(self.bundle(), True)
-
-    def bundle(self) -> Bundle:
-        """The run as it stands now, by mime type."""
-        view = self.view()
-        return {"text/plain": text.render(view), "text/html": html.render(view)}
-
-    def view(self) -> RunView:
-        """The run as it stands now."""
+    def view(self) -> View:
+        """What is to be shown of the run at this moment."""
         state = self._state
         with self._lock:
-            return view_of(
+            return run_view.view_of(
                 self._story,
                 dict(state.members),
                 size=state.size,
-                title=self._title,
+                name=self._name,
                 run_id=state.run_id,
                 run_dir=self._run_dir,
                 now=time.time(),
                 is_told=self._is_told,
             )
 
-    def _show_changes(self) -> None:
-        try:
-            while not self._closed.is_set():
-                self._news.wait(CLOCK_S)
-                if not self._closed.is_set():
-                    self._publish_now()
-                    self._closed.wait(INTERVAL_S)
-            self._publish_now()
-        except Exception:  # a display must not harm a training
-            log.warning("the display of run %s ends", self._state.run_id, exc_info=True)
 
-    def _publish_now(self) -> None:
-        self._news.clear()  # before looking: what happens from now on is shown next time
-        self._publish(self.bundle(), True)
+class SearchDisplay(Display):
+    """The display of a search: an observer for ``SearchState.observe``."""
+
+    def __init__(self, look: Callable[[], Snapshot], publish: Publish | None = None) -> None:
+        """``look`` gives how the search stands."""
+        super().__init__(look().run_id, publish)
+        self._look = look
+
+    def __call__(self, kind: str, facts: dict[str, Any]) -> None:
+        """Note that something has happened. The last time, ``closed``, returns when it is shown."""
+        self._news.set()
+        if kind == "closed":
+            self.close(self._look().error)
+
+    def view(self) -> View:
+        """What is to be shown of the search at this moment."""
+        return search_view.view_of(self._look(), is_told=self._is_told)
 
 
 def in_notebook() -> Publish:

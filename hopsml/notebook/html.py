@@ -1,4 +1,4 @@
-"""A run's view as HTML: one self-contained fragment without style sheet, script or image; see ``style``.
+"""A view as HTML: one self-contained fragment without style sheet, script or image; see ``style``.
 
 Nothing from a run reaches the page unescaped.
 """
@@ -8,27 +8,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hopsml.notebook import curve, style
-from hopsml.notebook.style import Cell, Column
-from hopsml.notebook.view import NUMBERS, CurveView, RunView, StageView, WorkerRow, columns_of
+from hopsml.notebook.view import NUMBERS, Cell, CurveView, StageView, Table, View
 from hopsml.states import State
 
 CURVE_PX = (240, 44)
+SMALL_CURVE_PX = (96, 18)  # in a cell of a table
 
 
-def render(view: RunView) -> str:
-    """The fragment."""
+def render(view: View) -> str:
+    """The HTML of a view, one ``div``."""
     parts = [
         style.heading(view.title, view.state, style.duration(view.seconds), view.run_id) + _stages(view.stages),
-        cause(view.cause, view.state),
+        _cause(view.cause, view.state),
         style.labelled("waiting for", view.waits_for),
         style.bar(view.progress.share, view.state, view.progress.facts) if view.progress is not None else "",
-        style.numbers(view.steps + view.metrics),
-        curves(view.curves),
+        style.numbers(view.numbers),
+        style.numbers(view.best, "best"),
+        _curves(view.curves),
         style.numbers(view.result, "result"),
-        _workers(view.workers, view.workers_left),
+        _table(view.table),
         "".join(style.div("", style.labelled("note", note)) for note in view.notes),
         style.pre(view.log_title, view.log),
-        directory(view.run_dir),
+        style.div(style.SMALL, style.labelled("run directory", view.run_dir, style.MONO)),
     ]
     return style.frame(parts, view.state)
 
@@ -45,7 +46,7 @@ def _stages(stages: Sequence[StageView]) -> str:
     return style.div(style.SMALL, style.row(arrow.join(names), style.GAP[1])) if names else ""
 
 
-def cause(text: str, state: str) -> str:
+def _cause(text: str, state: str) -> str:
     """Why it ended so: in the state's colour where it failed, plain where it was cancelled; nothing for an empty text."""
     if not text:
         return ""
@@ -53,7 +54,7 @@ def cause(text: str, state: str) -> str:
     return style.div(f"{colour}white-space:pre-wrap;overflow-wrap:anywhere", style.text(text))
 
 
-def curves(views: Sequence[CurveView]) -> str:
+def _curves(views: Sequence[CurveView]) -> str:
     """Each metric in a field of its own: its name and newest value, the line, its lowest and highest value."""
     if not views:
         return ""
@@ -74,18 +75,16 @@ def curves(views: Sequence[CurveView]) -> str:
     return style.div(f"display:flex;flex-wrap:wrap;gap:{style.GAP[1]} {style.GAP[3]}", fields)
 
 
-def _workers(rows: Sequence[WorkerRow], left: str) -> str:
-    if not rows:
+def _table(table: Table) -> str:
+    if not table.rows:
         return ""
-    names = columns_of(rows)
-    cells = [
-        [Cell(row.cells().get(name) or "–", style.tone(row.state) if name == "state" else "") for name in names]
-        for row in rows
-    ]
-    more = style.div(style.MUTED, style.text(left)) if left else ""
-    return style.table([Column(name, name in NUMBERS) for name in names], cells) + more
+    columns = [style.Column(name, name in NUMBERS) for name in table.columns]
+    more = style.div(style.MUTED, style.text(table.more)) if table.more else ""
+    return style.table(columns, [[_cell(cell) for cell in row] for row in table.rows]) + more
 
 
-def directory(url: str) -> str:
-    """Where the files lie."""
-    return style.div(style.SMALL, style.labelled("run directory", url, style.MONO))
+def _cell(cell: Cell) -> style.Cell:
+    line = curve.svg(cell.points, *SMALL_CURVE_PX, cell.label)
+    place = f"display:inline-block;width:{SMALL_CURVE_PX[0]}px;vertical-align:middle;margin-right:{style.GAP[1]}"
+    colour = style.tone(cell.state) if cell.state else ""
+    return style.Cell(cell.text, colour, style.span(place, line) if line else "")

@@ -76,7 +76,7 @@ class Usage:
     memory_peak: float = 0.0
 
     def add(self, sample: Mapping[str, float]) -> None:
-        """The next sample."""
+        """Take in the next sample of the worker, by name of the value."""
         self.newest = dict(sample)
         self.memory_peak = max(self.memory_peak, sample.get("memory_usage_megabytes", 0.0))
         if (cpu := sample.get("cpu_utilization_percentage")) is not None:

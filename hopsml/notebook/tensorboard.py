@@ -39,11 +39,11 @@ class Page:
 
     @property
     def address(self) -> str:
-        """Where it is found from this machine."""
+        """URL at which it is found from this machine."""
         return f"http://127.0.0.1:{self.port}/"
 
     def close(self) -> None:
-        """End it; idempotent."""
+        """End the server's process; may be called again."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hopsml.notebook.style import duration
-from hopsml.notebook.view import CurveView, ProgressView, RunView, columns_of
+from hopsml.notebook.view import Cell, CurveView, Pairs, ProgressView, View
 from hopsml.tracking.listing import table
 
 BAR = 24  # characters
@@ -13,33 +13,36 @@ CURVE = 24  # characters of a learning curve
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def render(view: RunView) -> str:
+def render(view: View) -> str:
     """Some lines, without a line break at the end."""
     name = view.title if view.title == view.run_id else f"{view.title} ({view.run_id})"
     lines = [f"{name}: {view.state}, {duration(view.seconds)}"]
-    if view.stages:
-        lines.append(" -> ".join(f"{stage.name} {duration(stage.seconds)}" for stage in view.stages))
+    lines += [" -> ".join(f"{one.name} {duration(one.seconds)}" for one in view.stages)] if view.stages else []
     lines += [view.cause] if view.cause else []
-    if view.waits_for:
-        lines.append(f"waiting for {view.waits_for}")
+    lines += [f"waiting for {view.waits_for}"] if view.waits_for else []
     lines += [bar(view.progress)] if view.progress is not None else []
-    for label, pairs in (("", view.steps + view.metrics), ("result: ", view.result)):
-        if pairs:
-            lines.append(label + "  ".join(f"{key} {value}" for key, value in pairs))
-        lines += [curve(one) for one in view.curves] if not label else []
-    if view.workers:
-        names = columns_of(view.workers)
-        rows = [[row.cells().get(name) or "–" for name in names] for row in view.workers]
-        lines += table([names, *rows])
-    lines += [view.workers_left] if view.workers_left else []
+    lines += [*_pairs(view.numbers), *_pairs(view.best, "best: ")]
+    lines += [curve(one) for one in view.curves]
+    lines += _pairs(view.result, "result: ")
+    if view.table.rows:
+        lines += table([view.table.columns, *([_cell(cell) for cell in row] for row in view.table.rows)])
+    lines += [view.table.more] if view.table.more else []
     lines += [f"note: {note}" for note in view.notes]
     if view.log:
         lines += [f"{view.log_title}:", *(f"  {line}" for line in view.log)]
     return "\n".join([*lines, f"run directory: {view.run_dir}"])
 
 
+def _pairs(pairs: Pairs, label: str = "") -> list[str]:
+    return [label + "  ".join(f"{name} {value}" for name, value in pairs)] if pairs else []
+
+
+def _cell(cell: Cell) -> str:
+    return f"{sparkline([value for _, value in cell.points])} {cell.text}".lstrip() if cell.points else cell.text
+
+
 def bar(view: ProgressView) -> str:
-    """How much is done, in one line."""
+    """How much is done, as a bar and in words, in one line."""
     done = round(view.share * BAR)
     return f"[{'#' * done}{'.' * (BAR - done)}] {', '.join(view.facts)}"
 

@@ -9,7 +9,9 @@
                     limits.py, deadline and budget; ledger.py, the state of each trial; journal.py, the same as lines from
                     which a search is continued
     registry.py     searchers and stoppers by name
+    metric.py       which of several values the metric is, the same for all who ask
+    snapshot.py     a search at one moment, for whoever shows it; time_left.py, how long it will take
     messages.py     what the driver and the processes that carry trials out say to each other
 
-One algorithm a file besides. Imports nothing of hopsml but ``hopsml.errors``.
+One algorithm a file besides. Imports nothing of hopsml but ``hopsml.errors`` and ``hopsml.states``.
 """

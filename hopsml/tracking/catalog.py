@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsml.errors import PathNotFound, StorageError
+from hopsml.search.metric import name_of
 from hopsml.states import State
 from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import FileStatus
@@ -66,14 +67,22 @@ class StoredRun:
 
     @property
     def main_metric(self) -> tuple[str, Any] | None:
-        """The one that ``metric_key`` names, else the first number that was returned; of a search the best so far."""
-        key = (self.run.get("spec") or {}).get("metric_key")
-        if key in self.outputs:
-            return key, self.outputs[key]
-        for name, value in self.outputs.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                return name, value
-        return (self.search.get("metric") or "value", self.best["value"]) if "value" in self.best else None
+        """Name and value of the one that was asked for, else of "metric", else of the first number that was returned.
+
+        Of a search that goes on the best value so far; None where there is nothing.
+        """
+        asked = (self.run.get("spec") or {}).get("metric_key") or self.search.get("metric") or ""
+        if "value" in self.best:
+            return name_of(asked), self.best["value"]
+        if asked in self.outputs:
+            return asked, self.outputs[asked]
+        found = {
+            name: value
+            for name, value in self.outputs.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+        name = name_of("", found)
+        return (name, found[name]) if name in found else next(iter(found.items()), None)
 
     @property
     def search(self) -> dict[str, Any]:

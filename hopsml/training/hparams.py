@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hopsml.search.metric import name_of
+
 
 def wanted() -> bool:
     """Whether the function uses TensorFlow, which tensorboard's API would import; for another it is not worth that."""
@@ -29,7 +31,7 @@ def write(events: Path, trial_id: str, config: Mapping[str, Any], metric: str, v
         }
         writer.add_event(Event(wall_time=time.time(), summary=hparams.hparams_pb(shown, trial_id=trial_id)))
         if value is not None:
-            summary = scalars.scalar_pb(metric or "metric", value)
+            summary = scalars.scalar_pb(name_of(metric), value)
             writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
     finally:
         writer.close()

@@ -45,7 +45,7 @@ def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
         started.append(state)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(progress, "teller", lambda: interrupted)
+    monkeypatch.setattr(progress, "of_run", lambda: interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         experiment.collective_all_reduce(lambda: time.sleep(600), num_workers=1)
     assert hasattr(caught.value, "_render_traceback_")  # a notebook shows no frame of ours

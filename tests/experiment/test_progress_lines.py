@@ -10,7 +10,7 @@ import pytest
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.gang import Phase
 from hopsml.experiment import progress
-from hopsml.experiment.progress import LineProgress
+from hopsml.experiment.progress import RunLines
 
 pytestmark = pytest.mark.fast
 
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_states_are_spelled_as_in_the_record(clock: Clock) -> None:
     stream = io.StringIO()
-    lines = LineProgress("app_1", stream)
+    lines = RunLines("app_1", stream)
     for phase in (Phase.WAITING, Phase.FORMING, Phase.RUNNING, Phase.STOPPING, Phase.FINISHED):
         lines(Change("phase", text=phase.value))
     said = [line.removeprefix("hopsml app_1: ") for line in stream.getvalue().splitlines()]
@@ -42,7 +42,7 @@ def test_states_are_spelled_as_in_the_record(clock: Clock) -> None:
 
 def test_how_far_it_is_and_how_long_it_will_take_where_the_worker_says_so(clock: Clock) -> None:
     stream = io.StringIO()
-    lines = LineProgress("app_1", stream)
+    lines = RunLines("app_1", stream)
     for step in range(0, 60, 10):
         clock.now += 5
         lines(Change("progress", 0, "step", step=step, total=100, time=clock.now))
@@ -54,7 +54,7 @@ def test_how_far_it_is_and_how_long_it_will_take_where_the_worker_says_so(clock:
 
 def test_without_a_total_there_is_no_guess(clock: Clock) -> None:
     stream = io.StringIO()
-    lines = LineProgress("app_1", stream)
+    lines = RunLines("app_1", stream)
     for step in (10, 20):
         clock.now += 5
         lines(Change("report", 0, step=step, metrics={}, time=clock.now))

@@ -68,3 +68,17 @@ def test_a_stopped_trial_ends_its_whole_group_and_a_failed_one_does_not_end_the_
     assert states == {9: "completed", 8: "completed", 4: "failed", 1: "stopped"} and result.value == 9
     errors = {row["config"]["level"]: row["error"] for row in result.rows}
     assert "level 4 is forbidden" in errors[4] and not errors[1]
+
+
+@pytest.mark.parametrize("workers", [1, 2], ids=["lanes", "groups"])
+def test_what_a_function_that_returns_nothing_has_reported_is_its_value(store: Path, workers: int) -> None:
+    def train(x: int) -> None:
+        hopsml.report(step=1, accuracy=float(x))
+        hopsml.report(step=2, accuracy=x / 2)
+
+    result = experiment.search(
+        train, {"x": ("DISCRETE", [1, 2])}, searcher="grid", num_trials=None, metric="accuracy", progress=False,
+        workers_per_trial=workers, retries=0,
+    )  # fmt: skip
+    assert [(row["value"], row["error"]) for row in result.rows] == [(0.5, ""), (1.0, "")]
+    assert result.metrics["accuracy"] == result.value == 1.0

@@ -6,8 +6,9 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import Change, MemberView
 from hopsml.cluster.gang.gang import Phase
+from hopsml.notebook.run_view import view_of
 from hopsml.notebook.story import Story
-from hopsml.notebook.view import RunView, view_of
+from hopsml.notebook.view import View
 
 BEGAN = 1_000.0
 
@@ -63,15 +64,21 @@ def look(
     at: float = BEGAN + 30,
     size: int = 2,
     is_told: bool = False,
-) -> RunView:
+) -> View:
     """What is shown at that time."""
     return view_of(
         story,
         found or {},
         size=size,
-        title="digits",
+        name="digits",
         run_id="app_1",
         run_dir="hdfs://nn/Experiments/app_1",
         now=at,
         is_told=is_told,
     )
+
+
+def column(view: View, name: str) -> list[str]:
+    """The texts in a column of its table."""
+    place = view.table.columns.index(name)
+    return [row[place].text for row in view.table.rows]

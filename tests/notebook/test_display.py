@@ -1,4 +1,4 @@
-"""The hands of the display: what is sent when, from which thread, and what a front end in trouble cannot harm."""
+"""The display: what is sent when, from which thread, and what a front end in trouble cannot harm."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_without_a_display_there_are_lines(monkeypatch: pytest.MonkeyPatch, stat
 
     monkeypatch.setattr(display, "RunDisplay", Refusing)
     monkeypatch.setattr(progress.frontend, "is_live", lambda: True)
-    assert isinstance(progress.teller()(state, "digits", DIRECTORY), progress.LineProgress)
+    assert isinstance(progress.of_run()(state, "digits", DIRECTORY), progress.RunLines)
 
 
 # -- an error that is shown beside the display

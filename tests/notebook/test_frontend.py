@@ -53,4 +53,4 @@ def test_an_unknown_wish_is_refused_before_anything_is_started(store, monkeypatc
 def test_this_process_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert not frontend.is_live()
-    assert isinstance(progress.teller()(RunState("app_1", 2), "digits", "/runs/app_1"), progress.LineProgress)
+    assert isinstance(progress.of_run()(RunState("app_1", 2), "digits", "/runs/app_1"), progress.RunLines)

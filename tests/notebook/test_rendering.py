@@ -12,7 +12,7 @@ from hopsml.cluster.gang.gang import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook import curve, html, style, text
 from hopsml.notebook.story import Story
-from hopsml.notebook.view import ProgressView
+from hopsml.notebook.view import Cell, ProgressView, Table
 from hopsml.states import State
 from tests.notebook.stories import BEGAN, closed, forming, look, members, running, stopping, waiting
 
@@ -79,7 +79,7 @@ def test_what_the_view_holds_stands_in_both(name: str) -> None:
     page, plain = Page(html.render(view)).text, text.render(view)
     for part in (view.title, view.run_id, view.state, view.waits_for, view.run_dir, view.cause, *view.log, "node-1"):
         assert part in page and part in plain
-    for label, value in view.steps + view.metrics + view.result:
+    for label, value in view.numbers + view.result:
         assert f"{label} {value}" in page and f"{label} {value}" in plain
     for one in view.curves:
         assert one.name in page and one.name in plain
@@ -124,7 +124,8 @@ def test_nothing_of_a_run_becomes_markup() -> None:
 def test_titles_and_directories_are_escaped_too() -> None:
     from dataclasses import replace
 
-    view = replace(look(running()), title=EVIL, run_id=EVIL, run_dir=EVIL, workers_left=EVIL)
+    table = Table((EVIL,), ((Cell(EVIL),),), more=EVIL)
+    view = replace(look(running()), title=EVIL, run_id=EVIL, run_dir=EVIL, table=table)
     assert "script" not in Page(html.render(view)).tags
 
 

@@ -10,9 +10,10 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.gang import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook.history import KEPT, History
+from hopsml.notebook.run_view import METRICS, ROWS, TAIL_LINES
 from hopsml.notebook.story import LOG_LINES, RATE_WINDOW_S, Story, plain_line
-from hopsml.notebook.view import METRICS, ROWS, TAIL_LINES, RunView, StageView, columns_of, number
-from tests.notebook.stories import BEGAN, closed, forming, look, members, running, stopping, waiting
+from hopsml.notebook.view import StageView, View, number
+from tests.notebook.stories import BEGAN, closed, column, forming, look, members, running, stopping, waiting
 
 pytestmark = pytest.mark.fast
 
@@ -82,7 +83,7 @@ def test_the_clock_stops_with_the_run() -> None:
 
 def test_steps_and_rate_and_the_latest_metrics() -> None:
     view = look(running())
-    assert view.steps == (("step", "40"), ("steps/s", "20.0")) and view.progress is None and view.metrics == ()
+    assert view.numbers == (("step", "40"), ("steps/s", "20.0")) and view.progress is None
     (loss,) = view.curves
     assert (loss.name, loss.low, loss.high, loss.last) == ("loss", "0.3333", "1", "0.3333")
 
@@ -106,7 +107,7 @@ def test_reports_without_a_step_or_of_another_rank_move_nothing() -> None:
     story = running()
     story.handle(Change("report", 1, step=999, metrics={"loss": 9.0}), Phase.RUNNING, BEGAN)
     story.handle(Change("report", 0, metrics={"lr": 0.5}), Phase.RUNNING, BEGAN)
-    assert story.step == 40 and look(story).metrics == (("lr", "0.5"),)
+    assert story.step == 40 and look(story).numbers[2:] == (("lr", "0.5"),)
 
 
 def test_what_the_function_returned_is_shown_without_what_is_no_number_or_short_text() -> None:
@@ -119,7 +120,7 @@ def test_what_the_function_returned_is_shown_without_what_is_no_number_or_short_
 def test_many_metrics_and_long_ones_stay_in_bounds() -> None:
     story = running()
     story.handle(Change("report", 0, metrics={f"m{k}" * 30: "v" * 500 for k in range(51)}), Phase.RUNNING, BEGAN)
-    shown = look(story).metrics
+    shown = look(story).numbers[2:]  # behind steps and their rate
     assert len(shown) == METRICS + 1 and shown[-1] == ("…", f"{51 - METRICS} more")
     assert max(len(text) for pair in shown for text in pair) <= 60
 
@@ -134,7 +135,7 @@ def test_numbers_are_short(value: object, text: str) -> None:
 # -- how far, and how long it will take
 
 
-def told(story: Story, step: int, at: float, total: int = 100, unit: str = "step") -> RunView:
+def told(story: Story, step: int, at: float, total: int = 100, unit: str = "step") -> View:
     change = Change("progress", 0, unit, step=step, total=total, time=at)
     story.handle(change, story.stages[-1].phase, at)
     return look(story, at=at)
@@ -146,7 +147,7 @@ def test_a_bar_where_the_worker_says_how_many_steps_there_will_be_and_none_else(
     told(story, 0, BEGAN + 8)
     progress = told(story, 40, BEGAN + 12).progress
     assert progress is not None and progress.share == 0.4
-    assert progress.facts == ("step 40 of 100", "20.0 steps/s", "40 %", "about 6 s left") and look(story).steps == ()
+    assert progress.facts == ("step 40 of 100", "20.0 steps/s", "40 %", "about 6 s left") and look(story).numbers == ()
 
 
 def test_the_time_left_falls_between_two_reports_and_is_not_told_when_nothing_moves_for_long() -> None:
@@ -229,7 +230,7 @@ def test_texts_truth_values_constants_and_nothing_but_nan_are_no_curves() -> Non
         story.handle(Change("report", 0, metrics=metrics, step=step, time=BEGAN), Phase.RUNNING, BEGAN + 9)
     view = look(story)
     assert [curve.name for curve in view.curves] == ["loss"]
-    assert dict(view.metrics) == {"who": "me", "ok": "True", "lr": "0.1", "diverged": "nan", "half": "1"}
+    assert dict(view.numbers[1:]) == {"who": "me", "ok": "True", "lr": "0.1", "diverged": "nan", "half": "1"}
 
 
 # -- workers
@@ -238,22 +239,21 @@ def test_texts_truth_values_constants_and_nothing_but_nan_are_no_curves() -> Non
 def test_a_row_a_worker_and_the_rest_of_many_is_counted() -> None:
     found = members(*["RUNNING"] * 60, "FAILED")
     view = look(running(), found)
-    assert len(view.workers) == ROWS and view.workers[-1].state == "FAILED" and view.workers[-1].rank == "60"
-    assert view.workers_left == f"{61 - ROWS} more: {61 - ROWS} RUNNING"
+    assert len(view.table.rows) == ROWS and column(view, "state")[-1] == "FAILED" and column(view, "rank")[-1] == "60"
+    assert view.table.more == f"{61 - ROWS} more: {61 - ROWS} RUNNING"
 
 
 def test_gpus_and_steps_are_shown() -> None:
     found = members("RUNNING", "RUNNING")
     found[1].gpu_indices, found[1].step = (2, 3), 17
-    rows = look(running(), found).workers
-    assert (rows[0].gpus, rows[0].step) == ("", "") and (rows[1].gpus, rows[1].step) == ("2,3", "17")
+    view = look(running(), found)
+    assert column(view, "GPUs") == ["–", "2,3"] and column(view, "step") == ["–", "17"]
 
 
 def test_workers_whose_group_ended_before_them_were_stopped_and_the_one_that_vanished_is_lost() -> None:
-    states = [row.state for row in look(closed(Phase.FAILED, failure()), members("RUNNING", "RUNNING")).workers]
-    assert states == ["STOPPED", "LOST"]
-    states = [row.state for row in look(closed(Phase.FAILED, failure()), members("RUNNING", "FAILED")).workers]
-    assert states == ["STOPPED", "FAILED"]
+    story = closed(Phase.FAILED, failure())
+    assert column(look(story, members("RUNNING", "RUNNING")), "state") == ["STOPPED", "LOST"]
+    assert column(look(story, members("RUNNING", "FAILED")), "state") == ["STOPPED", "FAILED"]
 
 
 def sampled(story: Story, rank: int, cpu: float, memory: float, **more: float) -> None:
@@ -265,10 +265,10 @@ def test_cpu_and_memory_of_each_worker_and_the_use_of_its_gpus() -> None:
     story, found = running(), members("RUNNING", "RUNNING")
     sampled(story, 0, 182.4, 1312.0)
     sampled(story, 1, 7.6, 84.0, gpu_0_utilization_percentage=80.0, gpu_1_utilization_percentage=90.0)
-    first, second = (dict(row.usage) for row in look(story, found).workers)
-    assert first == {"CPU": "182 %", "memory": "1.3 GB", "GPU use": ""}
-    assert second == {"CPU": "8 %", "memory": "84 MB", "GPU use": "85 %"}
-    assert columns_of(look(story, found).workers) == ("rank", "state", "CPU", "memory", "GPU use", "host", "executor")
+    view = look(story, found)
+    assert view.table.columns == ("rank", "state", "CPU", "memory", "GPU use", "host", "executor")
+    shown = [column(view, name) for name in ("CPU", "memory", "GPU use")]
+    assert shown == [["182 %", "8 %"], ["1.3 GB", "84 MB"], ["–", "85 %"]]
 
 
 def test_of_a_run_that_is_over_the_mean_and_the_peak_and_nothing_of_workers_that_were_there_before() -> None:
@@ -278,8 +278,9 @@ def test_of_a_run_that_is_over_the_mean_and_the_peak_and_nothing_of_workers_that
     for cpu, memory in ((100.0, 500.0), (200.0, 400.0)):
         sampled(story, 0, cpu, memory)
     story.handle(Change("closed"), Phase.FINISHED, BEGAN + 10)
-    (row,) = look(story, members("FINISHED")).workers
-    assert dict(row.usage) == {"CPU, mean": "150 %", "memory, peak": "500 MB"}
+    view = look(story, members("FINISHED"))
+    assert (column(view, "CPU, mean"), column(view, "memory, peak")) == (["150 %"], ["500 MB"])
+    assert "CPU" not in view.table.columns
 
 
 def test_an_elastic_run_says_what_its_group_does_and_its_stages_stay_few() -> None:
@@ -315,7 +316,7 @@ def test_what_the_error_beside_the_display_says_is_not_said_twice() -> None:
     killed = closed(Phase.FAILED, failure(log_tail="line 1"))
     view = look(killed, members("RUNNING", "FAILED"), is_told=True)
     assert (view.cause, view.log, view.log_title) == ("", (), "") and view.state == "FAILED"
-    assert [row.state for row in view.workers] == ["STOPPED", "FAILED"]
+    assert column(view, "state") == ["STOPPED", "FAILED"]
     one = "Traceback (most recent call last):\n  x\n"
     for traceback in (one, f"{one}\nDuring handling of the above exception, another exception occurred:\n\n{one}"):
         raised = closed(Phase.FAILED, failure(log_tail=f"printed\n{traceback}\n", remote_traceback=traceback))

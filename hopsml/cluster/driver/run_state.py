@@ -13,7 +13,7 @@ from hopsml import delivery, redact
 from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.gang.gang import Phase
 from hopsml.cluster.shared.layout import Layout
-from hopsml.delivery import Delivery
+from hopsml.delivery import Observers
 from hopsml.states import State
 
 LOG_KEPT = 4 << 20  # characters of a rank's output, the newest
@@ -108,11 +108,9 @@ class RunState:
         self._first_step: tuple[int, float] | None = None
         self._last_step: tuple[int, float] | None = None
         self._logs: dict[int, _Output] = {}
-        self._observers: list[Observer] = []  # called at once
-        self._deliveries: list[tuple[Observer, Delivery[Change]]] = []
+        self._observers = Observers(f"hopsml-observer-{run_id}", _Changes())
         self._joined: dict[int, str] = {}  # independent members that are there
         self._closed: Change | None = None
-        self._lock = threading.Lock()
         self._over = threading.Event()
 
     # -------------------------------------------------------------------------------- the coordinator writes
@@ -135,28 +133,22 @@ class RunState:
         """
         if change.kind != "log" and change.text:
             change = replace(change, text=redact.text(change.text))
-        with self._lock:
-            if change.kind == "log":
-                self._logs.setdefault(change.rank, _Output()).add(change.text)
-            elif change.kind == "report" and change.rank == 0 and change.step is not None:
-                self._last_step = (change.step, change.time)
-                self._first_step = self._first_step or self._last_step
-            elif change.kind == "note":
-                self.notes.append(change.text)
-            elif change.kind == "joined":
-                self._joined[change.rank] = change.text
-            elif change.kind == "left":
-                self._joined.pop(change.rank, None)
-            elif change.kind == "closed":
-                self._closed = change
-            observers = list(self._observers)
-            for _, each in self._deliveries:
-                each.put(change)
-        for observer in observers:
-            try:
-                observer(change)
-            except Exception:  # noqa: BLE001 a display must not harm a training
-                self.unobserve(observer)
+        self._observers.tell(change, lambda: self._record(change))
+
+    def _record(self, change: Change) -> None:
+        if change.kind == "log":
+            self._logs.setdefault(change.rank, _Output()).add(change.text)
+        elif change.kind == "report" and change.rank == 0 and change.step is not None:
+            self._last_step = (change.step, change.time)
+            self._first_step = self._first_step or self._last_step
+        elif change.kind == "note":
+            self.notes.append(change.text)
+        elif change.kind == "joined":
+            self._joined[change.rank] = change.text
+        elif change.kind == "left":
+            self._joined.pop(change.rank, None)
+        elif change.kind == "closed":
+            self._closed = change
 
     def conclude(self, error: BaseException | None, result: bytes) -> None:
         """Say that the run is over, with its error, or with the pickled value of its function."""
@@ -182,38 +174,21 @@ class RunState:
         ``delivery.immediate`` is called by whoever publishes. A run that is closed tells just that, at once, and the
         independent members that have joined already.
         """
-        tell = observer
-        with self._lock:
-            if delivery.is_immediate(observer):
-                self._observers.append(observer)
-            else:
-                fresh = Delivery(f"hopsml-observer-{self.run_id}", observer, _Changes())
-                self._deliveries.append((observer, fresh))
-                tell = fresh.put
+        with self._observers.lock:  # the end of a member must not be told before that it has joined
+            tell = self._observers.add(observer)
             closed = self._closed
-            for rank, host in self._joined.items():  # within the lock: their end must not be told before
+            for rank, host in self._joined.items():
                 tell(Change("joined", rank, host))
         if closed is not None:
             tell(closed)
 
     def settle(self, timeout_s: float = delivery.SETTLE_S) -> bool:
         """Wait until the observers have been told everything, at most ``timeout_s`` seconds; whether they have."""
-        with self._lock:
-            deliveries = [each for _, each in self._deliveries]
-        return delivery.settle_all(deliveries, timeout_s)
-
-    def unobserve(self, observer: Observer) -> None:
-        """Call ``observer`` no more, as if ``observe`` had not been called."""
-        with self._lock:
-            if observer in self._observers:
-                self._observers.remove(observer)
-            for pair in [pair for pair in self._deliveries if pair[0] == observer]:
-                self._deliveries.remove(pair)
-                pair[1].close()
+        return self._observers.settle(timeout_s)
 
     def steps_per_second(self) -> float:
         """Steps a second between the chief's first and its last report; 0.0 when there were not two."""
-        with self._lock:
+        with self._observers.lock:
             first, last = self._first_step, self._last_step
         if first is None or last is None or last[1] <= first[1]:
             return 0.0
@@ -221,7 +196,7 @@ class RunState:
 
     def log(self, rank: int) -> str:
         """What this rank printed and the driver has received, the newest ``LOG_KEPT`` characters of it."""
-        with self._lock:
+        with self._observers.lock:
             output = self._logs.get(rank)
             return output.text() if output is not None else ""
 

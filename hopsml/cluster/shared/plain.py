@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hopsml.errors import ArgumentError
+from hopsml.search.metric import METRIC
 
 
 def utf8(text: str) -> str:
@@ -14,7 +15,7 @@ def utf8(text: str) -> str:
 
 def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
     """The returned value as the dict that is recorded: a number becomes ``metric``, nothing ``metric: None``."""
-    fields = value if isinstance(value, dict) else {"metric": _number(value)}
+    fields = value if isinstance(value, dict) else {METRIC: _number(value)}
     recorded = {str(key): item for key, item in fields.items()}
     if metric_key is not None and metric_key not in recorded:
         raise ArgumentError(

@@ -187,14 +187,14 @@ def searchspace(space: Any, may_be_empty: bool = False) -> Searchspace:
 
 
 def direction_of(direction: Any) -> str:
-    """ "max" or "min", from any case."""
+    """ "max" or "min" from text in any case. Raises ArgumentError for anything else."""
     if not isinstance(direction, str) or direction.lower() not in DIRECTIONS:
         raise ArgumentError(f"direction={direction!r} is not known; it must be 'max' or 'min'")
     return direction.lower()
 
 
 def isolated(isolation: Any) -> bool:
-    """Whether every trial gets a process of its own."""
+    """Whether every trial gets a process of its own, from "process" or "reuse". Raises ArgumentError for anything else."""
     if isolation not in ("reuse", "process"):
         raise ArgumentError(
             f"isolation={isolation!r} is not known; 'reuse' runs trials one after another in a process, 'process' gives "
@@ -276,7 +276,7 @@ def _pair(workers: Any) -> tuple[int, int]:
 
 
 def promoted(workers: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
-    """``{step: workers}`` as rising pairs."""
+    """``{step: workers}`` as pairs, by rising step. Raises ArgumentError, ArgumentTypeError."""
     if workers is None:
         return ()
     if not isinstance(workers, Mapping):

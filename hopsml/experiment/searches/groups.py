@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -23,10 +24,11 @@ from hopsml.experiment.lanes import News, RunOver
 from hopsml.experiment.run import Run
 from hopsml.experiment.standing import Part
 from hopsml.search.dispatch.events import Assign, Began, Ended, EndTrial, Event, Form, Reported, Resize, SlotsChanged
+from hopsml.search.metric import finite, name_of
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.trials import group_trial
-from hopsml.training.trials.trial_result import METRIC, as_number, score_of
+from hopsml.training.trials.trial_result import as_number, score_of
 
 log = logger_aside("hopsml.search")
 
@@ -40,11 +42,11 @@ class _Group:
     began: float  # seconds since 1970
     told: str = ""  # stop | pause
     kill_at: float = float("inf")
-    history: list[tuple[int, float]] | None = None
+    history: list[tuple[int, float]] = field(default_factory=list)
 
 
-class GroupHands:
-    """Carries out trials of several workers; as ``Hands``."""
+class GroupExecutor:
+    """Has trials of several workers carried out, each as a run of its own; an ``ActionExecutor``."""
 
     def __init__(
         self,
@@ -78,11 +80,11 @@ class GroupHands:
     # ------------------------------------------------------------------------------------------ what happens
 
     def post(self, event: Event) -> None:
-        """As ``Hands``."""
+        """See ``ActionExecutor``."""
         self._came.put(News(event))
 
     def get(self, timeout_s: float | None) -> News | None:
-        """As ``Hands``; trials whose patience is over are ended on the way."""
+        """See ``ActionExecutor``; trials that have not ended in time after they were told to are ended on the way."""
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while True:
             until = min([deadline, *(group.kill_at for group in self._groups.values())])
@@ -136,9 +138,9 @@ class GroupHands:
         folder = self._folder(form.number)
         write(urls.join(folder, ".hparams.json"), form.config)
         run, _ = plans.start_on(self._plan_of(form, name, folder))
-        group = self._groups[form.number] = _Group(form, run, time.time(), history=[])
+        group = self._groups[form.number] = _Group(form, run, time.time())
         run.observe(immediate(lambda change: self._on_trial(group, change)))
-        run.on_message(lambda rank, value: self._on_word(group, value))
+        run.on_message(lambda rank, value: self._on_message(group, value))
         run.add_done_callback(lambda future: self._over(group))
 
     def _folder(self, number: int) -> str:
@@ -197,7 +199,7 @@ class GroupHands:
                 log.info("trial %d keeps its size: %s", action.number, error)
 
     def close(self, value: Any) -> None:
-        """As ``Hands``."""
+        """See ``ActionExecutor``."""
         for group in list(self._groups.values()):
             group.run.cancel("the search is over")
         self._complete(value)
@@ -210,14 +212,14 @@ class GroupHands:
         if change.kind == "phase" and change.text == Phase.RUNNING.value:
             self._came.put(News(Began(form.number, form.attempt)))
         elif change.kind == "report" and change.rank == 0 and change.step is not None:
-            name = self._metric or (next(iter(change.metrics)) if len(change.metrics) == 1 else METRIC)
-            value = as_number(change.metrics.get(name))
+            name = name_of(self._metric, change.metrics)
             if name in change.metrics and change.step > form.done_step:
-                if value is not None and group.history is not None:
+                value = as_number(change.metrics[name])
+                if value is not None:
                     group.history.append((change.step, value))
-                self._came.put(News(Reported(form.number, form.attempt, change.step, value)))
+                self._came.put(News(Reported(form.number, form.attempt, change.step, finite(value))))
 
-    def _on_word(self, group: _Group, value: Any) -> None:
+    def _on_message(self, group: _Group, value: Any) -> None:
         if isinstance(value, group_trial.Left):
             group.told = value.how
             group.run.cancel(f"the search has told it to {value.how}")
@@ -229,10 +231,8 @@ class GroupHands:
         if error is None:
             result = group.run.result()
             outputs = redact.record(as_json(result.value))
-            try:
+            with contextlib.suppress(ArgumentError):  # the dispatch says what is missing, unless it has reported
                 value = score_of(result.value, self._metric)
-            except ArgumentError as problem:
-                text = str(problem)
         elif group.told and isinstance(error, RunCancelled):
             how = "paused" if group.told == "pause" else "stopped"
         else:
@@ -245,8 +245,7 @@ class GroupHands:
 
     def _record(self, group: _Group, how: str, value: float | None, error: str) -> None:
         """The trial's files under the predecessor's and Maggy's names."""
-        form, folder = group.form, self._folder(group.form.number)
-        history = group.history or []
+        form, folder, history = group.form, self._folder(group.form.number), group.history
         try:
             if value is not None:
                 url = urls.join(folder, ".metric")

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from hopsml import states, tracebacks
+from hopsml import states
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
+from hopsml.experiment.handle import Handle
 from hopsml.experiment.searches import table
-from hopsml.experiment.searches.board import Board, Observer
 from hopsml.experiment.searches.call import duration
 from hopsml.experiment.searches.result import BestTrial, SearchResult, best_trial, first_errors, remedy_of
 from hopsml.experiment.searches.session import Session
+from hopsml.experiment.searches.state import Observer, SearchState
 from hopsml.search.dispatch.events import Conclude, Extend
 from hopsml.search.space.space import Searchspace
 from hopsml.states import State
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 
-log = logging.getLogger("hopsml.search")
-
 SUMMARY, TABLE = ".summary.json", "trials.parquet"
+END_S = 180.0  # for the executors to be given back, and the last files to be brought to shared storage
 
 
-class SearchRun:
+class SearchRun(Handle[SearchResult]):
     """A search that was started. Every method may be called from any thread."""
+
+    kind = "search"
 
     def __init__(
         self,
@@ -37,93 +36,43 @@ class SearchRun:
         space: Searchspace | None,
         *,
         folder: str = "trials",
+        finish: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     ) -> None:
-        """``folder`` of the trials below the run directory."""
-        self._session, self.directory, self._space, self._folder = session, directory, space, folder
-        self._finish: Callable[[list[dict[str, Any]]], None] = lambda rows: None
-        self.board: Board = session.board
-        self.run_id, self.run_dir = directory.run_id, directory.url
-        self._future: concurrent.futures.Future[SearchResult] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._drive, name=f"hopsml-search-{self.run_id}", daemon=True)
-
-    def on_finish(self, finish: Callable[[list[dict[str, Any]]], None]) -> None:
-        """Call ``finish`` with the rows of the table before the search's directory is complete; before ``begin``."""
-        self._finish = finish
+        """``folder`` of the trials below the run directory; ``finish`` is called with the rows of the table before that is
+        complete.
+        """
+        super().__init__(directory.run_id, directory)
+        self._session, self._space, self._folder, self._finish = session, space, folder, finish
+        self.state: SearchState = session.state
 
     def begin(self) -> SearchRun:
-        """Let the search begin."""
-        self._session.hands.run.on_request = self.cancel
+        """Start the thread that drives the search; returns at once."""
+        self._session.executor.run.on_request = self.cancel
         self._thread.start()
         return self
 
     def __repr__(self) -> str:
         return (
-            f"SearchRun({self.run_id!r}, {self.board.state!r}, best={self.board.best and self.board.best['value']!r})"
+            f"SearchRun({self.run_id!r}, {self.state.state!r}, best={self.state.best and self.state.best['value']!r})"
         )
 
-    # ------------------------------------------------------------------------------------------ future
-
-    def result(self, timeout: float | None = None) -> SearchResult:
-        """Wait for the end, at most ``timeout`` seconds. Raises what ended the search, or TimeoutError.
-
-        Ctrl-C, or the interrupt of a notebook's cell, cancels the search before it goes on as KeyboardInterrupt.
-        """
-        try:
-            error = self._future.exception(timeout)
-        except KeyboardInterrupt:
-            self.cancel("interrupted by the user")
-            self._thread.join(30)
-            raise tracebacks.shortened(
-                KeyboardInterrupt(f"search {self.run_id} was cancelled: {self.run_dir}")
-            ) from None
-        if error is not None:
-            raise error.with_traceback(None)  # which would begin with the frames of an earlier raise
-        return self._future.result()
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error that ended the search, None after success."""
-        return self._future.exception(timeout)
-
-    def done(self) -> bool:
-        """Whether the search is over and its files are complete."""
-        return self._future.done()
-
-    def running(self) -> bool:
-        """Whether it is not over yet."""
-        return not self._future.done()
-
-    def cancel(self, reason: str = "cancelled by the user") -> bool:
-        """End the search within seconds; ``experiment.continue_search`` can go on with it. False when it was over already.
-
-        What runs is asked to end, and ended after five seconds. ``result`` raises RunCancelled; ``best`` stands.
-        """
-        if self._future.done():
-            return False
+    def _cancel(self, reason: str) -> None:
         self._session.cancel(reason)
-        return True
-
-    def add_done_callback(self, function: Callable[[concurrent.futures.Future[SearchResult]], None]) -> None:
-        """Call ``function`` with the future at the end, or at once when the search is over."""
-        self._future.add_done_callback(function)
-
-    def join(self, timeout_s: float) -> None:
-        """Wait until the search's files are complete, at most ``timeout_s`` seconds; raises nothing."""
-        self._thread.join(timeout_s)
 
     # ------------------------------------------------------------------------------------------ looking in, changing
 
     @property
     def best(self) -> BestTrial | None:
         """The best trial that has ended so far; None before there is one."""
-        row = self.board.best
-        return None if row is None else best_trial(row, self.run_dir, self._folder_of(row), self.board.metric)
+        row = self.state.best
+        return None if row is None else best_trial(row, self.run_dir, self._folder_of(row), self.state.metric)
 
     def _folder_of(self, row: dict[str, Any]) -> str:
         return urls.join(self._folder, row["trial_id"]) if self._folder else str(row["trial_id"])
 
     def status(self) -> dict[str, Any]:
         """How many trials are where, the best value, what runs with its last report, executors, seconds left."""
-        view = self.board.snapshot()
+        view = self.state.snapshot()
         return {
             "run_id": self.run_id,
             "state": view.state,
@@ -158,7 +107,7 @@ class SearchRun:
 
     @property
     def trials(self) -> Any:
-        """All trials so far as a pandas frame."""
+        """All trials so far as a pandas frame, one row each; columns as in ``SearchResult.trials``."""
         return table.frame(self._session.rows())
 
     def logs(self, number: int) -> str:
@@ -170,12 +119,12 @@ class SearchRun:
             return ""
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer(what, facts)`` for what happens, on a thread of its own; see ``Board.observe``."""
-        self.board.observe(observer)
+        """Call ``observer(what, facts)`` for what happens, on a thread of its own; see ``SearchState.observe``."""
+        self.state.observe(observer)
 
     # ------------------------------------------------------------------------------------------ the thread
 
-    def _drive(self) -> None:
+    def _end(self) -> tuple[SearchResult | None, BaseException | None]:
         error: BaseException | None = None
         result: SearchResult | None = None
         reason = ""
@@ -185,19 +134,16 @@ class SearchRun:
             error = self._verdict(conclusion)
             if error is None:
                 result = self._result(conclusion)
-        except BaseException as problem:  # noqa: BLE001 whoever waits for the result must get it
+        except BaseException as problem:  # noqa: BLE001 its files are written however it ends
             error = problem
         error = self._close(error, result) or error
-        self.board.close(states.end(error), reason, error)
-        self.board.settle()  # not for ever: nobody may be reading
-        if error is not None:
-            self._future.set_exception(error)
-        elif result is not None:
-            self._future.set_result(result)
+        self.state.close(states.end(error), reason, error)
+        self.state.settle()  # not for ever: nobody may be reading
+        return result, error
 
     def _close(self, error: BaseException | None, result: SearchResult | None) -> BaseException | None:
         """The files, then the run that holds the executors; ``status.json`` is its last. An error that this meets."""
-        run = self._session.hands.run
+        run = self._session.executor.run
         met: BaseException | None = None
         try:
             rows = self._session.rows()
@@ -207,14 +153,14 @@ class SearchRun:
             self._finish(rows)
         except Exception as problem:  # noqa: BLE001 the search has its result, but its directory is not complete
             met = problem
-        self._session.scribe.close()
+        self._session.writer.close()
         error = error or met
         if error is not None:
             run.fail(error)
         if isinstance(error, RunCancelled) or self._session.conclusion is None:
             run.cancel(str(error))
         else:
-            self._session.hands.close({} if result is None else {**result.metrics, "value": result.value})
+            self._session.executor.close({} if result is None else {**result.metrics, "value": result.value})
         run.join(END_S)
         if met is None and error is None and run.done():
             met = run.exception()
@@ -239,22 +185,19 @@ class SearchRun:
     def _result(self, conclusion: Conclude) -> SearchResult:
         rows, best = self._session.rows(), self._session.best()
         assert best is not None
-        view = self.board.snapshot()
+        view = self.state.snapshot()
         return SearchResult(
-            best_trial(best, self.run_dir, self._folder_of(best), self.board.metric),
+            best_trial(best, self.run_dir, self._folder_of(best), self.state.metric),
             rows=rows,
-            curves=dict(self.board.curves),
+            curves=dict(self.state.curves),
             space=self._space,
             run_id=self.run_id,
             run_dir=self.run_dir,
-            name=self.board.name,
+            name=self.state.name,
             reason=conclusion.reason,
             state=State.FINISHED,
             counts=self._session.dispatch.ledger.counts(),
             seconds=round(view.now - view.began, 3),
-            direction=self.board.direction,
-            metric=self.board.metric,
+            direction=self.state.direction,
+            metric=self.state.metric,
         )
-
-
-END_S = 180.0  # for the executors to be given back, and the last files to be brought to shared storage

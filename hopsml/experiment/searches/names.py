@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from hopsml.search.dispatch.journal import divided
 from hopsml.search.space.trial_id import trial_id
 
 _KEY = "name"
@@ -54,12 +55,8 @@ class Names:
 
     def take_over(self, lines: Iterable[str]) -> list[str]:
         """Take the names out of a journal's lines; the other lines."""
-        others = []
-        for line in lines:
-            if line.startswith(f'["{_KEY}",'):
-                number, name = json.loads(line)[1:]
-                if number == len(self._names):
-                    self._add(name)
-            else:
-                others.append(line)
+        found, others = divided(lines, _KEY)
+        for _, number, name in found:
+            if number == len(self._names):
+                self._add(name)
         return others

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -15,21 +15,22 @@ import msgspec
 from hopsml.cluster.driver import kept_secrets
 from hopsml.cluster.driver.capture import Captured
 from hopsml.errors import ArgumentError, PathExists, PathNotFound
-from hopsml.experiment.searches import learned
 from hopsml.experiment.searches.call import VERSION, SearchCall
 from hopsml.experiment.searches.names import Names, by_id
-from hopsml.search.contract import End, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.contract import Config, End, Outcome
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.ledger import Trial, TrialPhase, number_of, row
+from hopsml.search.dispatch.ledger import Trial, TrialPhase
 from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.metric import finite
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import catalog, machine, record
 
 JOURNAL, PICKLE = "journal", "search.pickle"
-_SESSION = "session"
+_SESSION, _LEARNED = "session", "learn"  # keys of lines in the journal
+Learned = tuple[Config, Outcome]
 
 
 def call_of(directory: RunDir) -> SearchCall:
@@ -77,13 +78,19 @@ def _checked_pickle(directory: RunDir, recorded: Any) -> bytes:
 
 
 def lines_of(directory: RunDir) -> list[str]:
-    """The journal of all sessions, in order."""
+    """The lines of the search's journal, of all its sessions, in order. Raises StorageError."""
     return [line for lines in segments.lines_of(urls.join(directory.url, JOURNAL)).values() for line in lines]
 
 
-def opening() -> list[str]:
-    """The first lines of a session: the journal's, and by whom it is written."""
-    return [journal.opening(), json.dumps([_SESSION, machine.who()])]
+def opening(known: Iterable[Learned], space: Searchspace) -> list[str]:
+    """The first lines of a session: the journal's, who writes it, and what the searcher is told of other searches."""
+    learned = [[_LEARNED, space.encode(config), told.end.value, told.score, told.step] for config, told in known]
+    return [journal.opening(), *map(json.dumps, [[_SESSION, machine.who()], *learned])]
+
+
+def facts_of(lines: Iterable[str]) -> list[str]:
+    """A journal's lines without those of ``opening`` that are no facts of the search itself."""
+    return journal.divided(lines, _SESSION, _LEARNED)[1]
 
 
 @contextlib.contextmanager
@@ -113,12 +120,7 @@ def claimed(directory: RunDir, lines: list[str]) -> Iterator[None]:
 
 
 def _sessions(lines: list[str]) -> list[dict[str, Any]]:
-    return [json.loads(line)[1] for line in lines if line.startswith(f'["{_SESSION}",')]
-
-
-def others_than_sessions(lines: Iterable[str]) -> list[str]:
-    """A journal's lines without those that say who writes it."""
-    return [line for line in lines if not line.startswith(f'["{_SESSION}",')]
+    return [who for _, who in journal.divided(lines, _SESSION)[0]]
 
 
 def check_is_over(directory: RunDir, lines: list[str]) -> None:
@@ -133,11 +135,11 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
 
 def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Dispatch, Names]:
     """The state of the search as its journal tells it, and the names of its trials."""
-    known, facts = learned.take_over(others_than_sessions(lines), call.space)
-    learned.tell(call.searcher, known)
+    for _, config, end, score, step in journal.divided(lines, _LEARNED)[0]:
+        call.searcher.learn(call.space.decode(config), Outcome(End(end), score, step))
     found: list[Dispatch] = []
     names = Names(lambda number: found[0].ledger.trials[number].config, call.name_of or by_id)
-    found.append(journal.replay(names.take_over(facts), spec, call.searcher, call.stopper))
+    found.append(journal.replay(names.take_over(facts_of(lines)), spec, call.searcher, call.stopper))
     return found[0], names
 
 
@@ -163,7 +165,7 @@ def _finished(folder: str, trial: Trial) -> tuple[int, float | None, Any, float]
     outputs = _read(urls.join(folder, ".outputs.json"))
     outputs.pop("log", None)
     seconds = float(record.get("duration") or 0.0) / 1000
-    return int(record["attempt"]), number_of(record.get("final_metric")), outputs, seconds
+    return int(record["attempt"]), finite(record.get("final_metric")), outputs, seconds
 
 
 def _read(url: str) -> dict[str, Any]:
@@ -173,39 +175,3 @@ def _read(url: str) -> dict[str, Any]:
     except (PathNotFound, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def rows_of(directory: RunDir, space: Searchspace) -> list[dict[str, Any]]:
-    """The table of a recorded search's trials, however it ended, by its journal alone: nothing of it is unpickled.
-
-    Values that JSON does not know are found by their names in ``space``, which is the reader's own.
-    """
-    recorded = directory.read_run().get("search")
-    if not isinstance(recorded, dict):
-        raise ArgumentError(f"run {directory.run_id} is no search: it has no trials to learn from")
-    direction = "min" if recorded.get("direction") == "min" else "max"
-    names = Names(lambda number: {}, by_id)
-    facts = names.take_over(learned.others_of(others_than_sessions(lines_of(directory))))
-    dispatch = journal.replay(facts, SearchSpec(None, direction), Retold(space))
-    return [{**row(t), "trial_id": names.given(t.number), "outputs": t.outputs} for t in dispatch.ledger.trials]
-
-
-class Retold(Searcher):
-    """In the place of the searcher of a search whose trials alone are wanted: it says and learns nothing."""
-
-    def __init__(self, space: Searchspace) -> None:
-        self.space = space
-
-    def ask(self, number: int) -> Suggestion | Wait:
-        """What the journal tells counts."""
-        return Wait.DONE
-
-    def tell(self, number: int, outcome: Outcome) -> None:
-        """Nothing is learnt."""
-
-    def state(self) -> dict[str, Any]:
-        """There is none."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Whatever the searcher of then has written."""

@@ -32,7 +32,7 @@ class BestTrial:
 
     @property
     def logdir(self) -> str:
-        """URL of its TensorBoard events."""
+        """URL of the TensorBoard events of the trial."""
         return urls.join(self.run_dir, "events")
 
 
@@ -67,7 +67,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The best configuration."""
+        """The configuration of the best trial, by the names of the parameters."""
         return self.best.config
 
     @property
@@ -102,7 +102,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
         return study.plot(self.study, kind, self.metric, **options)
 
     def json(self, **more: Any) -> str:
-        """One line for scripts."""
+        """One line of JSON for scripts: best value, configuration, counts, run directory, and whatever is added."""
         content = {
             "best_value": self.value,
             "best_config": self.config,
@@ -122,17 +122,6 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
         return f"SearchResult(run_id={self.run_id!r}, value={self.value!r}, config={self.config!r}, trials: {done})"
 
 
-def outputs_of(row: Mapping[str, Any], log: str, metric: str) -> dict[str, Any]:
-    """What a trial's function returned as the dict that the predecessor gave: a number is called ``metric``.
-
-    A trial that was stopped has returned nothing; its last report stands for that.
-    """
-    outputs = row.get("outputs")
-    name = (metric or "metric") if row["state"] == "stopped" else "metric"
-    found = dict(outputs) if isinstance(outputs, dict) else {name: row["value"] if outputs is None else outputs}
-    return {**found, "log": log}
-
-
 def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -> BestTrial:
     """From a row of the table; ``folder`` of its trial below the run directory."""
     url = urls.join(run_url, folder)
@@ -142,7 +131,7 @@ def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -
         config=dict(row["config"]),
         value=row["value"],
         step=row["step"],
-        metrics=outputs_of(row, urls.join(url, "output.log"), metric),
+        metrics={**table.outputs_of(row, metric), "log": urls.join(url, "output.log")},
         run_dir=url,
     )
 

@@ -7,16 +7,16 @@ the journal holds them. Everything that can go wrong ends in the handle's future
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from hopsml.delivery import logger_aside
 from hopsml.errors import RunCancelled, RunError
-from hopsml.experiment.lanes import News, RunOver
-from hopsml.experiment.searches.board import Board, Running
-from hopsml.experiment.searches.hands import Hands
+from hopsml.experiment.lanes import RunOver
+from hopsml.experiment.searches.executors import ActionExecutor
 from hopsml.experiment.searches.names import Names
-from hopsml.experiment.searches.scribe import Scribe
+from hopsml.experiment.searches.state import SearchState
+from hopsml.experiment.searches.writer import SearchWriter
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import (
@@ -37,6 +37,7 @@ from hopsml.search.dispatch.events import (
 )
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.ledger import Trial, row
+from hopsml.search.dispatch.snapshot import RunningTrial
 
 log = logger_aside("hopsml.search")
 
@@ -46,25 +47,21 @@ COUNT_EVERY_S = 0.05  # between two looks at how many trials are where
 
 
 class Session:
-    """Drives a search to its end; ``run`` is its thread's life."""
+    """Drives a search to its end; ``run`` is what its thread does."""
 
     def __init__(
         self,
         dispatch: Dispatch,
-        hands: Hands,
-        scribe: Scribe,
-        board: Board,
+        executor: ActionExecutor,
+        writer: SearchWriter,
+        state: SearchState,
         names: Names,
         *,
         files: dict[str, Callable[[], bytes]],
-        on_report: Callable[[int, Mapping[str, Any], int, float], None] = lambda *_: None,
     ) -> None:
-        """``files``: by URL, what shows how far the search is; made on the scribe's thread.
-
-        ``on_report`` gets number, values, step and time of what trials report.
-        """
-        self.dispatch, self.hands, self.scribe, self.board, self.names = dispatch, hands, scribe, board, names
-        self.files, self._on_report = files, on_report
+        """``files``: by URL, what shows how far the search is; made on the writer's thread."""
+        self.dispatch, self.executor, self.writer, self.state, self.names = dispatch, executor, writer, state, names
+        self.files = files
         self._places: dict[int, str] = {}
         self._facts = self._facts_at_last = 0  # since the last snapshot of the journal, and before it
         self._counted_at = 0.0
@@ -82,22 +79,22 @@ class Session:
 
     def _turn(self) -> None:
         wake = min(self.dispatch.wake_at() or float("inf"), self._give_up_at)
-        news = self.hands.get(max(0.0, wake - time.monotonic()) if wake < float("inf") else None)
+        news = self.executor.get(max(0.0, wake - time.monotonic()) if wake < float("inf") else None)
         batch = [] if news is None else [news]
-        while news is not None and len(batch) < BATCH and (news := self.hands.get(0.0)) is not None:
+        while news is not None and len(batch) < BATCH and (news := self.executor.get(0.0)) is not None:
             batch.append(news)
         now = time.monotonic()
         actions: list[Action] = []
         for one in batch:
             if isinstance(one.event, RunOver):
                 self._lost(one.event)
-            self._show(one)
+            self._show(one.event)
             if isinstance(one.event, CancelAsked):
                 self._give_up_at = min(self._give_up_at, now + CANCEL_S)
             if one.event is not None and not isinstance(one.event, RunOver):
                 actions += self.dispatch.handle(one.event, now)
         if now >= self._give_up_at and self.dispatch.conclusion is None:
-            raise RunCancelled(f"search {self.board.run_id} was cancelled", self.board.run_dir)
+            raise RunCancelled(f"search {self.state.run_id} was cancelled", self.state.run_dir)
         if now >= wake:
             actions += self.dispatch.handle(Tick(), now)
         self._follow(actions)
@@ -106,26 +103,23 @@ class Session:
         """The lanes' run has ended although the search has not."""
         if isinstance(over.error, RunCancelled):
             raise over.error
-        raise over.error or RunError(f"search {self.board.run_id}: its lanes have ended", self.board.run_dir)
+        raise over.error or RunError(f"search {self.state.run_id}: its lanes have ended", self.state.run_dir)
 
-    def _show(self, news: News) -> None:
-        match news.event:
+    def _show(self, event: Event | RunOver | None) -> None:
+        match event:
             case Began():
-                self._shown_begin(news.event)
-            case Reported() if news.event.value is not None:
-                self.board.trial_reported(news.event.number, news.event.step, news.event.value)
+                self._shown_begin(event)
+            case Reported() if event.value is not None:
+                self.state.trial_reported(event.number, event.step, event.value)
             case Ended():
-                self.board.trial_left(news.event.number)
-        metrics = getattr(news.message, "metrics", None)
-        if metrics is not None and news.message is not None:
-            self._on_report(news.message.number, metrics, getattr(news.message, "step", 0), time.time())
+                self.state.trial_left(event.number)
 
     def _shown_begin(self, event: Began) -> None:
         trial = self.dispatch.ledger.get(event.number)
         if trial is not None:
             place = self._places.get(event.number, "")
             name = self.names.of(event.number)
-            self.board.trial_began(Running(event.number, name, dict(trial.config), place, time.time()))
+            self.state.trial_began(RunningTrial(event.number, name, dict(trial.config), place, time.time()))
 
     # ------------------------------------------------------------------------------------------ what follows
 
@@ -140,14 +134,14 @@ class Session:
         if journal.snapshot_due(self._facts, self._facts_at_last):
             self._facts, self._facts_at_last = 0, self._facts_at_last + self._facts
             lines.append(journal.snapshot(self.dispatch))
-        self.scribe.journal(lines, self._may_wait)
+        self.writer.journal(lines, self._may_wait)
         settled = False
         for action in actions:
             settled = settled or isinstance(action, Settled)
             self._carry_out(action)
         if settled:
             for url, content in self.files.items():
-                self.scribe.keep(url, content)
+                self.writer.keep(url, content)
         now = time.monotonic()
         if now - self._counted_at > COUNT_EVERY_S or self.conclusion is not None:
             self._counted_at = now
@@ -155,18 +149,18 @@ class Session:
 
     def _may_wait(self) -> bool:
         """Whether the store may still come back: while nobody has cancelled the search."""
-        return time.monotonic() < self._give_up_at and not self.hands.run.done()
+        return time.monotonic() < self._give_up_at and not self.executor.run.done()
 
     def _carry_out(self, action: Action) -> None:
         match action:
             case Assign() | Form():
-                self._places[action.number] = self.hands.begin(action)
+                self._places[action.number] = self.executor.begin(action)
             case EndTrial():
-                self.hands.end(action)
+                self.executor.end(action)
             case Resize():
-                self.hands.resize(action)
+                self.executor.resize(action)
             case WantLanes():
-                self.hands.want(action.count)
+                self.executor.want(action.count)
             case Settled():
                 self._settle(action)
             case Conclude():
@@ -175,35 +169,35 @@ class Session:
     def _settle(self, action: Settled) -> None:
         trial = self.dispatch.ledger.get(action.number)
         assert trial is not None
-        self.board.trial_left(action.number)
+        self.state.trial_left(action.number)
         self._count()
-        self.board.settled(self.row(trial), self.best())
+        self.state.settled(self.row(trial), self.best())
         self._places.pop(action.number, None)
 
     def row(self, trial: Trial) -> dict[str, Any]:
-        """A trial as people see it."""
+        """A trial as a row of the search's table."""
         return {**row(trial), "trial_id": self.names.given(trial.number), "outputs": trial.outputs}
 
     def rows(self) -> list[dict[str, Any]]:
-        """All trials; for any thread."""
+        """All trials as rows of the table; for any thread."""
         return [self.row(trial) for trial in list(self.dispatch.ledger.trials)]
 
     def best(self) -> dict[str, Any] | None:
-        """The best trial so far."""
+        """The row of the best trial so far; None before there is one."""
         best = self.dispatch.ledger.best
         return None if best is None else self.row(best)
 
     def _count(self) -> None:
         places, ledger = self.dispatch.places, self.dispatch.ledger
         busy = places.used if isinstance(places, Groups) else len(ledger.placed)
-        self.board.counted(ledger.counts(), self.dispatch.ask_tell.limit, places.held, busy)
+        self.state.counted(ledger.counts(), self.dispatch.ask_tell.limit, places.held, busy)
 
     # ------------------------------------------------------------------------------------------ from other threads
 
     def post(self, event: Event) -> None:
-        """Something that the user wants."""
-        self.hands.post(event)
+        """Have the session take in an event, such as a wish of the user's; for any thread."""
+        self.executor.post(event)
 
     def cancel(self, reason: str) -> None:
-        """End the search; what has been found so far stands."""
+        """Begin to end the search; what has been found so far stands. For any thread."""
         self.post(CancelAsked(reason))

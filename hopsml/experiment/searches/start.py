@@ -20,21 +20,21 @@ from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE
 from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
+from hopsml.experiment import mlflow, progress
 from hopsml.experiment import plan as plans
 from hopsml.experiment.applications import Application
 from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.run import Run
-from hopsml.experiment.searches import learned, progress, recorded, table
-from hopsml.experiment.searches.board import Board
+from hopsml.experiment.searches import recorded, table
 from hopsml.experiment.searches.call import VERSION, SearchCall
-from hopsml.experiment.searches.groups import GroupHands
+from hopsml.experiment.searches.executors import ActionExecutor, LaneExecutor
+from hopsml.experiment.searches.groups import GroupExecutor
 from hopsml.experiment.searches.handle import SUMMARY, SearchRun
-from hopsml.experiment.searches.hands import Hands, LaneHands
-from hopsml.experiment.searches.learned import Learned
-from hopsml.experiment.searches.mlflow import TrialsInMlflow, group_of, uri_of
 from hopsml.experiment.searches.names import Names, by_id
-from hopsml.experiment.searches.scribe import Scribe
+from hopsml.experiment.searches.recorded import Learned
 from hopsml.experiment.searches.session import Session
+from hopsml.experiment.searches.state import SearchState
+from hopsml.experiment.searches.writer import SearchWriter
 from hopsml.experiment.standing import OfSearch, Part
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.spec import SearchSpec
@@ -61,11 +61,11 @@ def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: Earlier | No
     ``known``: trials of other searches, of which the searcher is told first.
     """
     shipped = _recordable(call)
-    tell = progress.teller() if call.progress else None
+    watch = progress.of_search() if call.progress else None
     plan = _plan(call, shipped, earlier)
     run, application = plans.start_on(plan)
     try:
-        return _begin_on(call, plan, run, application, shipped, known, earlier, tell)
+        return _begin_on(call, plan, run, application, shipped, known, earlier, watch)
     except BaseException as error:  # nobody will have the handle
         run.fail(error)
         run.cancel(f"the search could not be started: {error}")
@@ -106,7 +106,7 @@ def _begin_on(
     shipped: bytes,
     known: Sequence[Learned],
     earlier: Earlier | None,
-    tell: progress.Teller | None,
+    watch: Callable[[SearchState], None] | None,
 ) -> SearchRun:
     directory = run.directory
     if earlier is None:
@@ -114,33 +114,30 @@ def _begin_on(
         filesystem.for_url(url).write_bytes(url, shipped)
     else:
         filesystem.for_url(directory.status_json).delete(directory.status_json)
-    board = Board(run.run_id, call.run.name, run.run_dir, call.direction, call.metric)
-    run.observe(immediate(lambda change: _on_change(board, change, call.size_of is None)))
+    state = SearchState(run.run_id, call.run.name, run.run_dir, call.direction, call.metric)
+    run.observe(immediate(lambda change: _on_change(state, change, call.size_of is None)))
     spec = _spec(call, application.backend.capacity(), earlier)
     dispatch, names = _dispatch(call, spec, known, earlier)
-    first = [*recorded.opening(), *learned.lines_of(known, call.space)]
-    writer, _ = segments.begin(urls.join(directory.url, recorded.JOURNAL), first)
+    journal, _ = segments.begin(urls.join(directory.url, recorded.JOURNAL), recorded.opening(known, call.space))
     if earlier is not None:
         recorded.take_in_finished(dispatch, names, urls.join(directory.url, call.folder))
         if earlier.extra_trials:
             dispatch.ask_tell.extend(earlier.extra_trials)
-    hands = _hands(call, run, application, names, plan, spec.max_lanes)
-    scribe = Scribe(writer, board.note)
-    session = Session(dispatch, hands, scribe, board, names, files={})
+    executor = _executor(call, run, application, names, plan, spec.max_lanes)
+    session = Session(dispatch, executor, SearchWriter(journal, state.note), state, names, files={})
     session.files |= _files(session, directory, call)
-    board.best = session.best()
-    search = SearchRun(session, directory, call.space, folder=call.folder)
-    if call.size_of is None and (uri := uri_of(application.environment)):
-        _tell_mlflow(call, session, directory, uri)
-    if call.finish is not None:
-        search.on_finish(partial(call.finish, directory))
+    state.best = session.best()
+    finish = (lambda rows: None) if call.finish is None else partial(call.finish, directory)
+    search = SearchRun(session, directory, call.space, folder=call.folder, finish=finish)
+    if call.size_of is None:
+        _follow_trials(call, session, directory, application)
     application.runs.add(search)
     if spec.deadline_s is not None:
-        board.deadline_at = board.began + spec.deadline_s
-    if tell is not None:
-        tell(board)
+        state.deadline_at = state.began + spec.deadline_s
+    if watch is not None:
+        watch(state)
     for text in [*call.notes, *_nothing_left(dispatch), *run.state.notes]:
-        board.note(text)
+        state.note(text)
     return search.begin()
 
 
@@ -157,42 +154,45 @@ def _dispatch(
     """The state of the search, with what its journal tells of earlier sessions."""
     if earlier is not None:
         return recorded.replayed(call, spec, list(earlier.lines))
-    learned.tell(call.searcher, known)
+    for config, outcome in known:
+        call.searcher.learn(config, outcome)
     dispatch = Dispatch(spec, call.searcher, call.stopper)
     return dispatch, Names(lambda number: dispatch.ledger.trials[number].config, call.name_of or by_id)
 
 
-def _hands(
+def _executor(
     call: SearchCall, run: Run, application: Application, names: Names, plan: plans.Plan, slots: int | None
-) -> Hands:
+) -> ActionExecutor:
     if call.size_of is not None:
         member = replace(
             plan,
             spec=msgspec.structs.replace(plan.spec, framework="tensorflow"),
             standing=Part(call.folder),
             captured=call.captured or capture.capture(cast("Callable[..., Any]", call.function), call.args),
-            siblings=group_of(run.run_dir, call.run.name),
+            siblings=mlflow.group_of(run.run_dir, call.run.name),
         )
         complete = partial(application.coordinator.complete, run.run_id, "complete")
-        return GroupHands(
+        return GroupExecutor(
             run, lambda value: complete(bytes(cloudpickle.dumps(value))), member, names.given, call.metric, slots
         )
-    return LaneHands(Lanes(run, application.coordinator), names.given, call.metric)
+    return LaneExecutor(Lanes(run, application.coordinator), names.given, call.metric)
 
 
-def _tell_mlflow(call: SearchCall, session: Session, directory: RunDir, uri: str) -> None:
-    """Every trial becomes a run below the search's; distributed ones are runs of their own, which are followed anyway."""
-    trials = TrialsInMlflow(
-        directory, uri, lambda row: urls.join(directory.url, call.folder, row["trial_id"]), call.run.name
-    )
+def _follow_trials(call: SearchCall, session: Session, directory: RunDir, application: Application) -> None:
+    """Every trial becomes a run of MLflow's below the search's; distributed ones are runs, which are followed anyway."""
+    trials = mlflow.Trials.of(directory, application.environment, call.run.name, call.metric)
+    if trials is None:
+        return
+    publish = trials.publish
 
     @immediate
-    def settled(what: str, facts: dict[str, Any]) -> None:
-        if what == "settled":
-            curve = list(session.board.curves.get(facts["number"], ()))
-            session.scribe.later(partial(trials.publish, facts, curve, call.metric))
+    def settled(kind: str, row: dict[str, Any]) -> None:
+        if kind == "settled":
+            curve = list(session.state.curves.get(row["number"], ()))
+            folder = RunDir(urls.join(directory.url, call.folder, row["trial_id"]))
+            session.writer.later(partial(publish, row, folder, curve))
 
-    session.board.observe(settled)
+    session.state.observe(settled)
 
 
 def _spec(call: SearchCall, capacity: Capacity, earlier: Earlier | None) -> SearchSpec:
@@ -256,16 +256,16 @@ def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
 def _files(session: Session, directory: RunDir, call: SearchCall) -> dict[str, Callable[[], bytes]]:
     """What shows how far the search is, by URL."""
     files: dict[str, Callable[[], bytes]] = {
-        directory.best_json: lambda: to_json(as_json(session.board.best or {})),
+        directory.best_json: lambda: to_json(as_json(session.state.best or {})),
     }
     if call.with_summary:
-        files[urls.join(directory.url, SUMMARY)] = lambda: to_json(table.summary(session.rows()))
+        files[urls.join(directory.url, SUMMARY)] = lambda: to_json(table.summary(session.rows(), call.metric))
     return files
 
 
-def _on_change(board: Board, change: Change, has_lanes: bool) -> None:
+def _on_change(state: SearchState, change: Change, has_lanes: bool) -> None:
     """What the coordinator says of the executors."""
     if change.kind == "phase" and has_lanes:
-        board.phase(change.text)
+        state.phase(change.text)
     elif change.kind == "note":
-        board.note(change.text)
+        state.note(change.text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml import extras
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms import libraries
+from hopsml.search.metric import name_of
 from hopsml.search.space.parameter import Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace
 
@@ -62,7 +63,7 @@ def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
         draw = getattr(optuna.visualization, PLOTS[kind])
         takes_name = kind not in ("intermediate_values", "timeline")
         figure = draw(
-            study, **({"target_name": metric or "metric"} if takes_name and "target" in options else {}), **options
+            study, **({"target_name": name_of(metric)} if takes_name and "target" in options else {}), **options
         )
         return in_any_theme(figure)
     except ImportError as error:

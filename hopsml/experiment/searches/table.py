@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hopsml.cluster.shared.plain import as_json
+from hopsml.search.metric import METRIC, name_of
 
 PARAMS, METRICS = "params_", "metrics_"
 _FIRST = (
@@ -31,7 +32,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The table as a Parquet file."""
+    """The bytes of a Parquet file with the table."""
     import pyarrow
     import pyarrow.parquet
 
@@ -41,28 +42,32 @@ def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The table as a pandas frame."""
+    """The table as a pandas ``DataFrame``; imports pandas."""
     import pandas
 
     return pandas.DataFrame(columns(rows))
 
 
-def summary(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def outputs_of(row: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """What a trial's function returned as the dict that the predecessor gave: a number is called "metric".
+
+    Where it has returned nothing, as one that was stopped, the last value of the ``metric`` that it reported stands for it.
+    """
+    outputs = row.get("outputs")
+    if outputs is None:
+        return {name_of(metric): row["value"]}
+    return dict(outputs) if isinstance(outputs, dict) else {METRIC: outputs}
+
+
+def summary(rows: Iterable[Mapping[str, Any]], metric: str) -> dict[str, Any]:
     """The predecessor's ``.summary.json``: every combination that has ended, with its outputs."""
     return {
         "combinations": [
-            {"parameters": as_json(row["config"]), "outputs": as_json(_outputs(row))}
+            {"parameters": as_json(row["config"]), "outputs": as_json(outputs_of(row, metric))}
             for row in rows
             if row["state"] in ("completed", "stopped", "failed")
         ]
     }
-
-
-def _outputs(row: Mapping[str, Any]) -> dict[str, Any]:
-    outputs = row.get("outputs")
-    if isinstance(outputs, dict):
-        return outputs
-    return {"metric": row["value"] if outputs is None else outputs}
 
 
 def _output(row: Mapping[str, Any], name: str) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment.searches.learned import Learned
-from hopsml.experiment.searches.recorded import rows_of
+from hopsml.experiment.searches.reader import rows_of
+from hopsml.experiment.searches.recorded import Learned
 from hopsml.search.contract import End, Outcome
-from hopsml.search.dispatch.ledger import number_of
+from hopsml.search.metric import finite
 from hopsml.search.space.space import Searchspace
 from hopsml.storage.run_dir import find
 
@@ -27,7 +27,7 @@ def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned
     found: list[Learned] = []
     for item in items:
         for row in _rows(item, space):
-            value = number_of(row.get("value"))
+            value = finite(row.get("value"))
             config = dict(row["config"])
             if space.contains(config) and value is not None:
                 end = End.STOPPED if row.get("state") == "stopped" else End.COMPLETED

@@ -6,10 +6,11 @@ from hopsml.search.contract import End, Exploit, Verdict
 from hopsml.search.dispatch.events import Action, Began, Ended, EndTrial, Reported
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
-from hopsml.search.dispatch.ledger import Trial, TrialPhase, number_of, why_no_value
+from hopsml.search.dispatch.ledger import Trial, TrialPhase
 from hopsml.search.dispatch.limits import Closing
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
+from hopsml.search.metric import finite, why_no_value
 
 LOST_AT_MOST = 10  # times that a trial's slot may go away under it
 
@@ -56,7 +57,7 @@ class Attempts:
         if trial is None:
             return []
         actions = self._must_have_begun(trial, now)
-        value = number_of(event.value)
+        value = finite(event.value)
         if trial.asked or value is None or event.step <= trial.step:
             return actions
         verdict = self.ask_tell.report(trial, event.step, value, event.checkpoint)
@@ -100,11 +101,11 @@ class Attempts:
             self.supply.ready.put(trial)
 
     def _stopped(self, trial: Trial, event: Ended, seconds: float) -> Action:
-        value = trial.value if trial.value is not None else number_of(event.value)
+        value = trial.value if trial.value is not None else finite(event.value)
         return self.ask_tell.end(trial, End.STOPPED, value, event.outputs, event.error, seconds)
 
     def _finished(self, trial: Trial, event: Ended, seconds: float) -> Action:
-        value, error, fault = number_of(event.value), event.error, False
+        value, error, fault = finite(event.value), event.error, False
         if value is None and event.outputs is None and event.value is None:
             value = trial.value  # it returned nothing, but has reported
         if value is None:

@@ -4,12 +4,14 @@
     ["ask", 0, {"lr": 0.1}, null] ...            one fact a line (ask_tell.py), in order
     {"hopsml search": 1, "state": {...}}         everything up to here; saves repeating what comes before
 
+Who keeps the journal may add lines of its own, ``["key", ...]``, which it takes out again by ``divided``.
 Lines must be on disk before the actions that came with them are carried out: then a result that anybody was told of is
 never lost, and none is told twice. The last line may be torn.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -31,6 +33,18 @@ def opening() -> str:
 def lines_of(facts: Iterable[Fact]) -> list[str]:
     """Facts of ``Dispatch.take_facts()`` as lines of JSON, without line ends."""
     return [to_line(list(fact)) for fact in facts]
+
+
+def divided(lines: Iterable[str], *keys: str) -> tuple[list[list[Any]], list[str]]:
+    """The entries that begin with one of the keys, decoded; and all other lines, as they are."""
+    begins = tuple(f'["{key}",' for key in keys)
+    found, others = list[list[Any]](), list[str]()
+    for line in lines:
+        if line.startswith(begins):
+            found.append(json.loads(line))
+        else:
+            others.append(line)
+    return found, others
 
 
 def snapshot(dispatch: Dispatch) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -184,32 +183,3 @@ def row(trial: Trial) -> dict[str, Any]:
         "error": trial.error,
         "config": dict(trial.config),
     }
-
-
-def number_of(value: Any) -> float | None:
-    """The value where it is a finite number, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
-
-
-def why_no_value(metric: str, outputs: Any, value: Any) -> tuple[str, bool]:
-    """Why a trial that returned has no score, and whether it is a fault of the code rather than of the numbers."""
-    key, found = metric or "metric", value
-    if isinstance(outputs, dict):
-        if not metric and len(outputs) == 1:
-            key = next(iter(outputs))
-        if key not in outputs:
-            names = ", ".join(map(repr, outputs)) or "nothing"
-            return (
-                f"the metric {key!r} is not in what the function returned ({names}): return it, or name one of those",
-                True,
-            )
-        found = outputs[key]
-    elif outputs is not None and found is None:
-        found = outputs
-    if found is None:
-        return f"the function neither returned nor reported the metric {key!r}: a search needs it", True
-    if isinstance(found, float) and not math.isfinite(found):
-        return f"the metric {key!r} is {found}, which is no finite number", False
-    return f"the metric {key!r} is {found!r:.100}, a {type(found).__name__}: it must be a number", True

@@ -14,9 +14,9 @@ from typing import Any
 
 from hopsml.cluster.worker.context import WorkerContext, current, set_current
 from hopsml.errors import ArgumentError, TrialStopped
+from hopsml.search.metric import name_of
 from hopsml.training.trials import trial_arguments
 from hopsml.training.trials.trial import Trial
-from hopsml.training.trials.trial_result import METRIC
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class GroupReporter:
     """The ``reporter`` that a training function gets, with Maggy's interface; for any thread of any worker."""
 
     def __init__(self, context: WorkerContext, metric: str, done_step: int) -> None:
-        self._context, self._metric = context, metric or METRIC
+        self._context, self._metric = context, name_of(metric)
         self._next = done_step + 1 if context.resume_checkpoint is not None else 0
         self._lock = threading.Lock()
         self.told = ""

@@ -177,7 +177,8 @@ class Runner:
             self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
             function, fixed = self._function()
             value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
-            metric = trial_result.score_of(value, message.metric)
+            told = trial.reporter.history if value is None else []  # what it has reported stands for what it returns
+            metric = told[-1][1] if told else trial_result.score_of(value, message.metric)
             result = pickle_result(value, context, _note)
             self._write_outputs(trial, context, value, metric)
         except TrialStopped as stop:

@@ -12,8 +12,9 @@ from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError, TrialStopped
 from hopsml.search.messages import RunTrial, TrialReported
+from hopsml.search.metric import name_of
 from hopsml.training.trials.runner_channel import Channel
-from hopsml.training.trials.trial_result import METRIC, as_number
+from hopsml.training.trials.trial_result import as_number
 
 MOST_HISTORY = 10_000  # values of the metric that are recorded with the trial
 
@@ -40,7 +41,7 @@ class Reporter:
 
         Raises ArgumentError (ValueError) for a step that falls, TrialStopped when the trial shall end.
         """
-        self.report(step, {self._trial.metric or METRIC: metric})
+        self.report(step, {name_of(self._trial.metric): metric})
 
     def log(self, message: Any, jupyter: bool = False) -> None:
         """Print a line to the trial's log, ``output.log``; ``jupyter`` has no effect."""
@@ -69,9 +70,8 @@ class Reporter:
 
     def _searched(self, metrics: Mapping[str, Any]) -> str | None:
         """Which of the values the search is about."""
-        if self._trial.metric:
-            return self._trial.metric if self._trial.metric in metrics else None
-        return next(iter(metrics)) if len(metrics) == 1 else METRIC if METRIC in metrics else None
+        name = name_of(self._trial.metric, metrics)
+        return name if name in metrics else None
 
     def _step(self, step: int | None, searched: str | None) -> int:
         if step is None:

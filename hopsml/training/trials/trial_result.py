@@ -7,8 +7,7 @@ from typing import Any
 from hopsml.cluster.shared.plain import outputs
 from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError
-
-METRIC = "metric"  # what a single number is called
+from hopsml.search.metric import name_of
 
 
 def score_of(value: Any, metric: str) -> float:
@@ -19,7 +18,7 @@ def score_of(value: Any, metric: str) -> float:
     """
     if isinstance(value, dict):
         fields = {str(key): item for key, item in value.items()}
-        wanted = metric or (next(iter(fields)) if len(fields) == 1 else METRIC)
+        wanted = name_of(metric, fields)
         if wanted not in fields:
             raise ArgumentError(
                 f"the training function returned {', '.join(fields) or 'an empty dict'}, but the search is about "

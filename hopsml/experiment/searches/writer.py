@@ -21,19 +21,19 @@ EVERY_S = 0.5  # between two versions of a file, at least
 SHARE = 0.05  # of the time at most is spent on such files
 
 
-class Writer(Protocol):
+class Journal(Protocol):
     """Where lines are kept; ``segments.SegmentWriter``."""
 
     def add(self, lines: Sequence[str]) -> None:
-        """Keep them; raises StorageError."""
+        """Append the lines durably. Raises StorageError."""
 
 
-class Scribe:
-    """``journal`` is for the session's thread; ``keep`` returns at once, for any."""
+class SearchWriter:
+    """Writes what a search writes down. ``journal`` is for the session's thread, the rest for any, and returns at once."""
 
-    def __init__(self, writer: Writer, note: Callable[[str], None]) -> None:
+    def __init__(self, journal: Journal, note: Callable[[str], None]) -> None:
         """``note`` gets what people should know."""
-        self._writer, self._note = writer, note
+        self._journal, self._note = journal, note
         self._tasks: deque[Callable[[], None]] = deque()
         self._files: dict[str, Callable[[], bytes]] = {}
         self._next_at: dict[str, float] = {}
@@ -48,7 +48,7 @@ class Scribe:
         outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
         while lines:
             try:
-                self._writer.add(lines)
+                self._journal.add(lines)
             except StorageError as error:
                 if outage.failed(time.monotonic()):
                     self._note(f"the search waits: its journal cannot be written, and is tried again: {error}")

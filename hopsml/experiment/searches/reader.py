@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml.errors import PathNotFound
-from hopsml.experiment.searches.learned import others_of
+from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.experiment.searches.names import Names, by_id
-from hopsml.experiment.searches.recorded import JOURNAL, Retold, others_than_sessions
+from hopsml.experiment.searches.recorded import JOURNAL, facts_of, lines_of
+from hopsml.search.contract import Outcome, Searcher, Suggestion, Wait
+from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.ledger import TrialPhase, row
 from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.search.metric import name_of
 from hopsml.search.space.config_json import reader
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import urls
@@ -33,23 +35,23 @@ class Report:
     value: float
 
 
-class Seen:
-    """Nothing is unpickled and nothing is written; ``more`` takes in what has come to be known."""
+class SearchReader:
+    """Reads a search's journal; ``more`` takes in what has come to it. Nothing is unpickled and nothing is written."""
 
     def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
         """``recorded``: what ``run.json`` says of the search."""
         self.directory, self._recorded = directory, recorded
-        self.direction = "min" if recorded.get("direction") == "min" else "max"
-        self.metric = str(recorded.get("metric") or "metric")
+        self.direction = _direction(recorded)
+        self.metric = name_of(str(recorded.get("metric") or ""))
         self.distributed = bool(recorded.get("distributed"))
         self._journal = SegmentReader(urls.join(directory.url, JOURNAL))
         self._names = Names(lambda number: {}, by_id)
-        self._dispatch = Dispatch(SearchSpec(None, self.direction), Retold(Searchspace()))
+        self._dispatch = Dispatch(SearchSpec(None, self.direction), SilentSearcher(Searchspace()))
 
     def more(self) -> list[Report]:
         """What trials have reported since the last call, in order. Raises StorageError."""
         reports = []
-        for line in self._names.take_over(others_of(others_than_sessions(self._journal.new_lines()))):
+        for line in self._names.take_over(facts_of(self._journal.new_lines())):
             fact = _read(line)
             if not isinstance(fact, list):  # a snapshot of what has been read one by one
                 continue
@@ -70,7 +72,7 @@ class Seen:
 
     @property
     def over(self) -> int:
-        """How many trials are over."""
+        """How many trials have ended, one way or another."""
         return self._dispatch.ledger.over
 
     def best(self) -> dict[str, Any] | None:
@@ -87,7 +89,7 @@ class Seen:
         return {"trial_id": self._names.given(facts["number"]), **{name: facts[name] for name in names}}
 
     def folder_of(self, trial: str) -> str:
-        """Where a trial's files lie."""
+        """URL of the folder in which the files of a trial lie, by its id."""
         return urls.join(self.directory.url, self._recorded.get("folder", "trials"), trial)
 
     def output(self) -> Iterator[bytes]:
@@ -110,3 +112,42 @@ def _printed(folder: str) -> Iterator[tuple[str, bytes]]:
         for entry in sorted(entries, key=lambda entry: entry.modified_s):
             if entry.name.startswith(begins) and entry.name.endswith(".log") and entry.length:
                 yield entry.name, for_url(entry.url).read_bytes(entry.url)
+
+
+def rows_of(directory: RunDir, space: Searchspace) -> list[dict[str, Any]]:
+    """The table of a recorded search's trials, however it ended, by its journal alone: nothing of it is unpickled.
+
+    Values that JSON does not know are found by their names in ``space``, which is the reader's own.
+    """
+    recorded = directory.read_run().get("search")
+    if not isinstance(recorded, dict):
+        raise ArgumentError(f"run {directory.run_id} is no search: it has no trials to learn from")
+    names = Names(lambda number: {}, by_id)
+    facts = names.take_over(facts_of(lines_of(directory)))
+    dispatch = journal.replay(facts, SearchSpec(None, _direction(recorded)), SilentSearcher(space))
+    return [{**row(t), "trial_id": names.given(t.number), "outputs": t.outputs} for t in dispatch.ledger.trials]
+
+
+def _direction(recorded: Mapping[str, Any]) -> str:
+    return "min" if recorded.get("direction") == "min" else "max"
+
+
+class SilentSearcher(Searcher):
+    """Stands for the searcher of a recorded search of which only the trials are wanted: it proposes and learns nothing."""
+
+    def __init__(self, space: Searchspace) -> None:
+        self.space = space
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        """Propose none: the trials of the journal are all."""
+        return Wait.DONE
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        """Learn nothing from the outcome of a trial."""
+
+    def state(self) -> dict[str, Any]:
+        """An empty state: there is nothing to keep."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Ignore what the searcher of that search has written."""

@@ -1,4 +1,4 @@
-"""What a session needs of whoever carries trials out; and the one for trials of a single worker: lanes."""
+"""Who carries out what the dispatch of a search decides; here for trials of a single worker, ``groups.py`` for others."""
 
 from __future__ import annotations
 
@@ -13,52 +13,45 @@ from hopsml.search import messages
 from hopsml.search.dispatch.events import Assign, EndTrial, Event, Form, Resize
 
 
-class Hands(Protocol):
-    """Carries out what the dispatch decides; for the session's thread, but for ``post``."""
+class ActionExecutor(Protocol):
+    """Carries out what the dispatch decides. For the session's thread, but for ``post``."""
 
     run: Run  # of the search as a whole
 
     def get(self, timeout_s: float | None) -> News | None:
-        """The next thing that happened; None when nothing does within the time."""
+        """The next thing that happened; None when nothing does within ``timeout_s`` seconds, None: without a limit."""
 
     def post(self, event: Event) -> None:
-        """Have ``get`` return this in its turn; for any thread."""
+        """Have ``get`` return this event in its turn; for any thread."""
 
     def begin(self, action: Assign | Form) -> str:
-        """Have a trial begin; where, for people."""
+        """Have a trial begin; returns where it does, in words for people."""
 
     def end(self, action: EndTrial) -> None:
-        """Have a trial end."""
+        """Have a trial end, in the way and within the time that the action names."""
 
     def resize(self, action: Resize) -> None:
-        """Give a trial more workers."""
+        """Give a trial more workers, where it can have them."""
 
     def want(self, count: int) -> None:
-        """How many slots can be used."""
+        """Tell the cluster how many slots the search can use."""
 
     def close(self, value: Any) -> None:
         """All is done: give everything back; the search's run ends as FINISHED with this value."""
 
 
-class LaneHands:
-    """Trials of one worker each, on lanes."""
+class LaneExecutor:
+    """Has trials of one worker each carried out on lanes."""
 
     def __init__(self, lanes: Lanes, folder_of: Callable[[int], str], metric: str) -> None:
         """``folder_of`` gives a trial's id, which names its folder, by its number."""
         self.run = lanes.run
+        self.get, self.post, self.want, self.close = lanes.get, lanes.post, lanes.want, lanes.close
         self._lanes, self._folder_of, self._metric = lanes, folder_of, metric
         self._placed: dict[int, tuple[int, int]] = {}  # trial -> its newest attempt, and the lane of that
 
-    def get(self, timeout_s: float | None) -> News | None:
-        """As ``Hands``."""
-        return self._lanes.get(timeout_s)
-
-    def post(self, event: Event) -> None:
-        """As ``Hands``."""
-        self._lanes.post(event)
-
     def begin(self, action: Assign | Form) -> str:
-        """Send the trial to its lane."""
+        """Send the trial to its lane; returns the lane's host."""
         assert isinstance(action, Assign)
         self._placed[action.number] = action.attempt, action.lane
         self._lanes.assign(
@@ -77,19 +70,11 @@ class LaneHands:
         return self._lanes.joined.get(action.lane, "")
 
     def end(self, action: EndTrial) -> None:
-        """Tell the lane."""
+        """Tell the lane, unless a newer attempt of the trial is elsewhere."""
         attempt, lane = self._placed.get(action.number, (-1, -1))
         if attempt == action.attempt:
             message = messages.EndTrial(action.number, action.attempt, how=action.how, deadline_s=action.patience_s)
             self._lanes.end(lane, message)
 
     def resize(self, action: Resize) -> None:
-        """A trial on a lane has one worker."""
-
-    def want(self, count: int) -> None:
-        """As ``Hands``."""
-        self._lanes.want(count)
-
-    def close(self, value: Any) -> None:
-        """As ``Hands``."""
-        self._lanes.close(value)
+        """Nothing: a trial on a lane has one worker."""

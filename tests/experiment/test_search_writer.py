@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import StorageError
-from hopsml.experiment.searches import scribe
-from hopsml.experiment.searches.scribe import Scribe
+from hopsml.experiment.searches import writer
+from hopsml.experiment.searches.writer import SearchWriter
 from tests.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast
@@ -32,12 +32,12 @@ class Journal:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"FIRST_RETRY_S": 0.01, "LONGEST_RETRY_S": 0.04, "LOOK_S": 0.001}.items():
-        monkeypatch.setattr(scribe, name, seconds)
+        monkeypatch.setattr(writer, name, seconds)
 
 
 def test_a_journal_that_cannot_be_written_is_told_once_and_so_is_its_end() -> None:
     journal, notes = Journal(6), list[str]()
-    writing = Scribe(journal, notes.append)
+    writing = SearchWriter(journal, notes.append)
     try:
         writing.journal(["a", "b"], lambda: True)
         writing.journal(["c"], lambda: True)
@@ -49,7 +49,7 @@ def test_a_journal_that_cannot_be_written_is_told_once_and_so_is_its_end() -> No
 
 def test_a_search_that_need_not_go_on_does_not_wait_for_its_journal() -> None:
     journal, notes = Journal(10**9), list[str]()
-    writing = Scribe(journal, notes.append)
+    writing = SearchWriter(journal, notes.append)
     try:
         with pytest.raises(StorageError):
             writing.journal(["a"], lambda: journal.asked < 3)
@@ -61,8 +61,8 @@ def test_a_search_that_need_not_go_on_does_not_wait_for_its_journal() -> None:
 def test_files_that_show_how_far_a_search_is_do_not_hammer_a_store_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(scribe, "EVERY_S", 0.001)
-    monkeypatch.setattr(scribe, "FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr(writer, "EVERY_S", 0.001)
+    monkeypatch.setattr(writer, "FIRST_RETRY_S", 0.05)
     asked: list[str] = []
     folder = tmp_path / "run"
     folder.write_text("in the way")
@@ -71,7 +71,7 @@ def test_files_that_show_how_far_a_search_is_do_not_hammer_a_store_that_is_away(
         asked.append(name)
         return b"content"
 
-    writing = Scribe(Journal(0), lambda text: None)
+    writing = SearchWriter(Journal(0), lambda text: None)
     try:
         with caplog.at_level(logging.WARNING):
             for number in range(2000):

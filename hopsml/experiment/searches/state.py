@@ -1,0 +1,166 @@
+"""The state of a search: written by its session, read and observed from any thread.
+
+Results stand here only once the journal holds them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
+from dataclasses import fields
+from typing import Any
+
+from hopsml import delivery, redact
+from hopsml.delivery import Observers, immediate, is_immediate
+from hopsml.search.dispatch.snapshot import RunningTrial, Snapshot
+from hopsml.states import State
+
+TRIALS_REMEMBERED = 500  # whose time counts for how long the others will take
+CURVE_POINTS = 1_000  # of a trial's reports; every second one is dropped when there are more
+
+# what: settled | began | reported | note | phase | skipped | closed
+Observer = Callable[[str, dict[str, Any]], None]
+_Change = tuple[str, dict[str, Any]]
+
+
+class _Changes:
+    """Of what waits for an observer: reports may be skipped, the newest of each trial is kept."""
+
+    def worth(self, item: _Change) -> delivery.Worth:
+        return "update" if item[0] == "reported" else "end" if item[0] == "closed" else "news"
+
+    def size(self, item: _Change) -> int:
+        return 64 * len(item[1])
+
+    def same_as(self, item: _Change) -> Hashable | None:
+        return item[1]["number"] if item[0] == "reported" else None
+
+    def count(self, item: _Change, skipped: Counter[str]) -> None:
+        skipped[item[0]] += 1
+
+    def told(self, skipped: Counter[str]) -> _Change:
+        parts = ", ".join(f"{count} {name}" for name, count in skipped.items())
+        return "skipped", {"text": f"{parts}: skipped here, because they were not read in time"}
+
+
+class SearchState:
+    """How a search stands; a ``Snapshot`` is made of the attributes of the same names."""
+
+    def __init__(self, run_id: str, name: str, run_dir: str, direction: str, metric: str) -> None:
+        self.run_id, self.name, self.run_dir = run_id, name, run_dir
+        self.direction, self.metric = direction, metric
+        self.began = time.time()
+        self.counts: dict[str, int] = {}
+        self.planned: int | None = None
+        self.best: dict[str, Any] | None = None
+        self.running: dict[int, RunningTrial] = {}
+        self.curves: dict[int, list[tuple[int, float]]] = {}  # of trials that are over
+        self.executors = self.busy = 0
+        self.deadline_at: float | None = None
+        self.took: deque[float] = deque(maxlen=TRIALS_REMEMBERED)
+        self.waiting = ""
+        self.notes: list[str] = []
+        self.improvements: list[tuple[int, float]] = []
+        self.state = State.WAITING
+        self.ended: float | None = None
+        self.error: BaseException | None = None
+        self._observers = Observers(f"hopsml-observer-{run_id}", _Changes())
+
+    # ------------------------------------------------------------------------------------------ the session writes
+
+    def trial_began(self, running: RunningTrial) -> None:
+        """A trial has begun: its function is being called."""
+        with self._observers.lock:
+            running.curve = self.curves.pop(running.number, running.curve)  # it goes on after a pause
+            self.running[running.number] = running
+        self._tell("began", {"number": running.number, "config": running.config})
+
+    def trial_reported(self, number: int, step: int, value: float) -> None:
+        """A running trial has reported a value of the metric."""
+        with self._observers.lock:
+            trial = self.running.get(number)
+            if trial is None:
+                return
+            trial.step, trial.value = step, value
+            trial.curve.append((step, value))
+            if len(trial.curve) > CURVE_POINTS:
+                del trial.curve[1:-1:2]
+        self._tell("reported", {"number": number, "step": step, "value": value})
+
+    def trial_left(self, number: int) -> None:
+        """A trial does not run any more; it may be over, or go on later."""
+        with self._observers.lock:
+            trial = self.running.pop(number, None)
+            if trial is not None and trial.curve:
+                self.curves[number] = trial.curve
+
+    def settled(self, row: dict[str, Any], best: dict[str, Any] | None) -> None:
+        """A trial is over, and the journal holds that. ``row`` of the table, and that of the best trial so far."""
+        with self._observers.lock:
+            self.took.append(float(row.get("seconds") or 0.0))
+            if best is not None and (self.best is None or best["number"] != self.best["number"]):
+                self.improvements.append((best["number"], best["value"]))
+            self.best = best
+        self._tell("settled", row)
+
+    def counted(self, counts: dict[str, int], planned: int | None, executors: int, busy: int) -> None:
+        """How many trials are where, how many slots there are, and how many of them have a trial."""
+        with self._observers.lock:
+            self.counts, self.planned = counts, planned
+            self.executors, self.busy = executors, min(busy, executors)
+            if self.state is State.WAITING and executors:
+                self.state = State.RUNNING
+
+    def note(self, text: str) -> None:
+        """Tell people something, once; secrets in it are masked."""
+        text = redact.text(text)
+        with self._observers.lock:
+            if text in self.notes:
+                return
+            self.notes.append(text)
+        self._tell("note", {"text": text})
+
+    def phase(self, text: str) -> None:
+        """Tell what the coordinator says of the executors."""
+        with self._observers.lock:
+            self.waiting = text
+        self._tell("phase", {"text": text})
+
+    def close(self, state: State, reason: str, error: BaseException | None) -> None:
+        """The search is over and its files are complete."""
+        with self._observers.lock:
+            self.state, self.error, self.ended = state, error, time.time()
+        self._tell("closed", {"state": state, "reason": reason})
+
+    # ------------------------------------------------------------------------------------------ anybody reads
+
+    def observe(self, observer: Observer) -> None:
+        """Call ``observer(what, facts)`` for what happens from now on; one that fails is dropped.
+
+        It is called on a thread of its own, so that it harms nobody by being slow, but for one that is marked as
+        ``delivery.immediate``. One that is too slow misses reports, and is told so: ``skipped``.
+        """
+
+        def call(change: _Change) -> None:
+            observer(*change)
+
+        self._observers.add(immediate(call) if is_immediate(observer) else call)
+
+    def settle(self, timeout_s: float = delivery.SETTLE_S) -> bool:
+        """Wait until the observers have been told everything, at most ``timeout_s`` seconds; whether they have."""
+        return self._observers.settle(timeout_s)
+
+    def snapshot(self) -> Snapshot:
+        """The state at this moment, as a value that does not change any more."""
+        names = {one.name for one in fields(Snapshot)} - {"now", "running"}
+        with self._observers.lock:
+            facts = {name: _copied(getattr(self, name)) for name in names}
+            return Snapshot(now=self.ended or time.time(), running=tuple(self.running.values()), **facts)
+
+    def _tell(self, kind: str, facts: dict[str, Any]) -> None:
+        self._observers.tell((kind, facts))
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else tuple(value) if isinstance(value, list | deque) else value

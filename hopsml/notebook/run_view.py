@@ -1,0 +1,289 @@
+"""What is shown of a run, made from its story and its workers; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopsml import states
+from hopsml.cluster.driver.run_state import MemberView
+from hopsml.cluster.gang.gang import Phase
+from hopsml.errors import WorkerFailed
+from hopsml.notebook.story import Story, Usage, worth_showing
+from hopsml.notebook.style import about
+from hopsml.notebook.view import (
+    Cell,
+    CurveView,
+    Pairs,
+    ProgressView,
+    StageView,
+    Table,
+    View,
+    cause_of,
+    number,
+    short,
+    title_of,
+)
+from hopsml.states import State
+
+ROWS = 24  # of workers; the others are counted
+_NOW, _OVER = ("CPU", "memory", "GPU use"), ("CPU, mean", "memory, peak")  # columns while it runs, and afterwards
+_ALWAYS = ("rank", "host", "state")
+_TRACEBACK = "Traceback (most recent call last):"
+NAMED = 4  # ranks that are waited for, by name
+METRICS = 12
+CURVES = 4  # the metrics that are drawn; the others are numbers
+TAIL_LINES = 20
+WIDTH = 160  # of a line of a log
+_STAGES = {
+    Phase.WAITING: "executors",
+    Phase.FORMING: "start",
+    Phase.RUNNING: "training",
+    Phase.PARKING: "changing",
+    Phase.REFORMING: "changing",
+    Phase.SETTLING: "failure",
+    Phase.STOPPING: "closing",
+}
+
+
+def view_of(
+    story: Story,
+    members: Mapping[int, MemberView],
+    *,
+    size: int,
+    name: str,
+    run_id: str,
+    run_dir: str,
+    now: float,
+    is_told: bool = False,
+) -> View:
+    """The run as it stands at ``now`` (seconds since 1970). ``name``: as its caller called it.
+
+    ``is_told``: its error stands beside the display, with its cause and the traceback; they are not said twice.
+    """
+    state = state_of(story)
+    end = story.ended or now
+    log_title, log = _log(story, is_told)
+    curves, progress = _curves(story), _progress(story, now)
+    return View(
+        title=title_of(name, run_id),
+        run_id=run_id,
+        state=state,
+        seconds=max(0.0, end - story.began),
+        stages=_stages(story, end),
+        waits_for=_waits_for(story, members, size),
+        progress=progress,
+        numbers=_steps(story, progress)
+        + _metrics({name: v for name, v in story.metrics.items() if name not in {c.name for c in curves}}),
+        curves=curves,
+        result=_metrics(_told(story.outputs)),
+        table=_workers(members, story),
+        notes=tuple(short(note, 300) for note in story.notes),
+        cause="" if is_told else cause_of(story.error),
+        log_title=log_title,
+        log=log,
+        run_dir=run_dir,
+    )
+
+
+def state_of(story: Story) -> State:
+    """The state of the run: that of its phase, or how it has ended."""
+    if story.ended is not None:
+        return states.end(story.error)
+    phase = story.stages[-1].phase if story.stages else Phase.WAITING
+    return State.CLOSING if story.is_over else phase.state
+
+
+def _stages(story: Story, end: float) -> tuple[StageView, ...]:
+    """In the order in which they were first reached; one that came again, as with a changing group, has one time in all."""
+    ends = [stage.began for stage in story.stages[1:]] + [end]
+    seconds: dict[str, float] = {}
+    times: Counter[str] = Counter()
+    for stage, until in zip(story.stages, ends, strict=True):
+        name = _STAGES[stage.phase]
+        seconds[name] = seconds.get(name, 0.0) + max(0.0, until - stage.began)
+        times[name] += 1
+    active = _STAGES[story.stages[-1].phase] if story.stages and story.ended is None else ""
+    return tuple(
+        StageView(name if times[name] == 1 else f"{name} ×{times[name]}", took, name == active)
+        for name, took in seconds.items()
+    )
+
+
+# -- what is waited for
+
+
+def _waits_for(story: Story, members: Mapping[int, MemberView], size: int) -> str:
+    if story.ended is not None:
+        return ""
+    if story.is_over:
+        return "the last files of the run directory"
+    match story.stages[-1].phase if story.stages else Phase.WAITING:
+        case Phase.WAITING:
+            return f"executors: {story.waiting or f'{size} workers are asked for'}"
+        case Phase.FORMING:
+            late = [view for view in members.values() if view.state == State.STARTING]
+            return f"{_named(late)} to import and begin the training function" if late else ""
+        case Phase.RUNNING:
+            left = [view for view in members.values() if view.state == State.RUNNING]
+            return f"{_named(left)} to finish" if len(left) < len(members) else ""
+        case Phase.PARKING:
+            return "the workers' next commit: the group is going to change"
+        case Phase.REFORMING:
+            return "the end of the last group; another one follows"
+        case Phase.SETTLING:
+            return "word of the worker that failed first"
+        case _:
+            return "the end of the workers and their last files"
+
+
+def _named(views: Sequence[MemberView]) -> str:
+    names = [f"rank {view.rank} on {view.host}" for view in sorted(views, key=lambda view: view.rank)]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+# -- numbers
+
+
+def _progress(story: Story, now: float) -> ProgressView | None:
+    """Nothing where no worker has said how many steps there will be, or where the training is done."""
+    told = story.progress
+    if told is None or told.total < 1 or (story.ended is not None and story.error is None):
+        return None
+    share = min(1.0, told.done / told.total)
+    facts = [f"{told.unit} {_whole(told.done)} of {_whole(told.total)}"]
+    facts += [f"{rate:.1f} steps/s"] if (rate := story.steps_per_second()) else []
+    facts += [f"{100 * share:.0f} %"]
+    if story.ended is None and not story.is_over and story.stages and story.stages[-1].phase is Phase.RUNNING:
+        left = told.seconds_left(now)
+        if left is not None and told.done < told.total:
+            facts.append(f"about {about(left)} left")
+    return ProgressView(share, tuple(facts))
+
+
+def _steps(story: Story, progress: ProgressView | None) -> Pairs:
+    """Where no bar says it."""
+    if story.step is None or progress is not None:
+        return ()
+    rate = story.steps_per_second()
+    return (("step", _whole(story.step)), *((("steps/s", f"{rate:.1f}"),) if rate else ()))
+
+
+def _whole(value: int) -> str:
+    return f"{value:,}".replace(",", " ")
+
+
+def _curves(story: Story) -> tuple[CurveView, ...]:
+    """The first metrics that were reported more than once."""
+    drawn = [(name, history) for name, history in story.histories.items() if history.is_curve][:CURVES]
+    return tuple(CurveView.of(short(name, 40), found) for name, found in drawn)
+
+
+def _told(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and short texts that the function returned; the log's path was added by hopsml."""
+    return {
+        name: value
+        for name, value in outputs.items()
+        if name != "log" and (isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= 80))
+    }
+
+
+def _metrics(values: Mapping[str, Any]) -> Pairs:
+    shown = [(short(str(name), 40), number(value)) for name, value in values.items()]
+    more = [("…", f"{len(shown) - METRICS} more")] if len(shown) > METRICS else []
+    return (*shown[:METRICS], *more)
+
+
+# -- workers
+
+
+def _shown(members: Mapping[int, MemberView]) -> list[int]:
+    """The ranks that get a row: all, or the failed ones and the first of the others."""
+    ranks = sorted(members)
+    if len(ranks) <= ROWS:
+        return ranks
+    failed = [rank for rank in ranks if members[rank].state == State.FAILED]
+    others = [rank for rank in ranks if members[rank].state != State.FAILED]
+    return sorted((failed + others)[:ROWS])
+
+
+def _workers(members: Mapping[int, MemberView], story: Story) -> Table:
+    """A row for each that is shown, in the columns that say something of any of them."""
+    ranks = _shown(members)
+    rows = [_row(members[rank], story) for rank in ranks]
+    names = max(rows, key=len, default={})
+    columns = tuple(name for name in names if name in _ALWAYS or any(row.get(name) for row in rows))
+    hidden = [_state(members[rank], story) for rank in sorted(set(members) - set(ranks))]
+    counts = ", ".join(f"{count} {state}" for state, count in Counter(hidden).most_common())
+    cells = (
+        tuple(Cell(row.get(name) or "–", row[name] if name == "state" else "") for name in columns) for row in rows
+    )
+    return Table(columns, tuple(cells), f"{len(hidden)} more: {counts}" if hidden else "")
+
+
+def _row(view: MemberView, story: Story) -> dict[str, str]:
+    """By the names of the columns: what matters most comes first, a narrow page cuts off the rest."""
+    return {
+        "rank": str(view.rank),
+        "state": _state(view, story),
+        "step": "" if view.step is None else _whole(view.step),
+        **dict(_usage(story.usage.get(view.rank), story.ended is not None)),
+        "host": short(view.host, 40),
+        "executor": short(view.executor_id, 24),
+        "GPUs": ",".join(map(str, view.gpu_indices)),
+    }
+
+
+def _usage(known: Usage | None, over: bool) -> Pairs:
+    """As last sampled; of a run that is over, of all its time. CPU is in percent of one core."""
+    if known is None or not known.newest:
+        return ()
+    if over:
+        mean = f"{known.cpu_sum / known.samples:.0f} %" if known.samples else ""
+        return tuple(zip(_OVER, (mean, _memory(known.memory_peak)), strict=True))
+    cpu = known.newest.get("cpu_utilization_percentage")
+    gpus = [
+        value
+        for name, value in known.newest.items()
+        if name.startswith("gpu_") and name.endswith("_utilization_percentage")
+    ]
+    texts = (
+        f"{cpu:.0f} %" if cpu is not None else "",
+        _memory(known.newest.get("memory_usage_megabytes", 0.0)),
+        f"{sum(gpus) / len(gpus):.0f} %" if gpus else "",
+    )
+    return tuple(zip(_NOW, texts, strict=True))
+
+
+def _memory(megabytes: float) -> str:
+    return f"{megabytes / 1000:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
+
+
+def _state(view: MemberView, story: Story) -> str:
+    """A worker that had not ended by itself when its group ended was stopped."""
+    if story.is_over and view.state in (State.STARTING, State.RUNNING):
+        return State.LOST if isinstance(story.error, WorkerFailed) and story.error.rank == view.rank else State.STOPPED
+    return view.state
+
+
+# -- trouble
+
+
+def _log(story: Story, is_told: bool) -> tuple[str, tuple[str, ...]]:
+    """The tail of the log of the rank that failed, else of the chief's output; ``is_told``: what the error does not say."""
+    error = story.error
+    if isinstance(error, WorkerFailed):
+        text = error.log_tail if error.log_tail.strip() else error.remote_traceback
+        if is_told:  # the error has the traceback, or where there is none the end of the log
+            text = _before_tracebacks(error.log_tail, error.remote_traceback.count(_TRACEBACK))
+        tail, title = worth_showing(text.splitlines())[-TAIL_LINES:], f"end of the log of rank {error.rank}"
+    else:
+        tail, title = list(story.log), "output of rank 0"
+    return (title if tail else "", tuple(short(line, WIDTH) for line in tail))
+
+
+def _before_tracebacks(log: str, count: int) -> str:
+    """A log without the tracebacks at its end, of which there are so many."""
+    return _TRACEBACK.join(log.split(_TRACEBACK)[:-count]) if count else ""
