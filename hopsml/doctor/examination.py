@@ -23,7 +23,7 @@ LIMIT_S = 25.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class Gathered:
     """The facts that one probe has found, or the problem that kept it from finding any."""
 
     facts: Any = None
@@ -55,15 +55,15 @@ def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Examin
     return Examination(needs.profile, tuple(findings), time.monotonic() - began)
 
 
-def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, Answer]:
+def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, Gathered]:
     """Run each probe on a thread of its own; one that has not ended after ``limit_s`` seconds is abandoned."""
-    done: dict[str, Answer] = {}
+    done: dict[str, Gathered] = {}
 
     def work(name: str, look: Callable[[], Any]) -> None:
         try:
-            done[name] = Answer(look())
+            done[name] = Gathered(look())
         except Exception as error:  # noqa: BLE001 one look that breaks must not hide the others
-            done[name] = Answer(problem=str(error) or type(error).__name__)
+            done[name] = Gathered(problem=str(error) or type(error).__name__)
 
     threads = [
         threading.Thread(target=work, args=item, name=f"hopsml-doctor-{item[0]}", daemon=True) for item in looks.items()
@@ -73,7 +73,7 @@ def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, 
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {name: done.get(name, Answer(problem=f"no answer within {limit_s:g} s")) for name in looks}
+    return {name: done.get(name, Gathered(problem=f"no answer within {limit_s:g} s")) for name in looks}
 
 
 def _profile(name: str | None) -> tuple[profiles.Profile | None, str]:
@@ -116,7 +116,7 @@ def _project_url(loaded: profiles.Profile | None) -> str:
     return settings.project_url()
 
 
-def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: Mapping[str, Answer]) -> list[Finding]:
+def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: Mapping[str, Gathered]) -> list[Finding]:
     packages = looks["frameworks"].facts
     judges: dict[str, Callable[[Any], Finding]] = {
         "java": lambda seen: checks.java(seen, needs),
@@ -147,14 +147,14 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
     return findings
 
 
-def unanswered(name: str, look: Answer, needs: Needs) -> Finding:
+def unanswered(name: str, look: Gathered, needs: Needs) -> Finding:
     """The finding for a probe that raised or did not end: as bad as the absence of what it looks for."""
     needed = {"hdfs": needs.yarn, "yarn": needs.yarn, "java": needs.spark, "spark": needs.spark, "gpus": False}
     remedy = "correct the setting that the message names; where nothing answered, look at that service itself"
     return Finding(name, needs.missing(needed.get(name, True)), look.problem, remedy)
 
 
-def _skews(looks: Mapping[str, Answer]) -> dict[str, float]:
+def _skews(looks: Mapping[str, Gathered]) -> dict[str, float]:
     names = {"project store": "the project store", "yarn": "the ResourceManager"}
     seen = {names[name]: looks[name].facts.skew_s for name in names if looks[name].facts is not None}
     return {name: skew_s for name, skew_s in seen.items() if skew_s is not None}

@@ -22,7 +22,7 @@ _RUNNING = b"belongs to a running container"
 
 
 @dataclass(frozen=True)
-class Part:
+class LogPart:
     """Some of a log file of one container; ``offset`` and ``end`` are bytes of the file.
 
     ``offset`` is above the one that was asked for where the log has grown by more than is read at once.
@@ -50,7 +50,7 @@ def read(
     offset: int = 0,
     limit: int = PART_BYTES,
     timeout_s: float = TIMEOUT_S,
-) -> Part | None:
+) -> LogPart | None:
     """The log file ``name`` (stdout, stderr) of the driver's container from ``offset`` on; below 0: from the end.
 
     In cluster mode stdout has what the script prints, its traceback too, and stderr has Spark's own lines. None where
@@ -80,7 +80,7 @@ def read(
         return None
     data, length = found
     start = max(0, length + offset) if offset < 0 else min(offset, length)
-    return Part(container, data, start, complete=start + len(data) >= length)
+    return LogPart(container, data, start, complete=start + len(data) >= length)
 
 
 def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) -> str:
@@ -92,7 +92,7 @@ def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) 
     return part.text if part is not None else ""
 
 
-def _from_node(address: str, container: str, name: str, offset: int, limit: int, timeout_s: float) -> Part | None:
+def _from_node(address: str, container: str, name: str, offset: int, limit: int, timeout_s: float) -> LogPart | None:
     """By the NodeManager's REST API, which gives so many of the first or of the last bytes, with the length of the file."""
     url = f"{address}/ws/v1/node/containers/{container}/logs/{name}"
     wanted = -offset if offset < 0 else _SLACK_BYTES
@@ -111,7 +111,7 @@ def _from_node(address: str, container: str, name: str, offset: int, limit: int,
             break
         wanted = length - offset + _SLACK_BYTES
     begin = start if offset < 0 else max(start, min(offset, length))
-    return Part(container, data[begin - start :], begin, complete=not running)
+    return LogPart(container, data[begin - start :], begin, complete=not running)
 
 
 def parse(answer: web.Answer, wanted: int) -> tuple[bytes, int, bool] | None:

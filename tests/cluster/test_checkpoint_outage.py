@@ -17,7 +17,7 @@ from hopsml.cluster.driver.run_state import MemberView, RunState
 from hopsml.cluster.driver.worker_messages import apply, apply_persisted
 from hopsml.cluster.gang.gang import Member
 from hopsml.cluster.gang.gang_for import gang_for
-from hopsml.cluster.shared.protocol import MirrorState, Persisted
+from hopsml.cluster.shared.protocol import MirrorReport, Persisted
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.storage import checkpoints
 from tests.experiment.test_attempts import directory, formation
@@ -96,7 +96,7 @@ def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catch
     run.state.members = {rank: MemberView(rank, "host", "", ()) for rank in range(8)}
 
     def say(agent: str, problem: str) -> None:
-        apply(run, agent, MirrorState("app_1", 0, problem))
+        apply(run, agent, MirrorReport("app_1", 0, problem))
 
     for _ in range(2):
         for agent in (*agents, *agents):

@@ -16,7 +16,7 @@ from hopsml.training.trials.lane_queue import (
     Leave,
     LetRunnerGo,
     PrepareRunner,
-    Runner,
+    RunnerState,
     Say,
     StartRunner,
     Worn,
@@ -212,9 +212,9 @@ def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: lis
         elif what in ("end", "fail") and queue.current is not None:
             spent = spent or what == "fail"
             carry_out(queue.heard(ended(queue.current.number, "failed" if what == "fail" else "finished"), now))
-    while queue.waiting or queue.current is not None or queue.runner is Runner.LEAVING:
+    while queue.waiting or queue.current is not None or queue.runner is RunnerState.LEAVING:
         now += 0.5
-        if queue.runner is Runner.LEAVING and queue.current is None:
+        if queue.runner is RunnerState.LEAVING and queue.current is None:
             die()
         else:
             assert queue.current is not None, "nobody works on what waits"

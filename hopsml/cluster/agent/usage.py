@@ -21,7 +21,7 @@ _CORE_SHARE = 0.05  # of one core: what threads that only wait use, and far less
 _BYTES_A_SECOND = 64 << 10
 
 
-class Sampler:
+class UsageSampler:
     """Samples a worker with all its descendants; not for several threads at once."""
 
     def __init__(self, pid: int, gpu_indices: tuple[int, ...] = ()) -> None:

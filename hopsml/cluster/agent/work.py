@@ -22,7 +22,7 @@ from hopsml.cluster.agent import assigning
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.live_log import LAST_S, LiveLog
 from hopsml.cluster.agent.local_tree import LocalTree
-from hopsml.cluster.agent.usage import Idleness, Sampler
+from hopsml.cluster.agent.usage import Idleness, UsageSampler
 from hopsml.cluster.agent.worker_pipe import WorkerPipe
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
@@ -34,7 +34,7 @@ from hopsml.cluster.shared.protocol import (
     Launch,
     LogLines,
     Message,
-    MirrorState,
+    MirrorReport,
     Said,
     WorkerClosed,
     WorkerFailed,
@@ -331,7 +331,7 @@ class Work:
         if interval_s <= 0:
             return
         name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
-        sampler = Sampler(self._pid, self.launch.gpu_indices)
+        sampler = UsageSampler(self._pid, self.launch.gpu_indices)
         try:
             sampler.sample()  # where the first one begins to count
             for number in itertools.count():
@@ -481,4 +481,4 @@ class Work:
         return behind
 
     def _mirror_problem(self, problem: str) -> None:
-        self.send(MirrorState(*self.key, problem=problem))
+        self.send(MirrorReport(*self.key, problem=problem))

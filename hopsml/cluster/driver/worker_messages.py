@@ -21,7 +21,7 @@ OfWorker = (
     | protocol.WorkerClosed
     | protocol.LogLines
     | protocol.WorkNote
-    | protocol.MirrorState
+    | protocol.MirrorReport
 )
 
 
@@ -103,6 +103,6 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> gang.Event | None:
             run.state.publish(Change("log", rank, message.text))
         case protocol.WorkNote():
             run.state.publish(Change("note", rank, message.text))
-        case protocol.MirrorState():
+        case protocol.MirrorReport():
             _apply_mirror_state(run, agent, message.problem)
     return None

@@ -379,7 +379,7 @@ class LogLines(Message, frozen=True, tag="log-lines"):
     size: int = 0
 
 
-class MirrorState(Message, frozen=True, tag="mirror-state"):
+class MirrorReport(Message, frozen=True, tag="mirror-state"):
     """Mirroring of files to shared storage fell behind, for the reason in ``problem``, or has caught up (empty)."""
 
     run_id: str
@@ -431,7 +431,7 @@ ToCoordinator = (
     | WorkerFailed
     | WorkerClosed
     | LogLines
-    | MirrorState
+    | MirrorReport
     | WorkNote
 )
 

@@ -27,7 +27,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of a specification's parts. A field's annotation holds the check of the argument from which it is made."""
 
 
-class Group(Section, frozen=True, tag_field="kind"):
+class WorkerGroup(Section, frozen=True, tag_field="kind"):
     """How many workers, and what holds them together; times in seconds.
 
     What a kind of group is like is asked of it, not of its class: the class variables say it.
@@ -63,7 +63,7 @@ class Group(Section, frozen=True, tag_field="kind"):
         return self.size
 
 
-class FixedGroup(Group, frozen=True, tag="fixed"):
+class FixedGroup(WorkerGroup, frozen=True, tag="fixed"):
     """A group of fixed size; it ends when it loses a worker."""
 
     settle_s: float = 3.0  # how long an error that only follows from a failure waits for that failure's message
@@ -113,7 +113,7 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
         return max(min(self.size, limit), self.min_size)
 
 
-class IndependentGroup(Group, frozen=True, tag="independent"):
+class IndependentGroup(WorkerGroup, frozen=True, tag="independent"):
     """Workers that do not communicate and are replaced one by one, such as the lanes of a search."""
 
     collective: ClassVar[bool] = False

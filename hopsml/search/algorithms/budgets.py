@@ -18,7 +18,7 @@ from hopsml.search.space.space import Searchspace
 BUDGET = "budget"  # Maggy's name
 
 
-class Rule(Protocol):
+class PromotionRule(Protocol):
     """The part of a stopper's interface that is used here; configurations are its trials, budgets its steps."""
 
     max_step: int | None
@@ -46,7 +46,7 @@ class BudgetSearcher(Searcher):
         self,
         space: Searchspace,
         seed: int | None,
-        rule: Rule,
+        rule: PromotionRule,
         searcher: Searcher | None = None,
         configurations: int | None = None,
         hand_over: bool = False,

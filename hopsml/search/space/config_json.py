@@ -10,7 +10,7 @@ _TUPLE = "hopsml tuple"
 _VALUE = "hopsml value"
 
 
-class Named(str):
+class NameOnly(str):
     """Stands for a value of an earlier session that cannot be found by its name in this one."""
 
 
@@ -30,7 +30,7 @@ def marked(value: Any) -> Any:
         return [marked(item) for item in value]
     if isinstance(value, tuple):
         return {_TUPLE: [marked(item) for item in value]}
-    if isinstance(value, Named):
+    if isinstance(value, NameOnly):
         return {_VALUE: str(value)}
     if isinstance(value, bool | int | float | str):  # a subclass, such as an IntEnum
         return value
@@ -56,7 +56,7 @@ def reader(values: Iterable[Any]) -> Callable[[str], Any]:
             return tuple(written[_TUPLE])
         if _VALUE in written:
             name = written[_VALUE]
-            return by_name.get(name, Named(name))
+            return by_name.get(name, NameOnly(name))
         return written
 
     return lambda line: json.loads(line, object_hook=back)

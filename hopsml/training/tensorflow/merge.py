@@ -39,22 +39,24 @@ def parse_merge_scope(value: int | str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Group:
+class MergeGroup:
     """Tensors reduced in one collective: their positions in the caller's list, in the order in which they are joined."""
 
     positions: tuple[int, ...]
     dtype: str
 
 
-def plan_groups(dtypes: Sequence[str], scope: int | None) -> list[Group]:
+def plan_groups(dtypes: Sequence[str], scope: int | None) -> list[MergeGroup]:
     """Split a list of tensors, given by element type, into groups of at most ``scope`` (None = no limit)."""
     by_dtype: dict[str, list[int]] = {}
     for position in reversed(range(len(dtypes))):
         by_dtype.setdefault(dtypes[position], []).append(position)
-    groups: list[Group] = []
+    groups: list[MergeGroup] = []
     for dtype, positions in by_dtype.items():
         size = scope or len(positions)
-        groups.extend(Group(tuple(positions[start : start + size]), dtype) for start in range(0, len(positions), size))
+        groups.extend(
+            MergeGroup(tuple(positions[start : start + size]), dtype) for start in range(0, len(positions), size)
+        )
     # Whatever its type, the group whose members are ready first goes first.
     return sorted(groups, key=lambda group: -max(group.positions))
 

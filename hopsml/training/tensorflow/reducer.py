@@ -33,8 +33,8 @@ from hopsml.cluster.worker import in_force
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.training.tensorflow.merge import (
     DEFAULT_MERGE_SCOPE,
-    Group,
     InstanceKeys,
+    MergeGroup,
     parse_merge_scope,
     plan_groups,
 )
@@ -132,7 +132,9 @@ class GradientReducer:
         )
 
 
-def _reduce_static(launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any) -> list[list[Any]]:
+def _reduce_static(
+    launcher: Any, tensors: Sequence[Any], groups: Sequence[MergeGroup], options: Any
+) -> list[list[Any]]:
     """One static collective a tensor, one name scope a group; the scoped allocator merges by that scope."""
     import tensorflow as tf
     from tensorflow.python.ops import collective_ops
@@ -168,7 +170,7 @@ def _reduce_static(launcher: Any, tensors: Sequence[Any], groups: Sequence[Group
     return results
 
 
-def _members(launcher: Any, tensors: Sequence[Any], group: Group) -> list[Any]:
+def _members(launcher: Any, tensors: Sequence[Any], group: MergeGroup) -> list[Any]:
     """What a group's collectives reduce: its tensors, behind a header where there is something to merge."""
     inside = [tensors[position] for position in group.positions]
     return [_header(launcher, inside[0].dtype), *inside] if len(inside) > 1 else inside
@@ -195,7 +197,7 @@ def _write_token(launcher: Any, value: Any) -> Any:
     return tf.raw_ops.AssignVariableOp(resource=launcher._get_ordering_token(), value=value)
 
 
-def _reduce_packs(launcher: Any, tensors: Sequence[Any], groups: Sequence[Group], options: Any) -> list[list[Any]]:
+def _reduce_packs(launcher: Any, tensors: Sequence[Any], groups: Sequence[MergeGroup], options: Any) -> list[list[Any]]:
     """One concat, one collective, one split for each group."""
     import tensorflow as tf
 

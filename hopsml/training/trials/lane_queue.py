@@ -32,7 +32,7 @@ class Worn(msgspec.Struct, frozen=True, tag_field="kind", tag="worn"):
 FromRunner = TrialBegan | TrialReported | TrialEnded | Worn
 
 
-class Runner(Enum):
+class RunnerState(Enum):
     """State of the process that runs the trials."""
 
     NONE = "none"
@@ -89,7 +89,7 @@ Action = StartRunner | PrepareRunner | Give | LetRunnerGo | KillRunner | Say | L
 class LaneQueue:
     """The state of one lane. Every method is an event and returns actions; ``now`` is monotonic seconds."""
 
-    runner: Runner = Runner.NONE
+    runner: RunnerState = RunnerState.NONE
     waiting: deque[RunTrial] = field(default_factory=deque)
     current: RunTrial | None = None
     ahead: RunTrial | None = None  # sent to the runner, which runs it after the current one
@@ -151,7 +151,7 @@ class LaneQueue:
             return [Say(message)]
         if message.how == "failed" or current.isolated:
             self._expect_to_leave(now)
-        elif self.runner is not Runner.LEAVING:  # which has a deadline of its own
+        elif self.runner is not RunnerState.LEAVING:  # which has a deadline of its own
             self.kill_at = None
         self.current = self.ended = None
         return [Say(message), *self._take_up(now), *self._go_on(now)]
@@ -161,7 +161,7 @@ class LaneQueue:
         ahead, told, self.ahead, self.ahead_ended = self.ahead, self.ahead_ended, None, None
         if ahead is None:
             return []
-        if self.runner not in (Runner.LEAVING, Runner.NONE):
+        if self.runner not in (RunnerState.LEAVING, RunnerState.NONE):
             self.current, self.began = ahead, now
             if told is not None and told.how != "withdraw":
                 self._mark_end(told, now)
@@ -172,13 +172,13 @@ class LaneQueue:
         return []
 
     def _expect_to_leave(self, now: float) -> None:
-        self.runner = Runner.LEAVING
+        self.runner = RunnerState.LEAVING
         self.kill_at, self.killed = now + LEAVE_S, f"its process did not leave within {LEAVE_S:g} s"
 
     def gone(self, how: str, checkpoint_step: int, now: float) -> list[Action]:
         """The runner has exited; ``how``: in words. ``checkpoint_step``: of the newest checkpoint of its trial."""
         trial, ended, killed = self.current, self.ended, self.killed if self.kill_at is None else ""
-        self.runner, self.current, self.ended, self.kill_at, self.killed = Runner.NONE, None, None, None, ""
+        self.runner, self.current, self.ended, self.kill_at, self.killed = RunnerState.NONE, None, None, None, ""
         actions = self._take_up(now)
         if trial is None:
             return actions + self._go_on(now)
@@ -196,22 +196,22 @@ class LaneQueue:
         if self.kill_at is None or now < self.kill_at:
             return []
         self.kill_at = None
-        self.runner = Runner.LEAVING  # its trial's end may still be on the way: nothing more is given to it then
+        self.runner = RunnerState.LEAVING  # its trial's end may still be on the way: nothing more is given to it then
         return [KillRunner()]
 
     def _go_on(self, now: float) -> list[Action]:
-        if self.runner is Runner.LEAVING:
+        if self.runner is RunnerState.LEAVING:
             return []  # until ``gone``: trials of one slot never run beside each other
         if self.current is not None:
             return self._give_ahead()
         if self.closing:
-            return [Leave()] if self.runner is Runner.NONE else self._replace(now)
+            return [Leave()] if self.runner is RunnerState.NONE else self._replace(now)
         if not self.waiting:
             return []
-        if self.waiting[0].isolated and self.runner is Runner.USED:
+        if self.waiting[0].isolated and self.runner is RunnerState.USED:
             return self._replace(now)
-        actions: list[Action] = [StartRunner()] if self.runner is Runner.NONE else []
-        self.current, self.runner, self.began = self.waiting.popleft(), Runner.USED, now
+        actions: list[Action] = [StartRunner()] if self.runner is RunnerState.NONE else []
+        self.current, self.runner, self.began = self.waiting.popleft(), RunnerState.USED, now
         self.kill_at, self.killed = None, ""
         following: list[Action] = [PrepareRunner()] if self.current.isolated else self._give_ahead()
         return [*actions, Give(self.current), *following]
