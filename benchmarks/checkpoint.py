@@ -1,7 +1,9 @@
 """What a checkpoint to HDFS each 50 steps costs the training: blocks of steps with and without, in turns.
 
-A real NameNode and DataNode (tools/hadoop) on the same machine, so copying takes its share of the same cores. The mean
-step of a block counts, not the median: a stall in one step of fifty would not show there.
+A real NameNode and DataNode (tools/hadoop) on the same machine, so copying takes its share of the same cores. What they
+use elsewhere is other machines' time: ``stall_ratio`` counts the training's own processes, so each block's length is taken
+less what HDFS has used of the cores, ``wall_ratio`` is without that, and HDFS's time is given beside both. The mean step of
+a block counts, not the median: a stall in one step of fifty would not show there.
 """
 
 from __future__ import annotations
@@ -23,10 +25,19 @@ from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.settings import Shape
 
 TIMEOUT_S = 600.0
+WARM = 3  # checkpoints before those that count: their memory is made
+_OWN, _HDFS, _ALL = range(3)  # processor seconds of a block
 
 
 def run(options: Options) -> Report:
-    """One run of two workers on a fresh HDFS."""
+    """One run of two workers on a fresh HDFS; and one worker alone, with a large state."""
+    report = run_on_hdfs(options)
+    report.add(run_large(options))
+    return report
+
+
+def run_on_hdfs(options: Options) -> Report:
+    """The same training with checkpoints and without."""
     jars, python = ensure_jars(), PEER.python(options.say)
     cluster = Cluster(CACHE / f"bench-{os.getpid()}")
     options.say("starting a NameNode and a DataNode")
@@ -37,26 +48,92 @@ def run(options: Options) -> Report:
         cluster.stop(now=True, remove=True)
         filesystem.close_all()
     steps = {kind: [seconds * 1000 / BLOCK for seconds in times[kind]] for kind in ("with", "without")}
+    hdfs = {kind: [1000 * used[_HDFS] for used in times["used"][0][kind]] for kind in steps}
+    own = {kind: own_ms(steps[kind], hdfs[kind]) for kind in steps}
     beside = "the same without checkpoints"
     return Report(
         [
-            ratio_of("checkpoint.stall_ratio", steps["with"], steps["without"], beside),
+            ratio_of("checkpoint.stall_ratio", own["with"], own["without"], beside),
+            ratio_of("checkpoint.wall_ratio", steps["with"], steps["without"], beside),
+            measured("checkpoint.hdfs_ms", hdfs["with"], "ms", beside, hdfs["without"]),
             measured("checkpoint.step_ms", steps["with"], "ms", beside, steps["without"]),
             measured("checkpoint.save_ms", [seconds * 1000 for seconds in times["saves"]], "ms"),
             measured("checkpoint.others_ms", others_ms(times, "with"), "ms", beside, others_ms(times, "without")),
         ],
         [
             f"checkpoint: blocks of {BLOCK} steps of {BATCH} examples with one checkpoint of 0.9 MB and blocks without; "
-            "save: how long the chief's training function is in Checkpointer.save; others: processor time in such a block "
-            "of all that is not a worker, on the same two cores: HDFS, mirror, agents"
+            "save: how long the chief's training function is in Checkpointer.save; hdfs: processor time of NameNode and "
+            "DataNode in such a block; others: of all that is neither them nor a worker: mirror, writer, agents, kernel; "
+            "stall: by the training's own processes, so each block is shortened by hdfs over the number of cores; wall: as "
+            "it is"
         ],
     )
 
 
+def measure_save(size_mb: int, saves: int) -> dict[str, list[float]]:
+    """In a worker: milliseconds of each call, and of the updates before and behind it."""
+    import time
+
+    import tensorflow as tf
+
+    import hopsml
+
+    variable = tf.Variable(tf.ones([size_mb * 250_000]))
+    change = tf.ones_like(variable)
+    checkpointer = hopsml.tensorflow.Checkpointer(variable=variable)
+    found: dict[str, list[float]] = {"call": [], "hold": []}
+
+    def update() -> float:
+        began = time.perf_counter()
+        variable.assign_sub(change)
+        return 1000 * (time.perf_counter() - began)
+
+    update()  # traced and warm
+    for step in range(saves):
+        usual, began = update(), time.perf_counter()
+        checkpointer.save(step)
+        found["call"].append(1000 * (time.perf_counter() - began))
+        found["hold"].append(found["call"][-1] + update() - usual)
+        checkpointer.wait()
+    return {name: values[WARM:] for name, values in found.items()}
+
+
+def run_large(options: Options) -> Report:
+    """How long ``save`` holds up a training of 100 MB."""
+    from hopsml import experiment
+
+    with temporary_folder() as folder:
+        os.environ["HOPSML_PROJECT_URL"] = f"file://{folder}"
+        try:
+            args = {"size_mb": 100, "saves": WARM + options.choose(20, 5)}
+            run = experiment.submit(measure_save, args=args, num_workers=1, profile="local", progress=False)
+            values = run.result(TIMEOUT_S).value
+        finally:
+            del os.environ["HOPSML_PROJECT_URL"]
+            experiment.shutdown()
+    return Report(
+        [
+            measured("checkpoint.hold_100mb_ms", values["hold"], "ms"),
+            measured("checkpoint.call_100mb_ms", values["call"], "ms"),
+        ],
+        [
+            "checkpoint of 100 MB: call is Checkpointer.save; hold is that and what the update behind it, which copies a "
+            f"variable that is still being read, takes longer than the one before; without the first {WARM}, whose memory "
+            "is being made; each is on disk before the next"
+        ],
+    )
+
+
+def own_ms(steps_ms: list[float], hdfs_ms: list[float]) -> list[float]:
+    """The mean step of each block, had HDFS not shared the cores; the least that it can have cost."""
+    cores = len(os.sched_getaffinity(0))
+    return [step - used / cores / BLOCK for step, used in zip(steps_ms, hdfs_ms, strict=True)]
+
+
 def others_ms(times: dict[str, Any], kind: str) -> list[float]:
-    """Processor time of a block that none of the workers used."""
+    """Processor time of a block that neither the workers nor HDFS used."""
     blocks = zip(*(worker[kind] for worker in times["used"]), strict=True)
-    return [1000 * (workers[0][1] - sum(own for own, _ in workers)) for workers in blocks]
+    return [1000 * (workers[0][_ALL] - workers[0][_HDFS] - sum(used[_OWN] for used in workers)) for workers in blocks]
 
 
 def measure(python: Path, cluster: Cluster, blocks: int) -> dict[str, Any]:
@@ -65,8 +142,9 @@ def measure(python: Path, cluster: Cluster, blocks: int) -> dict[str, Any]:
         folder = Path(name)
         report = folder / "times.json"
         project = f"{cluster.namenode_url}/Projects/bench"
+        hdfs = [str(pid) for name, pid in cluster.state.pids.items() if name.startswith(("nn", "dn"))]
         variables = {"HOPSML_PROJECT_URL": project, "HADOOP_CONF_DIR": str(cluster.conf_dir), "HOPSML_PROFILE": "local"}
-        script = [str(python), str(SCRIPTS / "checkpoint_job.py"), str(report), str(blocks)]
+        script = [str(python), str(SCRIPTS / "checkpoint_job.py"), str(report), str(blocks), *hdfs]
         with Launched([Command(script, variables)], folder) as launched:
             launched.wait_until(lambda: launched.processes[0].poll() is not None, TIMEOUT_S, "the end of the run")
             if launched.processes[0].returncode:

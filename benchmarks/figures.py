@@ -19,6 +19,7 @@ GOALS = {
     "memory.fork_server_private_mb": 200.0,
     "memory.coordinator_mb": 100.0,
     "checkpoint.stall_ratio": 1.01,
+    "checkpoint.hold_100mb_ms": 20.0,
     "teardown.orphans": 0.0,
     "recovery.worker_ratio": 0.4,
     "recovery.peer_ratio": 0.25,

@@ -19,8 +19,9 @@ BLOCK = 50  # steps; those with a checkpoint have one, in their middle
 WARM_UP = 20
 
 
-def train(blocks: int, report: str) -> None:
-    """``blocks`` pairs of blocks; for each by kind its seconds, and processor seconds of this worker and of all processes.
+def train(blocks: int, report: str, hdfs: list[int]) -> None:
+    """``blocks`` pairs of blocks; for each by kind its seconds, and processor seconds of this worker, of the processes
+    ``hdfs`` and of all.
 
     And seconds that the training stood still for a checkpoint. Each worker writes ``report`` with its rank at its end.
     """
@@ -33,22 +34,23 @@ def train(blocks: int, report: str) -> None:
         step()
     checkpointer.save(0)
     times: dict[str, Any] = {"with": [], "without": [], "saves": []}
-    used: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
+    used: dict[str, list[list[float]]] = {"with": [], "without": []}
+    daemons = [psutil.Process(pid) for pid in hdfs]
     done = WARM_UP
     for number in range(2 * blocks):
         kind = ("with", "without")[(number + number // 2) % 2]  # with, without, without, with, ...
         saving = checkpointer.save if kind == "with" else None
-        before = _processor_s()
+        before = _processor_s(daemons)
         times[kind].append(_block(step, saving, done, times["saves"]))
-        used[kind].append((_processor_s()[0] - before[0], _processor_s()[1] - before[1]))
+        used[kind].append([after - earlier for after, earlier in zip(_processor_s(daemons), before, strict=True)])
         done += BLOCK
     Path(f"{report}-{model.rank()}").write_text(json.dumps({**times, "used": used}))
 
 
-def _processor_s() -> tuple[float, float]:
-    """Of this process, of all."""
-    machine = psutil.cpu_times()
-    return time.process_time(), sum(machine) - machine.idle - machine.iowait - machine.steal - machine.guest
+def _processor_s(daemons: list[psutil.Process]) -> tuple[float, float, float]:
+    """Of this process, of the daemons, of all."""
+    machine, of_daemons = psutil.cpu_times(), sum(sum(daemon.cpu_times()[:2]) for daemon in daemons)
+    return time.process_time(), of_daemons, sum(machine) - machine.idle - machine.iowait - machine.steal - machine.guest
 
 
 def _block(step: Callable[[], float], save: Callable[[int], Path] | None, done: int, saves: list[float]) -> float:
@@ -65,5 +67,8 @@ def _block(step: Callable[[], float], save: Callable[[int], Path] | None, done: 
 
 if __name__ == "__main__":
     hopsml.experiment.collective_all_reduce(
-        train, args={"blocks": int(sys.argv[2]), "report": sys.argv[1]}, num_workers=2, progress=False
+        train,
+        args={"blocks": int(sys.argv[2]), "report": sys.argv[1], "hdfs": [int(pid) for pid in sys.argv[3:]]},
+        num_workers=2,
+        progress=False,
     )

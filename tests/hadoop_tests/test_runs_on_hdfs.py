@@ -212,6 +212,62 @@ def test_training_goes_on_while_a_daemon_is_away_and_the_mirror_catches_up(hadoo
     assert read(f"{run.run_dir}/status.json")["not_on_shared_storage"] == {}
 
 
+def save_and_wait(marks: str) -> dict[str, Any]:
+    """One checkpoint while HDFS is well, another one while the NameNode is frozen, for which it waits in vain, then not."""
+    import time
+    from pathlib import Path
+
+    import numpy as np
+
+    from hopsml.cluster.worker.context import current
+    from hopsml.errors import StorageTimeout
+    from hopsml.training.checkpoint_files import Description
+    from hopsml.training.checkpoint_handover import Held, handover_of
+    from hopsml.training.checkpoint_writer import pack
+
+    context = current()
+    assert context is not None and context.checkpoints is not None
+    handover, directory = handover_of(context.checkpoints), context.checkpoint_dir
+
+    def save(step: int) -> tuple[Held | None, str]:
+        target = str(directory / f"step-{step:09d}")
+        description = Description(target, b"{}", step, 3, False, 0o077)
+        return handover.give(pack({"state": np.full(9, step)}, description, "numpy:savez"), target), target
+
+    handover.wait_stored(*save(1), None)
+    Path(marks, "stored").touch()
+    while not Path(marks, "frozen").exists():
+        time.sleep(0.01)
+    held, target = save(2)
+    handover.wait_written()
+    timed_out = False
+    try:
+        handover.wait_stored(held, target, 0.5)
+    except StorageTimeout:
+        timed_out = True
+    Path(marks, "late").touch()
+    handover.wait_stored(held, target, None)
+    Path(marks, "second").touch()
+    while not Path(marks, "seen").exists():
+        time.sleep(0.01)
+    return {"timed out": timed_out}
+
+
+def test_a_checkpoint_that_was_waited_for_is_in_hdfs_however_long_that_takes(hadoop, project, tmp_path):
+    run = experiment.submit(save_and_wait, args={"marks": str(tmp_path)}, num_workers=1, progress=False)
+    wait_until((tmp_path / "stored").exists)
+    assert checkpoints.latest_complete(f"{run.run_dir}/checkpoints") == 1
+    hadoop.kill("nn", signal_number=signal.SIGSTOP)
+    (tmp_path / "frozen").touch()
+    wait_until((tmp_path / "late").exists)
+    hadoop.revive("nn")
+    wait_until((tmp_path / "second").exists, 120)
+    assert checkpoints.latest_complete(f"{run.run_dir}/checkpoints") == 2
+    (tmp_path / "seen").touch()
+    assert run.result(timeout=120).value == {"timed out": True}
+    assert read(f"{run.run_dir}/status.json")["not_on_shared_storage"] == {}
+
+
 def test_a_run_that_fails_leaves_its_log_and_its_state(project):
     def fail() -> None:
         print("about to fail")

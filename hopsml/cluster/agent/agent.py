@@ -495,6 +495,7 @@ class Agent:
         try:
             await work.run(self.server)
         finally:
+            work.forget()
             if self.worker_port is not None:
                 self.worker_port.close()
             if self.work is work:

@@ -78,6 +78,16 @@ class LocalTree:
         finally:
             self._mirror, self._is_closing = None, False
 
+    async def has_stored(self, checkpoint: str, patience_s: float) -> bool:
+        """Whether a checkpoint's folder on this machine is on shared storage, too, if it is to be; within ``patience_s``."""
+        mirror = self._mirror
+        if mirror is None or not Path(checkpoint).is_relative_to(self.base):
+            return True
+        report = await asyncio.to_thread(mirror.flush, patience_s)
+        name = str(Path(checkpoint).relative_to(self.base))
+        all_named = len(report.behind) == report.behind_count
+        return report.answered and all_named and name not in (late.path for late in report.behind)
+
     def look_after(self) -> str:
         """With each heartbeat: wake a mirror that is stopped, start another one where it stays so, or has died.
 

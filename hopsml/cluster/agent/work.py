@@ -19,6 +19,7 @@ import msgspec
 
 from hopsml import settings
 from hopsml.cluster.agent import assigning
+from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.live_log import LAST_S, LiveLog
 from hopsml.cluster.agent.local_tree import LocalTree
@@ -27,6 +28,7 @@ from hopsml.cluster.agent.worker_pipe import WorkerPipe
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
 from hopsml.cluster.shared import processes
+from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.framing import receive_frame
 from hopsml.cluster.shared.protocol import (
     Committed,
@@ -57,6 +59,7 @@ log = logger_aside("hopsml.agent")
 
 DUMP_S = 0.3  # for writing a few stacks
 EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function returned
+STORE_S = 1.0  # for which the mirror is waited for in one go: it answers nobody else meanwhile
 TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
 HELD_LIMIT = 3  # heartbeats
 EVENTS_AT_ONCE = 64  # before anybody else has a turn
@@ -89,6 +92,8 @@ class Work:
         self.tree = tree or LocalTree(formation.run_url, folder, formation.spec.storage_timeout_s, self._mirror_problem)
         self.tree.on_problem = self._mirror_problem  # what the last generation's work says counts no more
         self.commits = commits
+        self._checkpoints: CheckpointQueue | None = None
+        self._storing: asyncio.Task[None] | None = None
         self.keep = False  # whether a further generation follows
         self._stopped = asyncio.Event()
         self.reported = False
@@ -133,8 +138,9 @@ class Work:
             self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}{where}")
         except Exception as error:  # noqa: BLE001 any trouble of the agent's own is the run's to know
             self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}")
-        behind = [] if self.keep else await self._close_tree()
+        behind = await self._finish_checkpoints()
         if not self.keep:
+            behind += await self._close_tree()
             shutil.rmtree(self.folder, ignore_errors=True)
         self.send(WorkerClosed(*self.key, behind=tuple(behind)))
 
@@ -201,7 +207,7 @@ class Work:
         read_end, write_end = os.pipe()
         inbox = await self._pipe.open()
         try:
-            slots = self.commits.slots.descriptors if self.commits is not None else ()
+            slots = self._slots(server)
             launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
             self._worker, self._pid = await launched
         except ConnectionError:
@@ -213,6 +219,14 @@ class Work:
         if self.stopping:  # asked for while the launch was under way: nobody has signalled this worker
             self._signal(signal.SIGKILL)
         return read_end
+
+    def _slots(self, server: ForkClient) -> list[int]:
+        """Memory that outlives the worker: for its checkpoints, and for the commits of a run whose group may change."""
+        if not self.formation.spec.group.collective:
+            return []
+        self._checkpoints = CheckpointQueue(server, self.folder, self._note)
+        commits = self.commits.slots.descriptors if self.commits is not None else []
+        return [*self._checkpoints.slots.descriptors, *commits]
 
     # ------------------------------------------------------------------------------------------------ what it says
 
@@ -248,6 +262,8 @@ class Work:
             self._note(event.cause)
         elif event.kind in ("committed", "parked"):
             self._committed(event)
+        elif event.kind in ("saved", "store"):
+            self._saved(event)
         elif event.kind == "finished":
             self.reported = True
             self.send(WorkerFinished(*self.key, result=event.result, seen=event.seen, exited=event.exited))
@@ -265,6 +281,22 @@ class Work:
         self.send(Committed(*self.key, step=event.step, length=event.length, parked=parked))
         if self.launch.rank == 0:
             self.commits.persist_if_due(self.formation)
+
+    def _saved(self, event: Event) -> None:
+        if self._checkpoints is None or event.step is None:
+            return
+        if event.kind == "saved":
+            self._checkpoints.add(Saved(event.step, event.slot, event.cause))
+            return
+        if self._storing is not None:
+            self._storing.cancel()  # the worker waits for the newest alone
+        self._storing = asyncio.create_task(self._store(self._checkpoints.slots, event.step, event.cause))
+
+    async def _store(self, slots: CommitSlots, number: int, target: str) -> None:
+        """The worker waits for what is on disk to be on shared storage, too; what keeps it from there the mirror says."""
+        while not await self.tree.has_stored(target, STORE_S):
+            await asyncio.sleep(STORE_S)
+        slots.stored = number
 
     def stepped(self) -> WorkerStepped | None:
         """How the worker is, for a heartbeat; None where there is nothing to say, and was not the last time."""
@@ -288,6 +320,8 @@ class Work:
             self._note(problem)
         if problem := self.tree.look_after():
             self._note(problem)
+        if self._checkpoints is not None:
+            self._checkpoints.look_after()
         if self.formation.spec.group.collective or not self._pid:
             return
         self._held = self._held + 1 if processes.is_stopped(self._pid) else 0
@@ -469,6 +503,24 @@ class Work:
     async def _store_last_commit(self) -> None:
         if self.commits is not None and self.launch.rank == 0:
             await self.commits.persist_last(self.formation, self._flush_s)
+
+    async def _finish_checkpoints(self) -> list[str]:
+        """Those that the worker has left in memory go to this machine's disk; returns what does not get there."""
+        began, checkpoints = time.monotonic(), self._checkpoints
+        if checkpoints is None:
+            return []
+        if self._storing is not None:
+            self._storing.cancel()
+        behind = await checkpoints.close(self._flush_s)
+        self._flush_s = max(0.0, self._flush_s - (time.monotonic() - began))
+        return behind
+
+    def forget(self) -> None:
+        """Nothing of it is wanted any more: its memory is given back."""
+        if self._storing is not None:
+            self._storing.cancel()
+        if self._checkpoints is not None:
+            self._checkpoints.discard()
 
     async def _close_tree(self) -> list[str]:
         began = time.monotonic()

@@ -187,11 +187,18 @@ class ForkClient:
         return ""
 
     async def launch(
-        self, assignment: str, cwd: str, events: int, log: int, slots: Sequence[int] = (), inbox: int | None = None
+        self,
+        assignment: str,
+        cwd: str,
+        events: int,
+        log: int,
+        slots: Sequence[int] = (),
+        inbox: int | None = None,
+        module: str = fork_server.WORKER,
     ) -> tuple[int, int]:
         """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone.
 
-        Without an ``inbox`` nothing can be told to it.
+        Without an ``inbox`` nothing can be told to it. ``module``: whose ``run`` it is.
         """
         await self.ready
         self._last_id += 1
@@ -200,7 +207,7 @@ class ForkClient:
         launched = self._launched[identity] = loop.create_future()
         self._exited[identity] = loop.create_future()
         try:
-            self._send_launch(LaunchWorker(identity, assignment, cwd), (events, log), slots, inbox)
+            self._send_launch(LaunchWorker(identity, assignment, cwd, module), (events, log), slots, inbox)
             return identity, await launched
         except BaseException:  # nobody has its number, so nobody will ask how it ended
             del self._exited[identity]

@@ -31,18 +31,20 @@ import msgspec
 from hopsml.cluster.shared import processes
 
 MAX_DATAGRAM = 1 << 16
-MAX_DESCRIPTORS = 8
+MAX_DESCRIPTORS = 16
+WORKER = "hopsml.cluster.worker.worker"
 STRAYS_S = 1.0
 
 
 class LaunchWorker(msgspec.Struct, frozen=True, tag="launch"):
     """Agent -> server, with file descriptors: the event pipe's write end, the log, the read end of the pipe by which the
-    driver's messages come, and an elastic run's commit slots.
+    driver's messages come, and slots for checkpoints and commits.
     """
 
     id: int
     assignment: str  # path of the file that worker.run reads
     cwd: str
+    module: str = WORKER  # whose run() is the worker's life
 
 
 class SignalWorker(msgspec.Struct, frozen=True, tag="signal"):
@@ -195,7 +197,7 @@ class ForkServer:
             os.set_inheritable(descriptor, True)
         worker = [
             "-m",
-            "hopsml.cluster.worker.worker",
+            request.module,
             request.assignment,
             str(events),
             str(os.getpid()),
@@ -229,9 +231,7 @@ class ForkServer:
             os.chdir(request.cwd)
             if numpy_random := sys.modules.get("numpy.random"):
                 numpy_random.seed()  # else every worker of a server, and of a zygote, would draw the same numbers
-            from hopsml.cluster.worker import worker
-
-            code = worker.run(request.assignment, events, slots, inbox)
+            code = importlib.import_module(request.module).run(request.assignment, events, slots, inbox)
         except BaseException:  # noqa: BLE001 the child must not fall back into the server's loop
             traceback.print_exc()
         finally:

@@ -19,10 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SLOTS = 3
+DESCRIPTORS = SLOTS + 1  # with the blackboard's
 PAGE = 4096
 _HEADER = struct.Struct("<8sqq")
 _MAGIC = b"hopsml-1"
-_PARK, _PINNED, _PROGRESS, _PROGRESS_AT = 0, 8, 16, 24  # places on the blackboard
+# Places on the blackboard.
+_PARK, _PINNED, _PROGRESS, _PROGRESS_AT, _STORED, _CONCLUDED, _PROBLEM = 0, 8, 16, 24, 32, 40, 1024
+_PROBLEM_BYTES = 2048
+WAITS, WRITTEN, FAILED, PASSED_OVER = range(4)  # what became of a checkpoint that lay in a slot
 
 Buffer = bytes | bytearray | memoryview
 
@@ -38,14 +42,16 @@ class CommitSlots:
         self._mapped: dict[int, mmap.mmap] = {}  # slots in memory that this process has written
 
     @classmethod
-    def create(cls, folder: Path) -> CommitSlots:
+    def create(cls, folder: Path | None = None) -> CommitSlots:
         """New and empty; ``folder`` gets commits that do not fit in memory."""
-        descriptors = [os.memfd_create(f"hopsml-commit-{number}") for number in range(SLOTS + 1)]
+        descriptors = [os.memfd_create(f"hopsml-commit-{number}") for number in range(DESCRIPTORS)]
         os.ftruncate(descriptors[SLOTS], PAGE)
         return cls(descriptors, folder)
 
     def close(self) -> None:
         """Give the memory back."""
+        if not self.descriptors:
+            return
         self._mapped.clear()
         self._board.close()
         for descriptor in self.descriptors:
@@ -80,6 +86,37 @@ class CommitSlots:
     def pin(self, slot: int, pinned: bool) -> None:
         """Keep the worker from overwriting a slot while the agent reads it."""
         self._board[_PINNED + slot] = int(pinned)
+
+    def is_pinned(self, slot: int) -> bool:
+        """Whether somebody still has to read the slot."""
+        return self._board[_PINNED + slot] == 1
+
+    def conclude(self, slot: int, step: int, outcome: int, problem: str = "") -> None:
+        """Say what became of the checkpoint of this step that lay in a slot: WRITTEN, FAILED or PASSED_OVER."""
+        if problem:
+            text = problem.encode()[:_PROBLEM_BYTES]
+            struct.pack_into(f"<H{_PROBLEM_BYTES}s", self._board, _PROBLEM, len(text), text)
+        struct.pack_into("<q", self._board, _CONCLUDED + 8 * slot, 4 * step + outcome)
+
+    def outcome(self, slot: int, step: int) -> int:
+        """The same for whoever waits; WAITS as long as nobody has said. A slot that was used again since was WRITTEN."""
+        concluded, outcome = divmod(int(struct.unpack_from("<q", self._board, _CONCLUDED + 8 * slot)[0]), 4)
+        return WAITS if concluded < step else outcome if concluded == step else WRITTEN
+
+    @property
+    def problem(self) -> str:
+        """Why the newest one that FAILED has."""
+        length, text = struct.unpack_from(f"<H{_PROBLEM_BYTES}s", self._board, _PROBLEM)
+        return str(text[:length].decode(errors="replace"))
+
+    @property
+    def stored(self) -> int:
+        """The newest request for shared storage that was granted; the worker counts them from 1."""
+        return int(struct.unpack_from("<q", self._board, _STORED)[0])
+
+    @stored.setter
+    def stored(self, value: int) -> None:
+        struct.pack_into("<q", self._board, _STORED, value)
 
     # ------------------------------------------------------------------------------------------ slots
 

@@ -28,6 +28,14 @@ class CommitPort:
     at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the user's function has returned
 
 
+@dataclass(frozen=True)
+class CheckpointPort:
+    """A worker's way to have its agent write checkpoints: slots to leave them in, and how they are announced."""
+
+    slots: CommitSlots
+    announce: Callable[[str, int, int, str], None]  # saved | store, number of the save or request, slot, folder
+
+
 class TrialPort(Protocol):
     """The part of a search's trial that code in the worker package uses."""
 
@@ -65,6 +73,7 @@ class WorkerContext:
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
     resume_fits: Path | None = None  # the same for the function's further calls of fit: fit-2/step-000000120/
     commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
+    checkpoints: CheckpointPort | None = field(default=None, repr=False, compare=False)  # None: they are written here
     trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
     progress: Callable[[int, int, str], None] = field(default=untold, repr=False, compare=False)  # done, total, unit

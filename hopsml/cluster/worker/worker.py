@@ -22,13 +22,13 @@ from typing import Any
 import msgspec
 
 from hopsml import redact, tracebacks
-from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.shared.commit_slots import DESCRIPTORS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.processes import UNREPORTED
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.worker import calling, in_force, log_streams, worker_folder
-from hopsml.cluster.worker.context import CommitPort, WorkerContext, current, set_current
+from hopsml.cluster.worker.context import CheckpointPort, CommitPort, WorkerContext, current, set_current
 from hopsml.cluster.worker.inbox import Inbox
 from hopsml.cluster.worker.returned import pickle_result, plain
 from hopsml.storage import privacy
@@ -68,12 +68,12 @@ class Assignment(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """Worker -> agent: one frame in the pipe (4 bytes of length, then msgpack)."""
 
-    kind: str  # started | report | progress | said | note | committed | parked | finished | failed
+    kind: str  # started | report | progress | said | note | committed | parked | saved | store | finished | failed
     time: float
     step: int | None = None
     metrics: dict[str, float | int | str | bool | None] = {}
     result: bytes = b""
-    cause: str = ""  # of a note its text
+    cause: str = ""  # of a note its text, of a checkpoint its folder
     traceback: str = ""
     secondary: bool = False
     exited: bool = False  # finished by sys.exit(0)
@@ -200,7 +200,8 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
         resume_fits=Path(assignment.resume_fits) if assignment.resume_fits else None,
         send=lambda message: pipe.send(_report(message)),
-        commits=_commits(assignment, pipe, slots),
+        commits=_commits(assignment, pipe, slots[DESCRIPTORS:]),
+        checkpoints=_checkpoints(pipe, slots[:DESCRIPTORS]),
         progress=lambda done, total, unit: pipe.send(Event("progress", time.time(), step=done, total=total, unit=unit)),
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
         event_pipe=pipe.descriptor,
@@ -222,6 +223,15 @@ def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> C
         CommitSlots(slots, Path(assignment.commit_folder)),
         assignment.commit_slot,
         lambda kind, step, slot, length: pipe.send(Event(kind, time.time(), step=step, slot=slot, length=length)),
+    )
+
+
+def _checkpoints(pipe: EventPipe, slots: Sequence[int]) -> CheckpointPort | None:
+    if not slots:
+        return None
+    return CheckpointPort(
+        CommitSlots(slots),
+        lambda kind, number, slot, folder: pipe.send(Event(kind, time.time(), step=number, slot=slot, cause=folder)),
     )
 
 

@@ -124,9 +124,7 @@ class CommitWriter:
     @staticmethod
     def _fits(size: int) -> bool:
         """Whether two commits of this size fit in memory; where not, that is said, and they go to disk."""
-        free = psutil.virtual_memory().available
-        limit = _control_group_room()
-        room = int(_ROOM * min(free, limit if limit is not None else free))
+        room = memory_room()
         if 2 * size <= room:
             return True
         print(
@@ -136,6 +134,13 @@ class CommitWriter:
             flush=True,
         )
         return False
+
+
+def memory_room() -> int:
+    """Bytes of memory that may be used here beside what is in use."""
+    free = psutil.virtual_memory().available
+    limit = _control_group_room()
+    return int(_ROOM * min(free, limit if limit is not None else free))
 
 
 def _control_group_room() -> int | None:

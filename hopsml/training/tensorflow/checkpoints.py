@@ -1,68 +1,42 @@
 """Checkpoints of TensorFlow objects: complete or absent, the same on every rank.
 
-A checkpoint is a folder ``step-000000120`` in the run's checkpoint directory. It is written aside as
-``.step-000000120.tmp`` and renamed when all of it is on disk, so a folder of the first name is complete; what
-a worker left half-written is never read and is swept up by the next save.
-
-All ranks call ``save`` and ``restore_latest`` at the same place of the program. Only the chief's files are
-kept: the others write, where reading a variable needs every rank (those synchronised on read), to a folder
-that goes away. The chief picks what is restored, and sends it to the ranks that do not see the very same
-files.
+All ranks call ``save`` and ``restore_latest`` at the same place of the program. Only the chief's state is kept: the others
+read theirs, or write it to a folder that goes away, where reading a variable needs every rank (those synchronised on read).
+The chief picks what is restored, and sends it to the ranks that do not see the very same files.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import urls
-from hopsml.storage.checkpoints import write_keep, write_manifest
-from hopsml.training.tensorflow import file_exchange, optimizers
+from hopsml.training.checkpoint_files import (
+    DESCRIPTION,
+    Description,
+    SavedStep,
+    complete_checkpoints,
+    folder_name,
+    read_saved_step,
+    write_complete,
+)
+from hopsml.training.checkpoint_handover import Held, handover_of
+from hopsml.training.checkpoint_writer import pack
+from hopsml.training.tensorflow import bundle, file_exchange, optimizers
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder
 
-_NAME = re.compile(r"step-(\d{9,})")
-_DESCRIPTION = "checkpoint.json"
-_VARIABLES = "variables"
+__all__ = ["Checkpointer", "SavedStep", "complete_checkpoints"]
 
-
-@dataclass(frozen=True)
-class SavedStep:
-    """A complete checkpoint: its step, its folder, and what was noted beside the variables."""
-
-    step: int
-    folder: Path
-    notes: dict[str, Any]
-
-
-def folder_name(step: int) -> str:
-    """``step-000000120`` for 120: names sort as their steps do."""
-    return f"step-{step:09d}"
-
-
-def read_saved_step(folder: Path) -> SavedStep | None:
-    """The checkpoint in ``folder``; None if that is not the folder of a complete one."""
-    match = _NAME.fullmatch(folder.name)
-    try:
-        notes = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return SavedStep(int(match.group(1)), folder, notes) if match and isinstance(notes, dict) else None
-
-
-def complete_checkpoints(directory: Path) -> list[SavedStep]:
-    """The complete checkpoints of a directory, oldest step first."""
-    folders = directory.iterdir() if directory.is_dir() else ()
-    found = [saved for folder in folders if (saved := read_saved_step(folder)) is not None]
-    return sorted(found, key=lambda saved: saved.step)
+_WRITE = "hopsml.training.tensorflow.bundle:write"
 
 
 class Checkpointer:
@@ -74,6 +48,18 @@ class Checkpointer:
         checkpointer.save(step)                       # on every rank
 
     ``notes`` holds, after a restore, what was given to ``save`` beside the step.
+
+    In a worker ``save`` holds the training up only until its agent has a copy of the state in memory. From there it goes to
+    the agent's disk and to the run's shared storage, beside the training. What that means for a loss:
+
+    - The worker ends, however: everything that was saved arrives.
+    - The agent, its executor or its machine is lost: what had not reached shared storage is lost, so the run goes on from
+      the newest checkpoint there. ``save(durable=True)``, or ``wait()``, comes back when that is the one just saved.
+    - A disk or a store takes nothing: the training goes on, a note says so, and another one that it is over. The end of a
+      run waits for the last checkpoint, for as long as its files have to be brought to its store, and names what is missing.
+    - Where saving is faster than the disk for long, those in between are passed over for newer ones.
+
+    Elsewhere, and for a state that memory does not take, or not as arrays, ``save`` writes to this machine's disk itself.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, keep: int = 3, **trackables: Any) -> None:
@@ -91,11 +77,15 @@ class Checkpointer:
         self._trackables = trackables
         self._checkpoint = tf.train.Checkpoint(**trackables)
         self.notes: dict[str, Any] = {}
+        self._handover = handover_of(self._context.checkpoints) if self._context and self._context.checkpoints else None
+        self._last: tuple[Held | None, str] | None = None  # what was saved, where
 
-    def save(self, step: int, **notes: Any) -> Path:
-        """Save as checkpoint ``step`` (0 or more) with JSON ``notes``; its folder, on all ranks.
+    def save(self, step: int, *, durable: bool = False, **notes: Any) -> Path:
+        """Save as checkpoint ``step`` (0 or more) with JSON ``notes``; the folder that it has, or will have, on all ranks.
 
-        Raises ArgumentTypeError or ArgumentError for a bad step, OSError when the chief cannot write.
+        ``durable``: wait until it is on shared storage; see ``wait``.
+
+        Raises ArgumentTypeError or ArgumentError for a bad step, OSError when the chief itself has to write and cannot.
         """
         if isinstance(step, bool) or not isinstance(step, int):
             raise ArgumentTypeError(f"step={step!r}: it must be an int, not {type(step).__name__}")
@@ -103,16 +93,46 @@ class Checkpointer:
             raise ArgumentError(f"step={step}: it must be 0 or more")
         target = self._directory / folder_name(step)
         if leads(latest_strategy()):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            write_keep(self._directory, self._keep)  # the mirror prunes the shared storage alike
-            self._write_complete(target, {"step": step, **notes, "id": uuid.uuid4().hex})
-            for old in complete_checkpoints(self._directory)[: -self._keep]:
-                shutil.rmtree(old.folder)
+            content = json.dumps({"step": step, **notes, "id": uuid.uuid4().hex}).encode()
+            here = Description(os.path.abspath(target), content, step, self._keep, self._is_in_run_dir(), _umask())
+            self._last = self._save(here), here.target
         elif self._needs_every_rank():
-            unused = private_folder() / folder_name(step)
-            self._checkpoint.write(str(unused / _VARIABLES))
-            shutil.rmtree(unused)
+            self._take_part(private_folder() / folder_name(step))
+        if durable:
+            self.wait()
         return target
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until what was saved last is on the run's shared storage; on ranks other than the chief at once.
+
+        Raises OSError where this machine's disk does not take it, StorageTimeout after ``timeout_s`` seconds.
+        """
+        if self._handover is not None and self._last is not None:
+            self._handover.wait_stored(*self._last, timeout_s)
+
+    def _save(self, description: Description) -> Held | None:
+        """By the agent where that is possible, else by this process, behind what the agent still has to write."""
+        write, arrays = self._checkpoint.write, self._read()
+        if self._handover is not None and arrays is not None:
+            if held := self._handover.give(pack(arrays, description, _WRITE), description.target):
+                return held
+            write = functools.partial(bundle.write, arrays=arrays)
+        self._wait_written()
+        write_complete(description, write)
+        return None
+
+    def _read(self) -> dict[str, Any] | None:
+        return bundle.read(self._checkpoint) if self._handover is not None else None
+
+    def _take_part(self, unused: Path) -> None:
+        """What the chief does, as far as it needs every rank: both do the same for the same objects."""
+        if self._read() is None:
+            self._checkpoint.write(str(unused / "variables"))
+            shutil.rmtree(unused)
+
+    def _wait_written(self) -> None:
+        if self._handover is not None:
+            self._handover.wait_written()
 
     def restore_latest(self) -> int:
         """Restore the directory's newest complete checkpoint, else the one that the run goes on from.
@@ -122,12 +142,13 @@ class Checkpointer:
 
         Raises ArgumentError when the objects have variables that the checkpoint does not hold.
         """
+        self._wait_written()
         source = self._agree_on_source()
         if source is None:
             return 0
         # Keras makes an optimizer's variables at the first step; they must be there to be restored.
         optimizers.build_compiled(self._trackables.values())
-        status = self._checkpoint.read(str(source.folder / _VARIABLES))
+        status = self._checkpoint.read(source.prefix)
         try:
             status.assert_existing_objects_matched()
         except AssertionError as error:
@@ -150,24 +171,6 @@ class Checkpointer:
             if isinstance(node, SyncOnReadVariable) or isinstance(inner, SyncOnReadVariable):
                 return True
         return False
-
-    def _write_complete(self, target: Path, description: dict[str, Any]) -> None:
-        for left in self._directory.glob(".step-*.tmp"):
-            shutil.rmtree(left)
-        aside = target.with_name(f".{target.name}.tmp")
-        aside.mkdir(parents=True)
-        self._checkpoint.write(str(aside / _VARIABLES))
-        (aside / _DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
-        if self._is_in_run_dir():
-            write_manifest(aside, description["step"])
-        for file in aside.iterdir():
-            _flush(file)
-        replaced = target.with_name(f".{target.name}-replaced.tmp")
-        if target.exists():  # the same step once more: a folder cannot be replaced in one go
-            target.rename(replaced)
-        aside.rename(target)
-        _flush(self._directory)
-        shutil.rmtree(replaced, ignore_errors=True)
 
     def _is_in_run_dir(self) -> bool:
         """Whether it is on its store already, where no mirror adds what a run that goes on looks for."""
@@ -202,7 +205,7 @@ class Checkpointer:
             return None
         saved = read_saved_step(resume)
         if saved is None:
-            raise ArgumentError(f"{resume} is not a complete checkpoint: it has no readable {_DESCRIPTION}")
+            raise ArgumentError(f"{resume} is not a complete checkpoint: it has no readable {DESCRIPTION}")
         return saved
 
     def _resume(self) -> Path | None:
@@ -230,10 +233,7 @@ def _positive(keep: int) -> int:
     return keep
 
 
-def _flush(path: Path) -> None:
-    """Have the operating system write a file or folder to disk before it is announced."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _umask() -> int:
+    """Of this process, read without setting it: other threads may be making files."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)[1], 8)  # type: ignore[index]

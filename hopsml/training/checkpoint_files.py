@@ -1,0 +1,110 @@
+"""The folders of checkpoints on this machine: complete or absent.
+
+A checkpoint is a folder ``step-000000120`` in a directory of checkpoints. It is written aside as ``.step-000000120.tmp`` and
+renamed when all of it is on disk, so a folder of the first name is complete; what was left half-written is never read and is
+swept up by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml.storage.checkpoints import write_keep, write_manifest
+
+_NAME = re.compile(r"step-(\d{9,})")
+DESCRIPTION = "checkpoint.json"
+_VARIABLES = "variables"
+
+
+@dataclass(frozen=True)
+class SavedStep:
+    """A complete checkpoint: its step, its folder, and what was noted beside the variables."""
+
+    step: int
+    folder: Path
+    notes: dict[str, Any]
+
+    @property
+    def prefix(self) -> str:
+        """Of the framework's files."""
+        return str(self.folder / _VARIABLES)
+
+
+def folder_name(step: int) -> str:
+    """``step-000000120`` for 120: names sort as their steps do."""
+    return f"step-{step:09d}"
+
+
+def read_saved_step(folder: Path) -> SavedStep | None:
+    """The checkpoint in ``folder``; None if that is not the folder of a complete one."""
+    match = _NAME.fullmatch(folder.name)
+    try:
+        notes = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return SavedStep(int(match.group(1)), folder, notes) if match and isinstance(notes, dict) else None
+
+
+def complete_checkpoints(directory: Path) -> list[SavedStep]:
+    """The complete checkpoints of a directory, oldest step first."""
+    folders = directory.iterdir() if directory.is_dir() else ()
+    found = [saved for folder in folders if (saved := read_saved_step(folder)) is not None]
+    return sorted(found, key=lambda saved: saved.step)
+
+
+class Description(msgspec.Struct, frozen=True):
+    """A checkpoint that is to be written, but for its variables."""
+
+    target: str  # its folder
+    notes: bytes  # JSON, its step among them
+    step: int
+    keep: int  # how many of the newest stay in the directory
+    has_manifest: bool  # whether it is on its store already, where no mirror adds what a run that goes on looks for
+    umask: int
+
+
+def write_complete(description: Description, write: Callable[[str], object]) -> None:
+    """Write a checkpoint; older ones than it and the next ``keep - 1`` go. ``write`` gets the prefix for the variables.
+
+    Raises OSError, and whatever ``write`` raises.
+    """
+    target = Path(description.target)
+    directory = target.parent
+    directory.mkdir(parents=True, exist_ok=True)
+    write_keep(directory, description.keep)  # the mirror prunes the shared storage alike
+    for left in directory.glob(".step-*.tmp"):
+        shutil.rmtree(left)
+    aside = target.with_name(f".{target.name}.tmp")
+    aside.mkdir(parents=True)
+    write(str(aside / _VARIABLES))
+    (aside / DESCRIPTION).write_bytes(description.notes)
+    if description.has_manifest:
+        write_manifest(aside, description.step)
+    for file in aside.iterdir():
+        _flush(file)
+    replaced = target.with_name(f".{target.name}-replaced.tmp")
+    if target.exists():  # the same step once more: a folder cannot be replaced in one go
+        target.rename(replaced)
+    aside.rename(target)
+    _flush(directory)
+    shutil.rmtree(replaced, ignore_errors=True)
+    for old in complete_checkpoints(directory)[: -description.keep]:
+        shutil.rmtree(old.folder)
+
+
+def _flush(path: Path) -> None:
+    """Have the operating system write a file or folder to disk before it is announced."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,99 @@
+"""A checkpoint's way out of the training: into a slot of its agent's memory, from where it is written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from hopsml.cluster.shared.commit_slots import FAILED, SLOTS, WAITS
+from hopsml.cluster.worker.context import CheckpointPort
+from hopsml.errors import StorageTimeout
+from hopsml.training.elastic import commit_format
+from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic.commit_writer import memory_room
+
+_POLL_S = 0.002
+
+_made: tuple[CheckpointPort, Handover] | None = None
+
+
+def handover_of(port: CheckpointPort) -> Handover:
+    """The one of this process, which counts for all that are saved in it."""
+    global _made
+    if _made is None or _made[0] is not port:
+        _made = (port, Handover(port))
+    return _made[1]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A checkpoint that the agent holds."""
+
+    number: int
+    slot: int
+
+
+class Handover:
+    """The worker's end of its agent's queue of checkpoints; see ``handover_of``."""
+
+    def __init__(self, port: CheckpointPort) -> None:
+        self._port, self._slots = port, port.slots
+        self._number = self._requests = 0
+        self._made = [0] * SLOTS  # bytes of memory that the slots have
+        self._newest: dict[int, Held] = {}  # by slot
+
+    def give(self, snapshot: Snapshot, target: str) -> Held | None:
+        """Leave a state, whose arrays are let go, with the agent, to be written as the folder ``target``.
+
+        It is safe from this process's end when this returns. None where there is no memory for it. Waits while all slots
+        are being written: for a moment, or a second or two where the disk is slow.
+        """
+        while (slot := next((slot for slot in range(SLOTS) if not self._slots.is_pinned(slot)), None)) is None:
+            time.sleep(_POLL_S)
+        size = snapshot.size
+        if size > self._made[slot] and size > memory_room():
+            return None
+        self._slots.pin(slot, True)
+        try:
+            pieces = commit_format.encode(snapshot)
+            snapshot.arrays.clear()
+            self._slots.write(slot, self._number + 1, pieces)
+        except BaseException as error:
+            self._slots.pin(slot, False)
+            if isinstance(error, OSError):
+                return None
+            raise
+        self._number += 1
+        self._made[slot] = max(size, self._made[slot])
+        held = self._newest[slot] = Held(self._number, slot)
+        self._port.announce("saved", held.number, slot, target)
+        return held
+
+    def wait_written(self) -> None:
+        """Until nothing that was given is still to be written to this machine's disk."""
+        for held in self._newest.values():
+            while self._slots.outcome(held.slot, held.number) == WAITS:
+                time.sleep(_POLL_S)
+
+    def wait_stored(self, held: Held | None, target: str, timeout_s: float | None) -> None:
+        """Until what was given, or written here, is where the run's files belong.
+
+        Raises OSError where it could not be written to this machine's disk, StorageTimeout after ``timeout_s`` seconds.
+        """
+        deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
+        while held is not None and (outcome := self._slots.outcome(held.slot, held.number)) in (WAITS, FAILED):
+            if outcome == FAILED:
+                raise OSError(f"the checkpoint {target} could not be written: {self._slots.problem}")
+            self._pause(deadline, target)
+        self._requests += 1
+        self._port.announce("store", self._requests, -1, target)
+        while self._slots.stored < self._requests:
+            self._pause(deadline, target)
+
+    @staticmethod
+    def _pause(deadline: float, target: str) -> None:
+        if time.monotonic() > deadline:
+            raise StorageTimeout(
+                f"the checkpoint {target} has not reached its store yet; it is still on its way", target
+            )
+        time.sleep(_POLL_S)

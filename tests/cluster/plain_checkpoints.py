@@ -1,0 +1,45 @@
+"""Checkpoints without a framework: arrays in one file, written by a process that a test can hold up."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopsml.training.checkpoint_files import Description, complete_checkpoints, folder_name
+from hopsml.training.checkpoint_handover import Handover, Held
+from hopsml.training.checkpoint_writer import pack
+
+_WRITE = f"{__name__}:write"
+
+
+def write(prefix: str, arrays: dict[str, Any]) -> None:
+    """Leave ``writer`` with this process's number beside the directory of checkpoints, and wait while there is ``hold``."""
+    place = Path(prefix).parents[2]
+    (place / "writer").write_text(str(os.getpid()))
+    while (place / "hold").exists():
+        time.sleep(0.005)
+    np.savez(prefix, **arrays)
+
+
+def save(handover: Handover, directory: Path, step: int, keep: int = 3, megabytes: float = 0.01) -> Held:
+    """All numbers of the state are its step."""
+    target = str(directory / folder_name(step))
+    description = Description(target, f'{{"step": {step}}}'.encode(), step, keep, True, 0o077)
+    arrays = {"state": np.full(int(megabytes * 250_000), step, np.float32), "text": np.array(b"\0a\0", object)}
+    held = handover.give(pack(arrays, description, _WRITE), target)
+    assert held is not None
+    return held
+
+
+def found(directory: Path) -> list[int]:
+    """The steps of a directory's checkpoints, each of which holds what was saved."""
+    steps = []
+    for saved in complete_checkpoints(directory):
+        with np.load(saved.folder / "variables.npz", allow_pickle=True) as content:
+            assert set(content["state"]) == {saved.step} and content["text"].item() == b"\0a\0"
+        steps.append(saved.step)
+    return steps
