@@ -18,7 +18,7 @@ BENCH ?=
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup airflow lock lint test-fast test bench chaos mutants hadoop-up hadoop-down demo demo-yarn clean
+.PHONY: help setup airflow lock lint docs test-fast test bench chaos mutants hadoop-up hadoop-down demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -51,6 +51,10 @@ lint: $(STAMP)  ## ruff, mypy --strict, vulture, the layers that imports must re
 	@$(BIN)/python -m tools.import_circles
 	@$(BIN)/vulture
 	@echo "lint: ruff, mypy, import-linter, vulture and the look for circles found nothing"
+
+docs: $(STAMP)  ## the site in .cache/site, strict: a page, a name or a link that is missing is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "docs: .cache/site/index.html"
 
 test-fast: $(STAMP)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4

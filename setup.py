@@ -54,7 +54,8 @@ setup(
     description="Distributed TensorFlow training on Spark executors, with results on shared HDFS",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=[
         *find_packages(include=["hopsml", "hopsml.*"], exclude=["hopsml.airflow.hopsworks_plugin*"]),

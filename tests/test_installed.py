@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("hopsml", "conf", "setup.py", "pyproject.toml", "README.md")
+SOURCES = ("hopsml", "conf", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 TRAIN = """
 import hopsml
 
@@ -28,14 +28,34 @@ if __name__ == "__main__":
     print(result.json(library=hopsml.__file__))
 """
 
-pytestmark = pytest.mark.local
+TRAIN_ON_SPARK = """
+import hopsml
+
+def train():
+    import keras
+    import numpy as np
+
+    strategy = hopsml.tensorflow.strategy()
+    x = np.arange(64, dtype="float32").reshape(64, 1) / 64
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    history = model.fit(x, 2 * x, batch_size=16, epochs=2, verbose=0, callbacks=hopsml.tensorflow.callbacks())
+    first, last = history.history["loss"]
+    return {"learnt": last < first, "together": strategy.num_replicas_in_sync}
+
+if __name__ == "__main__":
+    result = hopsml.experiment.collective_all_reduce(train, name="far", num_workers=2, progress=False)
+    print(result.json(library=hopsml.__file__, executors=len({worker["executor"] for worker in result.workers})))
+"""
 Call = Callable[..., "subprocess.CompletedProcess[str]"]
+UV = [str(Path(sys.executable).with_name("uv")), "--quiet"]
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel in it, which was built of the sdist; everything else is borrowed from this one."""
-    folder = tmp_path_factory.mktemp("installed")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built of the sdist, which was built of what the repository has of the package."""
+    folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
     source.mkdir()
     for name in SOURCES:
@@ -44,40 +64,64 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(whole, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(whole, source / name)
-    uv = [str(Path(sys.executable).with_name("uv")), "--quiet", "--offline"]
-    python = folder / "venv" / "bin" / "python"
     built = ["build", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder / "dist", source]
-    subprocess.run([*uv, *built], check=True)
+    subprocess.run([*UV, "--offline", *built], check=True)
     shutil.rmtree(source)
-    venv.create(folder / "venv", with_pip=False)
     (wheel,) = (folder / "dist").glob("*.whl")
-    subprocess.run([*uv, "pip", "install", "--no-deps", "--python", python, wheel], check=True)
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel in it; everything else is borrowed from this one."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    python = folder / "bin" / "python"
+    venv.create(folder, with_pip=False)
+    subprocess.run([*UV, "--offline", "pip", "install", "--no-deps", "--python", python, wheel], check=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")  # whose own .pth files nobody reads
-    return folder / "venv"
+    return folder
 
 
-@pytest.fixture
-def call(installation: Path, tmp_path: Path) -> Call:
-    """Run a program of the installation in an empty folder; what it prints."""
+@pytest.fixture(scope="module")
+def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment in which there was nothing: the wheel with two extras, and what it asks for, in our versions."""
+    folder = tmp_path_factory.mktemp("complete") / "venv"
+    venv.create(folder, with_pip=False)
+    wanted = ["--python", folder / "bin" / "python", "--constraint", ROOT / "requirements" / "dev.txt"]
+    subprocess.run([*UV, "pip", "install", *wanted, f"{wheel}[spark,tensorflow-cpu]"], check=True)
+    return folder
+
+
+def caller(environment_folder: Path, folder: Path, timeout_s: float = 60, **variables: str) -> Call:
+    """Runs a program of an environment in a folder; what it prints."""
     unset = ("PYTHONPATH", "VIRTUAL_ENV", "PYSPARK_PYTHON", "HADOOP_CONF_DIR", "HADOOP_HOME")
     environment = {
         name: value for name, value in os.environ.items() if name not in unset and not name.startswith("HOPSML_")
     }
+    environment |= variables
 
     def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        line = [str(installation / "bin" / program), *arguments]
-        return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        line = [str(environment_folder / "bin" / program), *arguments]
+        return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s)
 
     return run
 
 
+@pytest.fixture
+def call(installation: Path, tmp_path: Path) -> Call:
+    """Run a program of the installation in an empty folder."""
+    return caller(installation, tmp_path)
+
+
+@pytest.mark.local
 def test_all_profiles_are_there(call: Call) -> None:
     done = call("hopsml", "profiles")
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == sorted(p.stem for p in ROOT.glob("conf/*.yaml"))
 
 
+@pytest.mark.local
 def test_a_submission_ships_the_gpu_script(call: Call, tmp_path: Path, installation: Path) -> None:
     (tmp_path / "job.py").write_text("import hopsml\n")
     done = call("hopsml", "submit", "job.py", "--profile", "yarn", "--dry-run")
@@ -89,6 +133,7 @@ def test_a_submission_ships_the_gpu_script(call: Call, tmp_path: Path, installat
     assert os.access(script, os.X_OK)  # on Spark's standalone clusters it is run where it lies
 
 
+@pytest.mark.local
 def test_a_script_trains(call: Call, tmp_path: Path, installation: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     done = call("python", "train.py")
@@ -99,6 +144,7 @@ def test_a_script_trains(call: Call, tmp_path: Path, installation: Path) -> None
     assert Path(told["run_dir"].removeprefix("file://")).is_relative_to(tmp_path / ".hopsml")
 
 
+@pytest.mark.local
 def test_what_is_missing_is_installed_from_the_wheel_that_this_came_from(call: Call) -> None:
     code = "from hopsml import extras; print(extras.install('airflow'))"
     done = call("python", "-c", code)
@@ -107,11 +153,40 @@ def test_what_is_missing_is_installed_from_the_wheel_that_this_came_from(call: C
     assert wheel.endswith(".whl") and Path(wheel).is_file()
 
 
+@pytest.mark.local
+def test_the_licence_and_the_readme_travel(installation: Path) -> None:
+    (facts,) = installation.rglob("hopsml-*.dist-info")
+    assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    said = (facts / "METADATA").read_text()
+    assert "License-Expression: Apache-2.0" in said and "Hand a training function to Spark executors" in said
+
+
+@pytest.mark.local
+def test_a_notebooks_door(call: Call) -> None:
+    code = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in ("%load_ext hopsml", "%runs"):
+    shell.run_cell(cell).raise_error()
+"""
+    done = call("python", "-c", code)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.local
+def test_airflow_is_told_of_the_operators(call: Call) -> None:
+    found = "importlib.metadata.entry_points(group='apache_airflow_provider')"
+    done = call("python", "-c", f"import importlib.metadata; print([one.load()()['operators'] for one in {found}])")
+    assert "hopsml.airflow.operators" in done.stdout, done.stderr
+
+
+@pytest.mark.local
 def test_dags_for_the_predecessor_find_its_plugin(call: Call) -> None:
     done = call("python", "-c", "import hopsworks_plugin.operators, hopsworks_plugin.sensors as s; print(s.__file__)")
     assert done.returncode == 0 and "/venv/" in done.stdout, done.stderr
 
 
+@pytest.mark.local
 def test_other_peoples_conf_beside_the_package_is_left_alone(call: Call, installation: Path) -> None:
     site = Path(sysconfig.get_path("purelib", vars={"base": str(installation)}))
     (site / "conf").mkdir()
@@ -119,3 +194,26 @@ def test_other_peoples_conf_beside_the_package_is_left_alone(call: Call, install
     done = call("hopsml", "profiles")
     shutil.rmtree(site / "conf")
     assert done.returncode == 0 and "theirs" not in done.stdout, done.stderr
+
+
+@pytest.mark.spark
+def test_an_empty_environment_trains_on_two_spark_executors(complete: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN_ON_SPARK)
+    two = {"HOPSML_PROFILE": "local-cluster", "HOPSML_SPARK_MASTER": "local-cluster[2,1,1024]"}  # a slot each
+    call = caller(complete, tmp_path, timeout_s=200, **two)
+    done = call("python", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["workers"], told["together"], told["executors"]) == (2, 2, 2)
+    assert told["learnt"] and Path(told["library"]).is_relative_to(complete)
+    listed = call("hopsml", "profiles")
+    assert {line.split()[0] for line in listed.stdout.splitlines()} == {path.stem for path in ROOT.glob("conf/*.yaml")}
+    dry = caller(complete, tmp_path)(
+        "hopsml", "submit", "train.py", "--profile", "yarn", "--num-workers", "8", "--dry-run"
+    )
+    command = shlex.split(dry.stdout)
+    assert Path(command[0]).is_relative_to(complete) and command[-1] == "train.py", dry.stderr
+    assert command[1:3] == ["--master", "yarn"] and "spark.executor.instances=8" in command
+    checks = json.loads(call("hopsml", "doctor", "--profile", "local-cluster", "--json").stdout)["checks"]
+    status = {one["name"]: one["status"] for one in checks}
+    assert {status[name] for name in ("python", "java", "spark", "frameworks", "profile")} == {"ok"}, checks

@@ -1,4 +1,4 @@
-"""From nothing to a running DAG: README's commands; the scheduler, DAG processor and triggerer of `airflow standalone`."""
+"""From nothing to a running DAG: the page's commands; scheduler, DAG processor and triggerer of `airflow standalone`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.airflow_tests.harness import ROOT, Airflow, environment, wait_until
+from tests.docs import pages
 from tools import airflow_environment
 
 pytestmark = pytest.mark.airflow
@@ -28,10 +29,8 @@ QUICK = """
 STARTED_S = 120.0
 
 
-def test_readmes_commands_name_what_there_is() -> None:
-    section = (
-        (ROOT / "README.md").read_text().partition("**Airflow 3.3.**")[2].partition("```sh")[2].partition("```")[0]
-    )
+def test_the_pages_commands_name_what_there_is() -> None:
+    (section,) = pages.snippets("docs/how-to/airflow.md", "sh")
     commands = [line.partition("#")[0].strip() for line in section.strip().splitlines()]
     assert [command.split()[0] for command in commands] == ["make", "source", "airflow", "airflow"]
     assert Path(commands[1].split(";")[0].split()[1]) == (airflow_environment.VENV / "bin" / "activate").relative_to(

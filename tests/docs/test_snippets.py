@@ -1,10 +1,9 @@
-"""README's snippets of Python, each as it stands, behind the preamble that ``preambles.py`` has for it."""
+"""The pages' snippets of Python, each as it stands, behind the preamble that ``preambles.py`` has for it."""
 
 from __future__ import annotations
 
 import ast
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,18 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.readme import preambles
+from tests.docs import preambles
+from tests.docs.pages import ROOT, snippet, snippets, users_pages
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 200
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-RUN_ID = "app-20261120-0001_1"  # as README calls it
-
-
-def block(words: str) -> str:
-    """The one snippet with these words in it."""
-    (found,) = [one for one in BLOCKS if words in one]
-    return str(found)
+RUN_ID = "app-20261120-0001_1"  # as the pages call it
+AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
+FIRST, RUNS, SEARCH, STORAGE = (
+    "docs/first-steps.md",
+    *(f"docs/how-to/{name}.md" for name in ("runs", "search", "storage")),
+)
+TESTED = {  # page -> words of each of its snippets
+    "README.md": ("▶ import hopsml", "%load_ext", "HopsMLOperator("),
+    "docs/index.md": ("loss *= 1 - lr",),
+    FIRST: ("loss *= 1 - lr",),
+    RUNS: ("experiment.resume(", "experiment.recorded("),
+    ELASTIC: ("state.resume(",),
+    SEARCH: ("Searchspace(",),
+    NOTEBOOK: ("%load_ext",),
+    AIRFLOW: ("HopsMLOperator(",),
+    STORAGE: ("hdfs.dump(",),
+}
 
 
 @pytest.fixture
@@ -49,7 +57,7 @@ def run(home: Path, script: str, **more: str) -> str:
 
 
 def recorded_run(home: Path) -> None:
-    """A run under the id that README uses: one that failed, so that there is something to go on with."""
+    """A run under the id that the pages use: one that failed, so that there is something to go on with."""
     script = (
         preambles.DAILY
         + "try:\n    experiment.collective_all_reduce(train, num_workers=2)\nexcept Exception:\n    pass\n"
@@ -61,14 +69,23 @@ def recorded_run(home: Path) -> None:
 
 @pytest.mark.local
 def test_every_snippet_is_tested_here() -> None:
-    known = ["▶ import hopsml", "%load_ext", "HopsMLOperator(", "experiment.resume(", "state.resume(", "Searchspace("]
-    assert len(BLOCKS) == len(known) and all(block(words) for words in known)
+    found = {page: snippets(page) for page in users_pages()}
+    assert {page for page, some in found.items() if some} == set(TESTED)
+    assert all(len(found[page]) == len(known) for page, known in TESTED.items())
+    assert all(snippet(page, words) for page, known in TESTED.items() for words in known)
+
+
+@pytest.mark.local
+def test_what_stands_on_two_pages_is_the_same() -> None:
+    assert snippets("docs/index.md") == snippets(FIRST)
+    assert snippet(NOTEBOOK, "%load_ext").startswith(snippet("README.md", "%load_ext"))
+    assert snippet(AIRFLOW, "HopsMLOperator(").startswith(snippet("README.md", "HopsMLOperator("))
 
 
 @pytest.mark.local
 def test_the_six_lines_are_those_of_the_demo() -> None:
     demo = [line.strip() for line in (ROOT / "spark_jobs" / "train_digits.py").read_text().splitlines()]
-    for line in block("▶ import hopsml").splitlines():
+    for line in snippet("README.md", "▶ import hopsml").splitlines():
         code = line[2:].partition("  #")[0].strip()
         assert code in ("", "...") or code in demo, line
 
@@ -80,27 +97,41 @@ def test_the_operators_have_the_arguments_that_are_given_to_them() -> None:
         argument.arg for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"
         for argument in (*node.args.args, *node.args.kwonlyargs)
     } | {"task_id"}  # fmt: skip
-    calls = [node for node in ast.walk(ast.parse(block("HopsMLOperator("))) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(ast.parse(snippet(AIRFLOW, "HopsMLOperator("))) if isinstance(node, ast.Call)]
     assert calls and {keyword.arg for call in calls for keyword in call.keywords} <= known
+
+
+@pytest.mark.local
+def test_the_first_ten_minutes(home: Path) -> None:
+    printed = run(home, snippet(FIRST, "loss *= 1 - lr"))
+    assert "FINISHED" in printed and f"{0.95**100:.4f}" in printed
+    (log,) = (home / "project").glob("Experiments/*/logs/g0-rank1.log")
+    assert "the loss came down to 0.0059" in log.read_text()
+
+
+@pytest.mark.fast
+def test_storage(home: Path) -> None:
+    printed = run(home, "\n".join(snippets(STORAGE)) + "print(local, rows)\n")
+    assert str(home / "rows.csv") in printed and "4.9,3.0" in printed
 
 
 @pytest.mark.local
 def test_day_by_day(home: Path) -> None:
     recorded_run(home)
-    run(home, "import hopsml\n" + preambles.DAILY + block("experiment.resume(") + "experiment.shutdown()\n")
+    run(home, "import hopsml\n" + preambles.DAILY + "\n".join(snippets(RUNS)) + "experiment.shutdown()\n")
     statuses = sorted((home / "project" / "Experiments").glob("*/status.json"))
-    assert len(statuses) == 3, "the one that was resumed, the one that was cancelled, and the one that goes on"
+    assert len(statuses) == 4, "that which was resumed, was cancelled, goes on, is the driver's own"
 
 
 @pytest.mark.local
 def test_search(home: Path) -> None:
-    printed = run(home, preambles.SEARCH + block("Searchspace(") + "print('trials', len(best.trials))\n")
+    printed = run(home, preambles.SEARCH + snippet(SEARCH, "Searchspace(") + "print('trials', len(best.trials))\n")
     assert "trials 64" in printed
 
 
 @pytest.mark.tensorflow
 def test_workers_that_come_and_go(home: Path) -> None:
-    shown = run(home, preambles.ELASTIC + block("state.resume("))
+    shown = run(home, preambles.ELASTIC + snippet(ELASTIC, "state.resume("))
     assert "ended at its beginning" not in shown
     (status,) = (home / "project" / "Experiments").glob("*/status.json")
     assert '"FINISHED"' in status.read_text() and '"formed": true' in status.read_text()
@@ -109,7 +140,7 @@ def test_workers_that_come_and_go(home: Path) -> None:
 @pytest.mark.tensorflow
 def test_notebook(home: Path) -> None:
     recorded_run(home)
-    cell = block("%load_ext").replace("%tensorboard_run", "")  # which starts a server for a browser
+    cell = snippet(NOTEBOOK, "%load_ext").replace("%tensorboard_run", "")  # which starts a server for a browser
     train = "def train(lr):\n    return {'accuracy': 1 - lr}\n"
     run(
         home,

@@ -1,4 +1,4 @@
-"""What stands before README's snippets where they are run: the reader's own code that they are about, and nothing else."""
+"""What stands before the pages' snippets where they are run: the reader's own code that they are about, and nothing else."""
 
 DAILY = """
 import os

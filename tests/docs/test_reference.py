@@ -1,0 +1,137 @@
+"""The reference against the code: settings, profile keys, commands, files of a run, errors. What one has, the other has."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from hopsml import errors, profiles, settings
+from hopsml.cli import rerun, runs
+from hopsml.storage import run_dir
+from hopsml.submission import follow_state
+from tests.docs import pages
+from tests.docs.pages import ROOT
+
+pytestmark = pytest.mark.fast
+
+SETTINGS, COMMANDS = "docs/reference/settings.md", "docs/reference/commands.md"
+OURS = re.compile(r"\bHOPSML_[A-Z0-9_]+(?:<NAME>)?")
+READ = re.compile(r"environ\.(?:get|setdefault)\(\s*\"(?!HOPSML_)([A-Z][A-Z0-9_]+)\"")
+# What no person sets: a shell, Jupyter and YARN tell their own processes.
+TOLD = {"PWD", "JPY_SESSION_NAME", "CONTAINER_ID"}
+
+
+def sources() -> Iterator[str]:
+    """All that is installed."""
+    for folder, endings in (("hopsml", (".py",)), ("conf", (".py", ".yaml"))):
+        for path in ROOT.joinpath(folder).rglob("*"):
+            if path.suffix in endings:
+                yield path.read_text(encoding="utf-8")
+
+
+def variables_of_the_code() -> set[str]:
+    found = {name for text in sources() for name in OURS.findall(text)} - {"HOPSML_"}
+    return {f"{name}<NAME>" if name == "HOPSML_SECRET_" else name for name in found}
+
+
+def test_every_variable_has_a_row_and_every_row_a_variable() -> None:
+    first = [name for row in pages.rows(SETTINGS) for name in pages.names(row[0])]
+    assert len(first) == len(set(first)), "a variable has two rows"
+    assert {name for name in first if name.startswith("HOPSML_")} == variables_of_the_code() - {"HOPSML_SECRET_<name>"}
+    assert {name for text in sources() for name in READ.findall(text)} - TOLD <= set(first)
+
+
+def test_defaults_are_those_of_the_code() -> None:
+    told = {pages.names(row[0])[0]: row[-1] for row in pages.rows(SETTINGS, "Runs")}
+    for name, seconds in (
+        ("HOPSML_STORAGE_TIMEOUT_S", settings.DEFAULT_STORAGE_TIMEOUT_S),
+        ("HOPSML_SYSTEM_METRICS_S", settings.DEFAULT_SYSTEM_METRICS_S),
+        ("HOPSML_DRAIN_S", settings.DEFAULT_DRAIN_S),
+    ):
+        assert told[name] == f"{seconds:g}"
+
+
+def test_no_page_names_a_variable_that_is_not_there() -> None:
+    known = variables_of_the_code() | {"HOPSML_SECRET_"}
+    for page in pages.users_pages():
+        assert set(OURS.findall(pages.text(page))) <= known, page
+
+
+def test_every_key_of_a_profile_and_every_profile() -> None:
+    page = "docs/reference/profiles.md"
+    keys = {field.name for field in dataclasses.fields(profiles.Profile)} - {"name"} | {"extends"}
+    first = [name for row in pages.rows(page) for name in pages.names(row[0])]
+    shipped = sorted(path.stem for path in ROOT.glob("conf/*.yaml"))
+    assert sorted(first) == sorted([*keys, *shipped])
+
+
+def test_every_file_of_a_run() -> None:
+    rows = pages.rows("docs/reference/run-directory.md")
+    told = {name.strip("/") for row in rows for name in pages.names(" ".join(row))}
+    missing = run_dir.RESERVED_NAMES - told
+    assert not missing
+    layout = re.findall(r"^    ([\w.-]+)[/ ]", inspect.cleandoc(run_dir.__doc__ or ""), re.M)
+    assert layout and set(layout) <= told, sorted(set(layout) - told)
+
+
+def test_every_error_and_how_it_is_caught() -> None:
+    kinds = {
+        name: kind for name, kind in vars(errors).items()
+        if inspect.isclass(kind) and issubclass(kind, BaseException) and kind is not errors.HopsmlError
+    }  # fmt: skip
+    told = list(pages.rows("docs/reference/messages.md", "What each error means, and what to do"))
+    assert {pages.names(row[0])[0] for row in told} == set(kinds)
+    for row in told:
+        for builtin in pages.names(row[1]):
+            assert issubclass(kinds[pages.names(row[0])[0]], getattr(builtins, builtin)), row
+
+
+def commands() -> dict[str, typer.core.TyperCommand]:
+    """``hopsml`` as typer makes it of the functions: one file a command."""
+    app = typer.Typer()
+    for path in sorted(ROOT.glob("hopsml/cli/*.py")):
+        if path.stem not in ("__init__", "searches", "runs", "sync"):
+            app.command()(getattr(importlib.import_module(f"hopsml.cli.{path.stem}"), path.stem))
+    app.add_typer(runs.app, name="runs")
+    made = typer.main.get_command(app)
+    below = {f"runs {name}": command for name, command in made.commands.pop("runs").commands.items()}  # type: ignore[attr-defined]
+    return {**made.commands, **below}  # type: ignore[attr-defined]
+
+
+def test_every_command_with_every_option() -> None:
+    page = pages.text(COMMANDS)
+    for name, command in commands().items():
+        told = (
+            next(line for line in page.splitlines() if line.startswith(f"| `hopsml {name}"))
+            if name.startswith("runs ")
+            else page.partition(f"### `hopsml {name}")[2].partition("\n##")[0]
+        )
+        assert told, name
+        options = [option for one in command.params for option in one.opts if option.startswith("--")]
+        missing = [option for option in options if f"`{option}" not in told and name != "runs logs"]
+        assert not missing, (name, missing)
+
+
+def test_exit_statuses() -> None:
+    told = [number for row in pages.rows(COMMANDS, "Exit statuses") for number in row[0].split(", ")]
+    assert {follow_state.OK, follow_state.FAILED, follow_state.TIMED_OUT, rerun.DIFFERS} <= {int(one) for one in told}
+
+
+def test_the_pages_commands_are_there() -> None:
+    known = commands()
+    for page in pages.users_pages():
+        for line in "".join(pages.snippets(page, "sh")).splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["hopsml"]:
+                name = " ".join(words[1:3]) if words[1] == "runs" else words[1]
+                assert name in known, (page, line)
+                options = {option for one in known[name].params for option in one.opts}
+                assert {word for word in words if word.startswith("--")} <= options, (page, line)

@@ -1,0 +1,105 @@
+"""The site: it builds strictly, has every public name with its real signature, and asks no other server for anything."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+from tests.docs.pages import ROOT
+from tools.site_docstrings import one_by_one
+
+PUBLIC = {  # page -> modules whose ``__all__`` it has
+    "experiment": ("experiment",),
+    "training": ("elastic", "tensorflow", "tracking"),
+    "files": ("hdfs",),
+    "airflow": ("airflow",),
+    "maggy": ("maggy.config",),
+}
+TRIGGERS = {"HopsMLJobTrigger", "HopsMLRunTrigger"}  # the operators' own matter
+_ELSEWHERE = r"=?\(?[\"']?(?:https?:)?//"
+FETCHED = re.compile(rf"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href){_ELSEWHERE}|\burl{_ELSEWHERE}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.local
+def test_every_public_name_is_there(site: Path) -> None:
+    for page, modules in PUBLIC.items():
+        content = site.joinpath("reference", f"{page}.html").read_text()
+        for name in modules:
+            module = importlib.import_module(f"hopsml.{name}")
+            second_names = {one for one, known in vars(module).items() if getattr(known, "__name__", one) != one}
+            wanted = {*module.__all__} - TRIGGERS - second_names
+            missing = {one for one in wanted if f'id="hopsml.{name}.{one}"' not in content}
+            assert not missing, (page, missing)
+
+
+@pytest.mark.local
+def test_a_verbs_arguments_are_those_that_it_has(site: Path) -> None:
+    content = site.joinpath("reference", "experiment.html").read_text()
+    part = content.partition('id="hopsml.experiment.collective_all_reduce"')[2].partition('class="doc doc-object ')[0]
+    shown = html.unescape(re.sub(r"<[^>]+>", "", part))
+    assert "checkpoint_every: float = 60.0" in shown and "options: RunOptions" not in shown
+    assert "description" in shown and "required" not in shown
+
+
+@pytest.mark.local
+def test_the_site_asks_no_other_server(site: Path) -> None:
+    found = [
+        (path.name, hit.group(0)[:100])
+        for path in site.rglob("*") if path.suffix in (".html", ".css")
+        for hit in FETCHED.finditer(path.read_text(errors="replace"))
+    ]  # fmt: skip
+    assert not found
+
+
+@pytest.mark.local
+def test_no_page_names_a_module_that_may_move(site: Path) -> None:
+    named = re.findall(r"^::: (\S+)", "\n".join(pages.text(page) for page in pages.users_pages()), re.M)
+    for module in named:
+        assert module.count(".") <= 1 or module.startswith("hopsml.maggy."), module
+        importlib.import_module(module)
+
+
+BEFORE = """Does it.
+
+Args:
+    name, description: for people who
+        look later.
+    **more: the rest.
+
+Raises:
+    ArgumentError, TypeError: at once."""
+AFTER = """Does it.
+
+Args:
+    name: for people who
+        look later.
+    description: see ``name``.
+    **more: the rest.
+
+Raises:
+    ArgumentError, TypeError: at once."""
+
+
+@pytest.mark.fast
+def test_arguments_that_share_a_line_get_one_each() -> None:
+    assert one_by_one(BEFORE) == AFTER
+    assert one_by_one("No arguments, none: here.") == "No arguments, none: here."
