@@ -197,6 +197,7 @@ def test_other_peoples_conf_beside_the_package_is_left_alone(call: Call, install
 
 
 @pytest.mark.spark
+@pytest.mark.variant  # most of its minute is the installation; tests/cluster_tests say the rest
 def test_an_empty_environment_trains_on_two_spark_executors(complete: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN_ON_SPARK)
     two = {"HOPSML_PROFILE": "local-cluster", "HOPSML_SPARK_MASTER": "local-cluster[2,1,1024]"}  # a slot each
