@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hopsml.training.tensorflow.state_variables import as_array
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -18,7 +20,6 @@ def read(checkpoint: Any) -> dict[str, NDArray[Any]] | None:
     None where they are not all arrays of this process (the state of a dataset's iterator, variables of parameter servers):
     TensorFlow has to write those itself. On all ranks, where reading a variable needs every rank.
     """
-    import numpy as np
     import tensorflow as tf
     from tensorflow.python.training.saving.saveable_object import SaveSpec
 
@@ -32,9 +33,7 @@ def read(checkpoint: Any) -> dict[str, NDArray[Any]] | None:
             with tf.device(tensor.device):
                 tensor = tensor.tensor
         if tensor is not None:  # else a variable that has no value yet
-            # TensorFlow gives some scalars, those of text and bfloat16 among them, as Python does, not as arrays.
-            is_plain = tensor.shape.rank and tensor.dtype != tf.string
-            arrays[name] = np.asarray(tensor) if is_plain else np.array(tensor.numpy(), tensor.dtype.as_numpy_dtype)
+            arrays[name] = as_array(tensor)
     return arrays
 
 

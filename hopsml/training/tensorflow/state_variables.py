@@ -169,13 +169,22 @@ def read(variables: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """The present values. On CPU they are not copied: TensorFlow copies a variable that is read when it is written next
     (copy on write), so what is returned does not change.
     """
-    import numpy as np
     import tensorflow as tf
 
     def value(variable: Any) -> Any:  # as read_value() does, in a third of its time: a model has hundreds
         return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
-    return {key: np.asarray(value(_components(variable)[0])) for key, variable in variables.items()}
+    return {key: as_array(value(_components(variable)[0])) for key, variable in variables.items()}
+
+
+def as_array(tensor: Any) -> NDArray[Any]:
+    """A tensor's content; on CPU it is not copied, but for scalars, and text."""
+    import numpy as np
+
+    if tensor.shape.rank and tensor.dtype.as_numpy_dtype is not object:
+        return np.asarray(tensor)
+    # TensorFlow gives some scalars, those of bfloat16 among them, as NumPy has them, not as arrays.
+    return np.array(tensor.numpy(), tensor.dtype.as_numpy_dtype)
 
 
 def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:

@@ -214,13 +214,15 @@ def _variables() -> Made:
     import tensorflow as tf
 
     first, second = tf.Variable(tf.random.normal([3])), tf.Variable(1, dtype=tf.int64)
+    half = tf.Variable(tf.cast(1, tf.bfloat16))
 
     def step() -> float:
         first.assign(first * 0.9 + 1)
         second.assign_add(1)
-        return float(tf.reduce_sum(first)) * int(second)
+        half.assign_add(half)
+        return float(tf.reduce_sum(first)) * int(second) * float(half)
 
-    return {"weights": {"a": first, "more": [second, (first,)]}, "alone": second}, step
+    return {"weights": {"a": first, "more": [second, (first,)]}, "alone": second, "half": half}, step
 
 
 def _metric() -> Made:
