@@ -188,10 +188,15 @@ def test_the_first_end_of_a_run_stands(tmp_path: Path) -> None:
 
 
 def formation(
-    run_dir: RunDir, generation: int = 0, checkpoint_every_s: float = 60.0, commit_step: int = -1, **resume: Any
+    run_dir: RunDir,
+    generation: int = 0,
+    checkpoint_every_s: float = 60.0,
+    commit_step: int = -1,
+    storage_timeout_s: float = 5.0,
+    **resume: Any,
 ) -> Formation:
     group = ElasticGroup(grace_s=0.0, flush_s=0.0, checkpoint_every_s=checkpoint_every_s)
-    spec = RunSpec(group=group, storage_timeout_s=5.0)
+    spec = RunSpec(group=group, storage_timeout_s=storage_timeout_s)
     return Formation(
         run_id=run_dir.run_id, generation=generation, spec=spec, payload=b"", cluster_json="", leader="", world_size=1,
         run_url=run_dir.url, resume=Resume(**resume), commit=CommitSource(commit_step),
