@@ -41,7 +41,8 @@ def climb(rate: float) -> dict[str, Any]:
         rates.append(rate)
         with trial.checkpoint(step) as folder:
             (folder / "rates.json").write_text(json.dumps(rates))
-        hopsml.report(step=step, height=sum(rates))
+        if step < STEPS:  # where the stopper ends it: a word that comes within the report would come before the return
+            hopsml.report(step=step, height=sum(rates))
         time.sleep(0.02)
     return {"height": sum(rates), "rates": rates}
 
