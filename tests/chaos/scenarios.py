@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,23 +138,31 @@ def _again(trial: Trial) -> None:
 
 
 def _corrupted_checkpoint(trial: Trial) -> None:
-    """Nobody holds a commit any more, and the newest checkpoint holds other bytes than were written."""
+    """Nobody holds a commit any more, and the newest checkpoint that the driver knows of was altered.
+
+    It may not have heard of the very newest: so the newest two are spoiled.
+    """
     trial.await_step(12)
     made = RunDir(trial.run.run_dir).checkpoints
 
     def complete() -> list[int]:
         return [step for step in checkpoints.steps(made) if checkpoints.is_complete(urls.join(made, step_name(step)))]
 
-    wait_until(lambda: len(complete()) >= 2, "two checkpoints", WAIT_S)
+    wait_until(lambda: len(complete()) >= 3, "three checkpoints", WAIT_S)
+    agents = [trial.above(rank, "agent") for rank in (0, 1)]
+    beside = [child for agent in agents for child in agent.children(recursive=True)]
     workers = [psutil.Process(trial.pid(rank)) for rank in (0, 1)]
-    for agent in [trial.above(rank, "agent") for rank in (0, 1)]:
-        agent.kill()
+    for process in (*agents, *beside):  # a mirror that outlives its agent would bring one checkpoint more
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    wait_until(lambda: not any(_lives(process) for process in beside), "the end of what agents start", WAIT_S)
     reached = trial.step()
-    *_, before, newest = complete()
-    store, url = filesystem.resolve(urls.join(made, step_name(newest), STATE_FILE))
-    content = bytearray(store.read_bytes(url))
-    content[len(content) // 2] ^= 0xFF
-    store.write_bytes(url, bytes(content))
+    *_, before, newer, newest = complete()
+    for step in (newer, newest):
+        store, url = filesystem.resolve(urls.join(made, step_name(step), STATE_FILE))
+        content = bytearray(store.read_bytes(url))
+        content[len(content) // 2] ^= 0xFF
+        store.write_bytes(url, bytes(content))
     wait_until(lambda: not any(_lives(worker) for worker in workers), "the end of the agents' workers", WAIT_S)
     reached = max(reached, trial.step())
     trial.may_lose = reached - before + 2  # both ends counted, and the step that was under way
