@@ -45,7 +45,7 @@ class SearchRun(Handle[SearchResult]):
         self._session, self._space, self._folder, self._finish = session, space, folder, finish
         self.state: SearchState = session.state
 
-    def begin(self) -> SearchRun:
+    def open(self) -> SearchRun:
         """Start the thread that drives the search; returns at once."""
         self._session.executor.run.on_request = self.cancel
         self._thread.start()

@@ -138,7 +138,7 @@ def _begin_on(
         watch(state)
     for text in [*call.notes, *_nothing_left(dispatch), *run.state.notes]:
         state.note(text)
-    return search.begin()
+    return search.open()
 
 
 def _nothing_left(dispatch: Dispatch) -> list[str]:
