@@ -78,11 +78,7 @@ def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
 
     return subprocess.Popen(
-        order["command"],
-        env=order["environment"],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=begin,
+        order["command"], env=order["environment"], stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin
     )
 
 

@@ -82,12 +82,7 @@ def submit(
                 print(started.application_id)
                 return
             status = submission.run(
-                chosen,
-                script,
-                arguments or [],
-                **asked,
-                waiting_timeout_s=timeout,
-                interrupts=interrupts,
+                chosen, script, arguments or [], **asked, waiting_timeout_s=timeout, interrupts=interrupts
             )
         except RunCancelled as cancelled:
             submission.to_stderr(str(cancelled))

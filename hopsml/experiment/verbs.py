@@ -120,10 +120,7 @@ def _parameters(function: Callable[..., Any]) -> Collection[str]:
 
 def is_spark_session(value: Any) -> bool:
     """Whether this is a SparkSession or SparkContext, which the predecessor's first releases take as first argument."""
-    return type(value).__module__.startswith("pyspark.") and type(value).__name__ in (
-        "SparkSession",
-        "SparkContext",
-    )
+    return type(value).__module__.startswith("pyspark.") and type(value).__name__ in ("SparkSession", "SparkContext")
 
 
 def _training_function(

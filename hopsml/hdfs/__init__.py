@@ -7,32 +7,9 @@ store. Where the project lies on the local disk, everything works there. Inside 
 
 from __future__ import annotations
 
-from hopsml.hdfs.copies import (
-    copy_from_project,
-    copy_to_hdfs,
-    copy_to_local,
-    cp,
-    move,
-    rename,
-)
-from hopsml.hdfs.directories import (
-    delete,
-    exists,
-    glob,
-    isdir,
-    isfile,
-    ls,
-    lsl,
-    mkdir,
-    rmr,
-)
-from hopsml.hdfs.files import (
-    dump,
-    get,
-    get_fs,
-    load,
-    open_file,
-)
+from hopsml.hdfs.copies import copy_from_project, copy_to_hdfs, copy_to_local, cp, move, rename
+from hopsml.hdfs.directories import delete, exists, glob, isdir, isfile, ls, lsl, mkdir, rmr
+from hopsml.hdfs.files import dump, get, get_fs, load, open_file
 from hopsml.hdfs.metadata import (
     access,
     capacity,
@@ -44,18 +21,8 @@ from hopsml.hdfs.metadata import (
     is_tls_enabled,
     stat,
 )
-from hopsml.hdfs.modules import (
-    add_module,
-    log,
-)
-from hopsml.hdfs.paths import (
-    abs_path,
-    get_plain_path,
-    project_id,
-    project_name,
-    project_path,
-    project_user,
-)
+from hopsml.hdfs.modules import add_module, log
+from hopsml.hdfs.paths import abs_path, get_plain_path, project_id, project_name, project_path, project_user
 
 __all__ = [
     "abs_path",

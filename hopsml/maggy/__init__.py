@@ -11,16 +11,7 @@
 
 from __future__ import annotations
 
-from hopsml.maggy import (
-    ablation,
-    callbacks,
-    config,
-    experiment,
-    experiment_config,
-    optimizer,
-    searchspace,
-    tensorboard,
-)
+from hopsml.maggy import ablation, callbacks, config, experiment, experiment_config, optimizer, searchspace, tensorboard
 from hopsml.maggy.trial import Trial
 from hopsml.search.space.space import Searchspace
 

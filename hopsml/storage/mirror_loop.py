@@ -25,15 +25,7 @@ from hopsml.errors import HopsmlError, StorageError
 from hopsml.storage import causes, checkpoints, leftovers, mirror_plan, urls
 from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import FileSystem, for_url, walk
-from hopsml.storage.mirror_plan import (
-    Action,
-    Behind,
-    CommitCheckpoint,
-    Copied,
-    Listing,
-    LocalFile,
-    MirrorState,
-)
+from hopsml.storage.mirror_plan import Action, Behind, CommitCheckpoint, Copied, Listing, LocalFile, MirrorState
 from hopsml.storage.run_dir import step_of
 
 CHECKPOINTS = "checkpoints"

@@ -73,8 +73,7 @@ def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float 
         raise causes.from_os_error("write", str(root), error) from error
     files = [entry for entry in entries if not entry.is_dir]
     _in_parallel(
-        lambda name: system.download(urls.join(url, name), root / name),
-        [urls.relative(f.url, url) for f in files],
+        lambda name: system.download(urls.join(url, name), root / name), [urls.relative(f.url, url) for f in files]
     )
     return sum(entry.length for entry in files)
 

@@ -101,13 +101,7 @@ def start(
             "YARN: name a profile with master yarn and deploy_mode cluster, or run it to its end (submission.run)"
         )
     planned = plan(
-        profile,
-        script,
-        arguments,
-        num_workers=num_workers,
-        conf=conf,
-        tag=tag,
-        ship_environment=ship_environment,
+        profile, script, arguments, num_workers=num_workers, conf=conf, tag=tag, ship_environment=ship_environment
     )
     return _submit(planned, yarn or ResourceManager.of_environment(), notify, interrupts or NoInterrupts())
 
@@ -132,13 +126,7 @@ def run(
     """
     waiter = interrupts or NoInterrupts()
     planned = plan(
-        profile,
-        script,
-        arguments,
-        num_workers=num_workers,
-        conf=conf,
-        tag=tag,
-        ship_environment=ship_environment,
+        profile, script, arguments, num_workers=num_workers, conf=conf, tag=tag, ship_environment=ship_environment
     )
     yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
     if yarn is not None and is_detachable(profile):

@@ -51,12 +51,7 @@ def record_worker(context: WorkerFacts) -> None:
     """The hook that the chief writes ``worker.json`` by, before the user's function runs. Never fails a run."""
     if context.rank != 0:
         return
-    facts = {
-        "host": socket.gethostname(),
-        "python": python(),
-        "hardware": hardware(),
-        "environment": environment(),
-    }
+    facts = {"host": socket.gethostname(), "python": python(), "hardware": hardware(), "environment": environment()}
     try:
         (context.events_dir.parent / "worker.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     except OSError as error:

@@ -12,15 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import (
-    AsyncGeneratorType,
-    CodeType,
-    CoroutineType,
-    FunctionType,
-    GeneratorType,
-    MethodType,
-    ModuleType,
-)
+from types import AsyncGeneratorType, CodeType, CoroutineType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 MAX_DEPTH = 30  # steps from the function to an object that is described in a message

@@ -311,8 +311,7 @@ class Coordinator:
         run = self.runs.get(message.run_id)
         if run is None or session.work != key or not run.gang.is_current(session.agent_id, key[1]):
             self.door.refuse(
-                "generation",
-                f"{session.agent_id} spoke of run {key[0]}, generation {key[1]}, which is not its own",
+                "generation", f"{session.agent_id} spoke of run {key[0]}, generation {key[1]}, which is not its own"
             )
             return
         event = worker_messages.apply(run, session.agent_id, message)

@@ -232,11 +232,7 @@ class ElasticGang(Gang):
         # On hosts that are set aside there may be agents that have the newest state and are not members.
         holders = tuple(a for a in (*chosen, *self.spares) if newest >= 0 and self.commits.get(a) == newest)
         start = StartGeneration(self.generation, chosen, newest, holders, self.why, -1 if newest >= 0 else stored)
-        return [
-            *returned,
-            *self._lost_commits(newest if newest >= 0 else stored),
-            start,
-        ]
+        return [*returned, *self._lost_commits(newest if newest >= 0 else stored), start]
 
     def _lost_commits(self, step: int) -> list[Action]:
         """Say which commit is lost, where the training goes on from an earlier ``step``."""

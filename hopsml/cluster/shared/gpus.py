@@ -143,10 +143,7 @@ def _nvidia_smi(arguments: list[str], timeout_s: float) -> str:
     """Its output; "" if it is not there, fails, or does not end in time."""
     try:
         process = subprocess.Popen(
-            ["nvidia-smi", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            ["nvidia-smi", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
     except OSError:  # not installed, or not executable
         return ""

@@ -255,9 +255,7 @@ def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
 
 def _files(session: Session, directory: RunDir, call: SearchCall) -> dict[str, Callable[[], bytes]]:
     """What shows how far the search is, by URL."""
-    files: dict[str, Callable[[], bytes]] = {
-        directory.best_json: lambda: to_json(as_json(session.state.best or {})),
-    }
+    files: dict[str, Callable[[], bytes]] = {directory.best_json: lambda: to_json(as_json(session.state.best or {}))}
     if call.with_summary:
         files[urls.join(directory.url, SUMMARY)] = lambda: to_json(table.summary(session.rows(), call.metric))
     return files

@@ -128,10 +128,7 @@ def _class_for(url: str) -> type[Any]:
 def _status(url: str, info: dict[str, Any]) -> FileStatus:
     is_dir = info["type"] == "directory"
     return FileStatus(
-        url=url,
-        is_dir=is_dir,
-        length=0 if is_dir else int(info.get("size") or 0),
-        modified_s=_modified_s(info),
+        url=url, is_dir=is_dir, length=0 if is_dir else int(info.get("size") or 0), modified_s=_modified_s(info)
     )
 
 

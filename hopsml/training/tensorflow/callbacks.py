@@ -71,10 +71,7 @@ class CheckpointCallback(FitHooks):
     """
 
     def __init__(
-        self,
-        every: int | Literal["epoch"] = "epoch",
-        keep: int = 3,
-        directory: str | os.PathLike[str] | None = None,
+        self, every: int | Literal["epoch"] = "epoch", keep: int = 3, directory: str | os.PathLike[str] | None = None
     ) -> None:
         """``every``: "epoch", or the number of steps from one checkpoint to the next.
 
