@@ -66,24 +66,24 @@ def submit(
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
     if py_files:
         wishes["spark.submit.pyFiles"] = py_files
-    asked: dict[str, Any] = {
-        "num_workers": num_workers,
-        "conf": wishes,
-        "tag": tag,
-        "ship_environment": ship_environment,
-    }
-    if dry_run:
-        print(shlex.join(redact.command(submission.plan(chosen, script, arguments or [], **asked).command)))
-        return
     with submission.Interrupts() as interrupts:
         try:
-            if detach:
-                started = submission.start(chosen, script, arguments or [], **asked, interrupts=interrupts)
-                print(started.application_id)
-                return
-            status = submission.run(
-                chosen, script, arguments or [], **asked, waiting_timeout_s=timeout, interrupts=interrupts
+            planned = submission.plan(
+                chosen,
+                script,
+                arguments or [],
+                num_workers=num_workers,
+                conf=wishes,
+                tag=tag,
+                ship_environment=ship_environment,
             )
+            if dry_run:
+                print(shlex.join(redact.command(planned.command)))
+                return
+            if detach:
+                print(submission.start(planned, interrupts=interrupts))
+                return
+            status = submission.run(planned, waiting_timeout_s=timeout, interrupts=interrupts)
         except RunCancelled as cancelled:
             submission.to_stderr(str(cancelled))
             status = 128 + interrupts.last

@@ -6,14 +6,14 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hopsml.errors import ArgumentError, ClusterError, RunCancelled
 from hopsml.profiles import Profile
 from hopsml.submission import follower, shipping
 from hopsml.submission.command import command, environment
 from hopsml.submission.follow_state import TIMED_OUT, FollowState, Observed, step
-from hopsml.submission.follower import ApplicationResult, to_stderr
+from hopsml.submission.follower import to_stderr
 from hopsml.submission.interrupts import NoInterrupts, Waiter
 from hopsml.submission.shipping import Shipment
 from hopsml.submission.spark_submit import SparkSubmit
@@ -22,23 +22,6 @@ from hopsml.yarn import ResourceManager, YarnApplication
 _LOOK_S = 0.5
 _SETTLE_S = 1.0  # for a request that spark-submit had sent just before it was ended
 _ID_TIMEOUT_S = 30.0  # from the end of spark-submit until the ResourceManager lists the application
-
-
-@dataclass(frozen=True)
-class Submission:
-    """An application that YARN has taken; it goes on without this process."""
-
-    application_id: str
-    tag: str
-    command: tuple[str, ...] = field(repr=False)
-
-    def follow(self, **options: object) -> ApplicationResult:
-        """As ``submission.follow`` with this application's id and these keyword arguments."""
-        return follower.follow(self.application_id, **options)  # type: ignore[arg-type]
-
-    def end(self) -> YarnApplication:
-        """As ``submission.end``: end the application, and wait for that."""
-        return follower.end(self.application_id)
 
 
 def is_detachable(profile: Profile) -> bool:
@@ -67,7 +50,18 @@ def plan(
     tag: str | None = None,
     ship_environment: str | None = None,
 ) -> SubmissionPlan:
-    """What ``start`` and ``run`` do with the same arguments; nothing is packed or started."""
+    """What ``start`` and ``run`` carry out; nothing is packed or started.
+
+    Args:
+        profile: where the script runs.
+        script, arguments: what runs.
+        num_workers: executors; the profile's number by default.
+        conf: Spark's settings, which win over the profile's.
+        tag: finds the application again from anywhere (``ResourceManager.find``); it has one of its own besides.
+        ship_environment: see Profile.
+
+    Raises ArgumentError for a script that cannot work.
+    """
     own = f"hopsml-{secrets.token_hex(8)}"
     tags = [each for each in (own, tag) if each] if profile.master.startswith("yarn") else []
     shipment = shipping.plan(ship_environment or profile.ship_environment, profile)
@@ -76,45 +70,25 @@ def plan(
 
 
 def start(
-    profile: Profile,
-    script: str,
-    arguments: Sequence[str] = (),
-    *,
-    num_workers: int | None = None,
-    conf: Mapping[str, str] | None = None,
-    tag: str | None = None,
-    ship_environment: str | None = None,
-    yarn: ResourceManager | None = None,
-    notify: Callable[[str], None] = to_stderr,
-    interrupts: Waiter | None = None,
-) -> Submission:
-    """Submit a script in YARN's cluster mode and return once YARN has the application.
+    planned: SubmissionPlan, *, notify: Callable[[str], None] = to_stderr, interrupts: Waiter | None = None
+) -> str:
+    """Submit a script in YARN's cluster mode; returns the application's id once YARN has it. It goes on without us.
 
-    ``tag`` finds the application again from anywhere (``ResourceManager.find``); it has one of its own besides. Raises
-    ArgumentError for a profile of another kind or a script that cannot work (nothing was submitted), ClusterError with
-    spark-submit's words when it fails, RunCancelled after a signal; the application is ended then. ``ship_environment``:
-    see Profile.
+    Raises ArgumentError for a profile of another kind (nothing was submitted), ClusterError with spark-submit's words when
+    it fails, RunCancelled after a signal; the application is ended then.
     """
+    profile = planned.profile
     if not is_detachable(profile):
         raise ArgumentError(
             f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode) does not leave its driver to "
             "YARN: name a profile with master yarn and deploy_mode cluster, or run it to its end (submission.run)"
         )
-    planned = plan(
-        profile, script, arguments, num_workers=num_workers, conf=conf, tag=tag, ship_environment=ship_environment
-    )
-    return _submit(planned, yarn or ResourceManager.of_environment(), notify, interrupts or NoInterrupts())
+    return _submit(planned, ResourceManager.of_environment(), notify, interrupts or NoInterrupts())
 
 
 def run(
-    profile: Profile,
-    script: str,
-    arguments: Sequence[str] = (),
+    planned: SubmissionPlan,
     *,
-    num_workers: int | None = None,
-    conf: Mapping[str, str] | None = None,
-    tag: str | None = None,
-    ship_environment: str | None = None,
     notify: Callable[[str], None] = to_stderr,
     waiting_timeout_s: float | None = None,
     interrupts: Waiter | None = None,
@@ -125,12 +99,10 @@ def run(
     process's goes. Ends with everything that it started.
     """
     waiter = interrupts or NoInterrupts()
-    planned = plan(
-        profile, script, arguments, num_workers=num_workers, conf=conf, tag=tag, ship_environment=ship_environment
-    )
+    profile = planned.profile
     yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
     if yarn is not None and is_detachable(profile):
-        taken = _submit(planned, yarn, notify, waiter).application_id
+        taken = _submit(planned, yarn, notify, waiter)
         ended = follower.follow(taken, yarn=yarn, notify=notify, waiting_timeout_s=waiting_timeout_s, interrupts=waiter)
         return ended.status
     _ship(planned, notify, waiter)
@@ -141,10 +113,8 @@ def run(
     return status
 
 
-def _submit(
-    planned: SubmissionPlan, yarn: ResourceManager, notify: Callable[[str], None], waiter: Waiter
-) -> Submission:
-    """Start spark-submit, and wait until YARN lists what it has submitted."""
+def _submit(planned: SubmissionPlan, yarn: ResourceManager, notify: Callable[[str], None], waiter: Waiter) -> str:
+    """Start spark-submit, and wait until YARN lists what it has submitted; the application's id."""
     _ship(planned, notify, waiter)
     notify(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
     with SparkSubmit(planned.command, environment(planned.profile), quiet=True) as job:
@@ -156,8 +126,7 @@ def _submit(
             found = _find(yarn, planned.tag)
             if found is None or found.over:
                 raise ClusterError(_why_failed(job, status, found))
-    found = _wait_for(yarn, planned, waiter)
-    return Submission(found.id, planned.tag, planned.command)
+    return _wait_for(yarn, planned, waiter).id
 
 
 def _ship(planned: SubmissionPlan, notify: Callable[[str], None], waiter: Waiter) -> None:
