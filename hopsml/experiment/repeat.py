@@ -18,7 +18,6 @@ from hopsml.cluster.shared.spec import RunSpec
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan, sign_of_life, takeover
 from hopsml.experiment.result import Result
-from hopsml.experiment.run import Run
 from hopsml.states import State
 from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import catalog, compare, record
@@ -62,26 +61,10 @@ def rerun(
             what ended the rerun if it failed.
     """
     original = find(run, settings.project_url())
-    result = submit_rerun(
-        original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight
-    ).result()
+    again = build(original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
+    result = plan.start(again).result()
     verdict = compare.same_result(catalog.read(original), catalog.read(RunDir(result.run_dir)), ignore)
     return Rerun(original, result, verdict)
-
-
-def submit_rerun(
-    run: Any,
-    *,
-    profile: str | None = None,
-    progress: bool = True,
-    secrets: Mapping[str, str] | None = None,
-    preflight: str | None = None,
-) -> Run:
-    """As ``rerun``, but returns at once with the run's handle.
-
-    Raises ArgumentError where the run was not recorded well enough to be repeated, naming what is missing.
-    """
-    return plan.start(build(run, profile=profile, progress=progress, secrets=secrets, preflight=preflight))
 
 
 def resume(
@@ -108,19 +91,14 @@ def resume(
         ArgumentError: it is under way, has finished or goes on elsewhere, or was not recorded well enough; otherwise as
             ``submit``.
     """
-    return submit_resumed(run, profile=profile, progress=progress, secrets=secrets, preflight=preflight).result()
-
-
-def submit_resumed(
-    run: Any,
-    *,
-    profile: str | None = None,
-    progress: bool = True,
-    secrets: Mapping[str, str] | None = None,
-    preflight: str | None = None,
-) -> Run:
-    """As ``resume``, but returns at once with the run's handle."""
     directory = find(run, settings.project_url())
+    _check_may_go_on(directory)
+    again = build(directory.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
+    return plan.start(continuing(again, directory)).result()
+
+
+def _check_may_go_on(directory: RunDir) -> None:
+    """Raise ArgumentError for a run that is under way, has finished, or goes on elsewhere."""
     status = directory.read_status()
     if status is not None and status.get("state") == State.FINISHED:
         raise ArgumentError(
@@ -133,9 +111,12 @@ def submit_resumed(
         raise ArgumentError(
             f"run {directory.run_id} is under way: its driver lives; cancel it there first, or wait for its end"
         )
-    again = build(directory.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
+
+
+def continuing(again: plan.Plan, directory: RunDir) -> plan.Plan:
+    """The plan for repeating a run as one that begins from its last checkpoint, and takes its place."""
     spec = msgspec.structs.replace(again.spec, resume=directory.url)
-    return plan.start(dataclasses.replace(again, spec=spec, continues=directory.url))
+    return dataclasses.replace(again, spec=spec, continues=directory.url)
 
 
 def build(

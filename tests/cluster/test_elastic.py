@@ -15,8 +15,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
-from hopsml.experiment import applications, sign_of_life
-from hopsml.experiment.repeat import submit_resumed as submit_again
+from hopsml.experiment import applications, plan, repeat, sign_of_life
 from hopsml.experiment.run import Run
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage.checkpoints import steps
@@ -209,7 +208,7 @@ def test_a_driver_that_was_taken_for_dead_ends_its_run_and_adds_nothing_to_it(
         experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
     monkeypatch.setattr(sign_of_life, "driver_lives", lambda directory: False)  # its store was away for long, say
-    again = submit_again(run, progress=False)
+    again = plan.start(repeat.continuing(repeat.build(run, progress=False), run.directory))
     with pytest.raises(ArgumentError, match=f"goes on in .*{again.run_id} already"):
         experiment.resume(run)
     with pytest.raises(RunCancelled, match=f"another driver has taken it up: it goes on in .*{again.run_id}"):

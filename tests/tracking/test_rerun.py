@@ -203,12 +203,12 @@ def test_a_secret_is_asked_for_again_and_reaches_the_workers(store: Path, monkey
     variables = {"UPLOAD_TOKEN": "s3cr3t-upload"}
     first = run_once(train, num_workers=1, args=arguments, environment=variables)
     with pytest.raises(ArgumentError, match="UPLOAD_TOKEN"):
-        repeat.submit_rerun(first, progress=False)
+        repeat.rerun(first, progress=False)
     monkeypatch.setenv("UPLOAD_TOKEN", "s3cr3t-upload")
     with pytest.raises(
         ArgumentError, match=r"given secrets.*: API_KEY, SECRET; set HOPSML_SECRET_API_KEY, HOPSML_SECRET_S"
     ):
-        repeat.submit_rerun(first, progress=False)
+        repeat.rerun(first, progress=False)
     monkeypatch.setenv("HOPSML_SECRET_SECRET", "s3cr3t-url")
     again = repeat.rerun(first, progress=False, secrets={"API_KEY": "s3cr3t-31415"})
     assert again.verdict.same and again.result.metrics["url"] == len(arguments["url"])
@@ -226,4 +226,4 @@ def test_what_cannot_be_recorded_without_its_secret_is_not_and_is_told(
     for path in folder_of(first).rglob("*"):
         assert path.is_dir() or b"tr0ub4dor" not in path.read_bytes(), path
     with pytest.raises(ArgumentError, match=r"cannot be repeated.*WAREHOUSE_PASSWORD"):
-        repeat.submit_rerun(first, progress=False)
+        repeat.rerun(first, progress=False)
