@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.gang.gang_types import Phase
 from hopsml.notebook.history import History
 from hopsml.tracking.listing import plain
 

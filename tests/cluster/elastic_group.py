@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.gang import gang
+from hopsml.cluster.gang import gang_types as gang
 from hopsml.cluster.gang.elastic_gang import ElasticGang
-from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.shared.spec import ElasticGroup
 
 

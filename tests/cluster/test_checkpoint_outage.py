@@ -16,7 +16,6 @@ from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import MemberView, RunState
 from hopsml.cluster.driver.worker_messages import apply, apply_persisted
 from hopsml.cluster.gang.gang import Member
-from hopsml.cluster.gang.gang_for import gang_for
 from hopsml.cluster.shared.protocol import MirrorReport, Persisted
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.storage import checkpoints
@@ -90,7 +89,7 @@ def test_a_commit_that_is_overwritten_before_it_is_read_is_no_trouble_of_the_sto
 
 def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catches_up():
     spec = ElasticGroup(size=8, min_size=1)
-    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), gang_for(spec), RunState("app_1", 8))
+    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), RunState("app_1", 8))
     agents = [f"agent-{number}" for number in range(8)]
     run.gang.members = {agent: Member(rank) for rank, agent in enumerate(agents)}
     run.state.members = {rank: MemberView(rank, "host", "", ()) for rank in range(8)}
@@ -112,7 +111,7 @@ def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catch
 
 def test_people_are_told_when_checkpoints_fail_first_and_when_they_are_written_again():
     spec = ElasticGroup(size=2, min_size=1)
-    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), gang_for(spec), RunState("app_1", 2))
+    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), RunState("app_1", 2))
     for step in range(1, 60):
         assert apply_persisted(run, "a", Persisted("app_1", step, problem="nobody answers")) is None
     assert apply_persisted(run, "b", Persisted("app_1", 60, problem="nobody answers")) is None  # rank 0 is elsewhere

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang import gang
+from hopsml.cluster.gang import gang_types as gang
 from hopsml.cluster.gang.draining import AT_ONCE_S
 from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
-from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.gang.pace import Pace
 from hopsml.cluster.shared.spec import FixedGroup
 from tests.cluster.elastic_group import (
@@ -274,7 +275,7 @@ def test_fewer_are_enough_where_the_group_shall_be_smaller():
 
 
 def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
-    machine = gang.Gang(FixedGroup(size=2))
+    machine = Gang(FixedGroup(size=2))
     machine.begin(0.0)
     machine.handle(gang.Granted(("a", "b")), 0.0)
     (note,) = machine.handle(gang.DrainAsked("b", "decommissioned"), 1.0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.cluster.gang import gang
+from hopsml.cluster.gang import gang_types as gang
 from hopsml.cluster.gang.draining import AT_ONCE_S
 from hopsml.cluster.gang.elastic_gang import END_S, UNCOMMITTED_S, ElasticGang
-from hopsml.cluster.gang.gang import Conclude, Phase
+from hopsml.cluster.gang.gang_types import Conclude, Phase
 from tests.cluster.elastic_group import (
     close,
     committed,

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang import gang
+from hopsml.cluster.gang import gang_types as gang
 from hopsml.cluster.gang.elastic_gang import ElasticGang
-from hopsml.cluster.gang.gang import Gang, Phase, ranks
+from hopsml.cluster.gang.gang import Gang, Member, ranks
+from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup
 
 pytestmark = pytest.mark.fast
@@ -145,7 +146,7 @@ def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those
     machine.handle(gang.Granted(NAMES), 1.0)
     machine.handle(gang.Failed("a", 0, "an echo", secondary=True), 2.0)
     assert machine.deadline == 5.0
-    machine.members["c"] = gang.Member(2)  # somebody who may still tell
+    machine.members["c"] = Member(2)  # somebody who may still tell
     machine.handle(gang.Failed("b", 0, "ValueError", raised=True), 2.5)
     assert machine.deadline == 3.5 and machine.handle(gang.Tick(), 3.4) == []
     (stop,) = machine.handle(gang.Tick(), 3.5)
@@ -448,7 +449,7 @@ def test_all_agents_lost_at_once_are_explained_by_the_end_of_their_cluster():
     machine = all_lost()
     found = conclusion(machine.handle(gang.Refused("its SparkContext was stopped", "application"), 3.4))
     assert (found.phase, found.error, found.reason) == (
-        gang.Phase.FAILED,
+        Phase.FAILED,
         "application",
         "its SparkContext was stopped",
     )

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from hopsml.cluster.driver import gang_log
 from hopsml.cluster.driver.gang_log import GangLog
-from hopsml.cluster.gang import gang
+from hopsml.cluster.gang import gang_types as gang
 from hopsml.cluster.gang.elastic_gang import ElasticGang
-from hopsml.cluster.gang.gang import Gang, Phase
+from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.gang.independent_gang import IndependentGang
 from hopsml.cluster.shared.spec import FixedGroup
 from hopsml.errors import WorkerFailed

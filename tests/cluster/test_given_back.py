@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang import gang, pool
+from hopsml.cluster.driver.active_run import gang_for
+from hopsml.cluster.gang import gang_types as gang
+from hopsml.cluster.gang import pool
 from hopsml.cluster.gang.elastic_gang import ElasticGang
-from hopsml.cluster.gang.gang import Gang, Phase
-from hopsml.cluster.gang.gang_for import gang_for
+from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
 

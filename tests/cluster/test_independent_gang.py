@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang import gang, pool
-from hopsml.cluster.gang.gang import Phase
+from hopsml.cluster.gang import gang_types as gang
+from hopsml.cluster.gang import pool
+from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.gang.independent_gang import FRUITLESS_LIMIT, IndependentGang
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.spec import IndependentGroup

@@ -9,8 +9,7 @@ from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of, why_missing
-from hopsml.cluster.gang.gang import Conclude, Phase
-from hopsml.cluster.gang.gang_for import gang_for
+from hopsml.cluster.gang.gang_types import Conclude, Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.protocol import WorkerFailed as FailureReport
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
@@ -76,7 +75,7 @@ def test_the_error_ends_in_the_remedy_and_the_log(cause: str, words: str) -> Non
 
 def waiting(group: AnyGroup) -> ActiveRun:
     request = RunRequest("run", RunSpec(group=group), payload=b"", run_url="file:///nowhere")
-    return ActiveRun(request, gang_for(group), RunState("run", group.size))
+    return ActiveRun(request, RunState("run", group.size))
 
 
 @pytest.mark.parametrize(("group", "wanted"), [(FixedGroup(size=2), 2), (ElasticGroup(size=4, min_size=3), 3)])

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.gang.elastic_gang import ElasticGang
 from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.independent_gang import IndependentGang
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import Placement
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
+
+_MACHINES: Mapping[type[AnyGroup], Any] = {
+    FixedGroup: Gang,
+    ElasticGroup: ElasticGang,
+    IndependentGroup: IndependentGang,
+}
+
+
+def gang_for(group: AnyGroup) -> Gang:
+    """The state machine of a group of fixed size, of changing size, or of independent members."""
+    machine: Gang = _MACHINES[type(group)](group)
+    return machine
 
 
 @dataclass
@@ -17,8 +34,8 @@ class ActiveRun:
     """A run that has begun and is not over; used on the coordinator's event loop alone."""
 
     request: RunRequest
-    gang: Gang
     state: RunState
+    gang: Gang = field(init=False)
     failures: dict[str, protocol.WorkerFailed] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
@@ -29,6 +46,7 @@ class ActiveRun:
     mirrors_fail: bool = False  # which people were told
 
     def __post_init__(self) -> None:
+        self.gang = gang_for(self.request.spec.group)
         self.log = self.state.gang_log = GangLog(self.gang)
 
     @property
