@@ -15,10 +15,9 @@ They block and return a ``Result``; ``submit`` and ``submit_search`` give a hand
 from __future__ import annotations
 
 from hopsml.experiment.applications import shutdown
-from hopsml.experiment.begun import begin, end
 from hopsml.experiment.collective import collective_all_reduce, submit
 from hopsml.experiment.launch import launch
-from hopsml.experiment.older_names import horovod, instead_of
+from hopsml.experiment.older_names import begin, end, horovod, instead_of
 from hopsml.experiment.predecessor import (
     Direction,
     differential_evolution,

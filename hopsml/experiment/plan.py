@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import platform
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,12 +23,14 @@ from hopsml.cluster.shared.layout import check_environment
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.protocol import Resume
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, RunSpec, recorded
-from hopsml.errors import CoordinatorLost, NotEnoughSlots, PermissionRefused, QuotaExceeded
+from hopsml.delivery import logger_aside
+from hopsml.errors import CoordinatorLost, HopsmlError, NotEnoughSlots, PermissionRefused, QuotaExceeded
 from hopsml.experiment import applications, arguments, mlflow, progress, takeover
-from hopsml.experiment.events_folder import EventsFolder
 from hopsml.experiment.run import Run
 from hopsml.experiment.sign_of_life import SignOfLife
 from hopsml.experiment.standing import Alone
+from hopsml.storage import urls
+from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import record as run_record
 from hopsml.tracking import seeds
@@ -38,6 +41,8 @@ from hopsml.training import driver_log, mlflow_run
 HOOKS = (
     "hopsml.tracking.inputs:attach", "hopsml.tracking.machine:record_worker", "hopsml.training.prepare:prepare",
 )  # fmt: skip
+
+logger = logger_aside(__name__)
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,32 @@ def _before_status(recording: Recording | None, events: EventsFolder) -> None:
     events.wait()
     if recording is not None:
         recording.join()
+
+
+class EventsFolder:
+    """The folder for event files on a remote store, made while agents start: it is there before anything is written in it.
+
+    It is begun at once, on a thread: nobody's start waits for the store. In a local run directory workers make it. A store
+    that refuses is logged: what workers write makes the folder as well.
+    """
+
+    def __init__(self, directory: RunDir) -> None:
+        self._directory = directory
+        self._thread: threading.Thread | None = None
+        if urls.split(directory.url)[0] not in ("", "file"):
+            self._thread = threading.Thread(target=self._make, name=f"hopsml-events-{directory.run_id}", daemon=True)
+            self._thread.start()
+
+    def _make(self) -> None:
+        try:
+            for_url(self._directory.events).make_dirs(self._directory.events)
+        except (HopsmlError, OSError) as error:
+            logger.warning("the folder %s was not made: %s", self._directory.events, error)
+
+    def wait(self) -> None:
+        """Until that is done, which the storage timeout bounds."""
+        if self._thread is not None:
+            self._thread.join()
 
 
 def _group(spec: RunSpec, application: applications.Application) -> AnyGroup:

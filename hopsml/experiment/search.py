@@ -8,17 +8,23 @@ continue_search(run, num_trials=32)                      goes on with a search o
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hopsml import settings
 from hopsml.cluster.shared import checks
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment.options import SearchOptions, StartOptions
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded, start
 from hopsml.experiment.searches.handle import SearchRun
+from hopsml.experiment.searches.reader import rows_of
+from hopsml.experiment.searches.recorded import Learned
 from hopsml.experiment.searches.result import SearchResult
-from hopsml.experiment.searches.warm_start import learned_from
 from hopsml.experiment.verbs import Verb
+from hopsml.search.contract import End, Outcome
+from hopsml.search.metric import finite
+from hopsml.search.space.space import Searchspace
 from hopsml.storage.run_dir import find
 from hopsml.tracking import seeds
 
@@ -68,6 +74,41 @@ def submit_call(call: calls.SearchCall) -> SearchRun:
     """Start a checked search."""
     known = learned_from(call.warm_start, call.space, call.direction)
     return start.begin(call, known)
+
+
+def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned]:
+    """The trials of results, handles, URLs or ids of searches, or dicts of ``config`` and ``value``; of one, or of a list.
+
+    Trials that the space does not hold are left out. Raises ArgumentError where none is left of something that was given.
+    """
+    if given is None:
+        return []
+    items = list(given) if isinstance(given, list | tuple) and not hasattr(given, "run_dir") else [given]
+    sign = 1.0 if direction == "max" else -1.0
+    found: list[Learned] = []
+    for item in items:
+        for row in _rows(item, space):
+            value = finite(row.get("value"))
+            config = dict(row["config"])
+            if space.contains(config) and value is not None:
+                end = End.STOPPED if row.get("state") == "stopped" else End.COMPLETED
+                found.append((config, Outcome(end, sign * value, row.get("step"))))
+    if items and not found:
+        raise ArgumentError(
+            "warm_start: none of its trials has a value and a configuration of this search space; leave it out, or give the "
+            "space the same parameters"
+        )
+    return found
+
+
+def _rows(item: Any, space: Searchspace) -> Iterable[Mapping[str, Any]]:
+    if isinstance(item, Mapping):
+        if not isinstance(item.get("config"), Mapping) or "value" not in item:
+            raise ArgumentTypeError(f"warm_start: {item!r:.100} has no 'config' and 'value'")
+        return [item]
+    if isinstance(rows := getattr(item, "rows", None), list):
+        return rows
+    return rows_of(find(item, settings.project_url()), space)
 
 
 def continue_search(

@@ -8,10 +8,15 @@ from typing import Any
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, HopsmlError
-from hopsml.notebook import listing, tensorboard
+from hopsml.notebook import style, tensorboard
+from hopsml.notebook.style import Cell, Column
 from hopsml.storage import run_logs
 from hopsml.storage.run_dir import RunDir, find
-from hopsml.tracking import catalog
+from hopsml.tracking import catalog, listing
+from hopsml.tracking.catalog import StoredRun
+
+_COLUMNS = [Column(name, name in listing.NUMBERS, name in ("name", "result")) for name in listing.COLUMNS]
+CAUSE = 300  # characters
 
 
 def register(shell: Any) -> None:
@@ -38,9 +43,10 @@ def register(shell: Any) -> None:
     magic(tensorboard_run, run)
 
 
-def runs(last: int = 20, project: str = "") -> listing.RunsTable:
+def runs(last: int = 20, project: str = "") -> RunsTable:
     """The runs of a project as a table, youngest first."""
-    return listing.recent(project or settings.project_url(), last or None)
+    url = project or settings.project_url()
+    return RunsTable(catalog.recent(url, last or None), url)
 
 
 def logs(run: str = "", rank: int = 0) -> None:
@@ -77,3 +83,29 @@ def _one_sentence() -> Iterator[None]:
         yield
     except HopsmlError as error:
         raise UsageError(str(error)) from None
+
+
+def _cells(run: StoredRun) -> list[Cell]:
+    cells = listing.row(run)
+    colours = [style.tone(run.state) if column == listing.STATE else "" for column in range(len(cells))]
+    return [Cell(listing.short(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
+
+
+class RunsTable:
+    """The value of ``%runs``: shows itself as a table; ``runs`` holds what was read, youngest first."""
+
+    def __init__(self, runs: list[StoredRun], project_url: str) -> None:
+        self.runs, self.project_url = runs, project_url
+
+    def __repr__(self) -> str:
+        if not self.runs:
+            return f"no runs in {self.project_url}"
+        return "\n".join(listing.table([listing.COLUMNS, *map(listing.row, self.runs)], listing.NUMBERS))
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        bundle = {"text/plain": repr(self)}
+        if self.runs:
+            bundle["text/html"] = style.div(
+                f"{style.SANS};{style.BODY}", style.table(_COLUMNS, [_cells(run) for run in self.runs])
+            )
+        return bundle

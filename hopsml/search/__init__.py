@@ -5,12 +5,12 @@
     algorithms/     searchers and stoppers, one algorithm a file
     dispatch/       dispatch.py: the state machine between searcher, stopper and whoever runs trials; events.py, what can
                     happen and what follows; attempts.py, one trial at a time; ask_tell.py, all calls to searcher and
-                    stopper; supply.py, the next trial; lanes.py and prefetch.py; groups.py, distributed trainings;
+                    stopper; supply.py, the next trial; lanes.py; groups.py, distributed trainings;
                     limits.py, deadline and budget; ledger.py, the state of each trial; journal.py, the same as lines from
                     which a search is continued
     registry.py     searchers and stoppers by name
     metric.py       which of several values the metric is, the same for all who ask
-    snapshot.py     a search at one moment, for whoever shows it; time_left.py, how long it will take
+    snapshot.py     a search at one moment, for whoever shows it, and how long it will take
     messages.py     what the driver and the processes that carry trials out say to each other
 
 One algorithm a file besides. Imports nothing of hopsml but ``hopsml.errors`` and ``hopsml.states``.

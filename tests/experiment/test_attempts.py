@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hopsml.cluster.agent.assigning import fetch, fetch_further_fits, sources
 from hopsml.cluster.agent.held_commits import HeldCommits
-from hopsml.cluster.agent.resuming import fetch, fetch_further_fits, sources
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, Resume
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.errors import RunError, StorageError

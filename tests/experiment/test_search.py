@@ -19,11 +19,10 @@ import hopsml
 from hopsml import Searchspace, experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunCancelled, RunError
 from hopsml.experiment import repeat
-from hopsml.experiment.search import submit_continued
+from hopsml.experiment.search import learned_from, submit_continued
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded
 from hopsml.experiment.searches.handle import SearchRun
-from hopsml.experiment.searches.warm_start import learned_from
 from hopsml.storage.run_dir import RunDir
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hopsml.search.dispatch.time_left import Lifetimes, outlook
+from hopsml.search.dispatch.snapshot import Lifetimes, outlook
 
 pytestmark = pytest.mark.fast
 

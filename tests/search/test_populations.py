@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from hopsml.search.algorithms.gaussian_process import Posterior
-from hopsml.search.algorithms.pb2 import PB2
+from hopsml.search.algorithms.pb2 import PB2, TimeVaryingKernel, fitted
 from hopsml.search.algorithms.pbt import PopulationBased, perturbed
 from hopsml.search.algorithms.randomness import generator
-from hopsml.search.algorithms.time_varying import TimeVaryingKernel, fitted
 from hopsml.search.contract import End, Exploit, Outcome, Verdict
 from hopsml.search.space.space import Searchspace
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hopsml.search.dispatch.ledger import Trial
-from hopsml.search.dispatch.waiting import ReadyQueue
+from hopsml.search.dispatch.supply import ReadyQueue
 
 pytestmark = pytest.mark.fast
 

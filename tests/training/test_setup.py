@@ -13,9 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from hopsml.errors import ArgumentError, StartTimeout, UnsupportedVersion
-from hopsml.training.tensorflow import import_hook, versions
-from hopsml.training.tensorflow import leader as leader_port
-from hopsml.training.tensorflow.leader import split_address, wait_for_port
+from hopsml.training.tensorflow import import_hook, setup, versions
+from hopsml.training.tensorflow.setup import split_address, wait_for_port
 from hopsml.training.tensorflow.strategy import ring_order_text
 from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version, parse_version, verdict
 from tests.training.group import ROOT
@@ -124,7 +123,7 @@ def test_waits_until_the_leader_listens(monkeypatch: pytest.MonkeyPatch) -> None
             if len(refused) == 3:
                 leader.listen()
 
-        monkeypatch.setattr(leader_port, "time", SimpleNamespace(monotonic=time.monotonic, sleep=open_port))
+        monkeypatch.setattr(setup, "time", SimpleNamespace(monotonic=time.monotonic, sleep=open_port))
         waited = wait_for_port(address, timeout_s=30)
         assert len(refused) == 3 and refused[2] - refused[0] <= waited < 30
 

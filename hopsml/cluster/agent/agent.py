@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from hopsml.cluster.agent.gpu_claim import SlotGpus
     from hopsml.cluster.agent.held_commits import HeldCommits
     from hopsml.cluster.agent.network import HeldPort
-    from hopsml.cluster.agent.preflight.agent_side import SelfCheck
+    from hopsml.cluster.agent.preflight.probe import SelfCheck
     from hopsml.cluster.agent.work import Work
 
 log = logger_aside("hopsml.agent")  # a local agent's stderr is the driver's, which nobody may be reading
@@ -254,7 +254,7 @@ class Agent:
     async def _serve(self, connection: ClientConnection) -> None:
         from hopsml.cluster.agent import network
         from hopsml.cluster.agent.gpu_claim import gpus_of_slot
-        from hopsml.cluster.agent.preflight.agent_side import SelfCheck
+        from hopsml.cluster.agent.preflight.probe import SelfCheck
 
         self.host = self.bootstrap.host or connection.local_address[0]
         self.held = network.hold_port(self.host, self.bootstrap.port_range)

@@ -6,6 +6,5 @@ executors.py  who carries actions out: on lanes, or as runs of their own (groups
 writer.py     the journal at once; a thread for the files that show how far the search is
 state.py      how the search stands, for whoever looks at it
 handle.py     the user's handle: a future; result.py, table.py, study.py: what it gives
-recorded.py   a search of an earlier session, from its journal; reader.py: the same for whoever only reads it;
-              warm_start.py: what a searcher learns from it
+recorded.py   a search of an earlier session, from its journal; reader.py: the same for whoever only reads it
 """

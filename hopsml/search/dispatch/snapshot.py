@@ -1,13 +1,17 @@
-"""A search at one moment, for whoever shows it: a value that does not change any more."""
+"""A search at one moment, for whoever shows it: a value that does not change any more; and how long it will take; pure."""
 
 from __future__ import annotations
 
+import bisect
+import heapq
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.search.dispatch import time_left
-from hopsml.search.dispatch.time_left import Outlook
 from hopsml.states import State
+
+SIMULATED = 1_000  # trials that wait; more are shared out evenly
 
 
 @dataclass
@@ -61,7 +65,7 @@ class Snapshot:
             return None
         ages = [max(0.0, self.now - trial.began) for trial in self.running]
         waiting = max(0, self.planned - self.done - len(ages))
-        return time_left.outlook(self.took, ages, waiting, len(ages) or self.executors, self.done)
+        return outlook(self.took, ages, waiting, len(ages) or self.executors, self.done)
 
     def seconds_left(self) -> float | None:
         """Until the search ends, as is to be expected and by its deadline; None: nobody knows."""
@@ -69,3 +73,66 @@ class Snapshot:
         times = [] if self.deadline_at is None else [max(0.0, self.deadline_at - self.now)]
         times += [] if outlook is None else [outlook.seconds]
         return min(times) if times else None
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """An estimate: seconds until the last trial has ended, and the share of all work that is done (0 to 1)."""
+
+    seconds: float
+    share: float
+
+
+class Lifetimes:
+    """The distribution of trial durations. ``ended``, ``running``: seconds that trials took, or have run so far.
+
+    Trials that still run count too: they have lasted at least so long. Without them the short ones, which end first, and
+    those that a stopper ended would stand for all (Kaplan and Meier 1958, "Nonparametric estimation from incomplete
+    observations"). Beyond the longest trial that is known they are taken to end at the average rate so far.
+    """
+
+    def __init__(self, ended: Sequence[float], running: Sequence[float]) -> None:
+        moments = sorted([(seconds, 0) for seconds in ended] + [(seconds, 1) for seconds in running])
+        self._times, self._shares = [0.0], [1.0]  # from then on, how many of all last longer
+        for left, (seconds, runs) in zip(range(len(moments), 0, -1), moments, strict=True):
+            if not runs:
+                self._times.append(seconds)
+                self._shares.append(self._shares[-1] * (1 - 1 / left))
+        self._longest = moments[-1][0] if moments else 0.0
+        share = self._shares[-1]
+        self._tail = self._longest / -math.log(share) if 0.0 < share < 1.0 else 0.0  # mean time beyond the longest
+
+    def rest(self, age: float) -> float:
+        """Expected further seconds of a trial that has run for ``age`` seconds (mean)."""
+        at = bisect.bisect_right(self._times, age) - 1
+        if not self._shares[at]:
+            return 0.0
+        ends = [*self._times[at + 1 :], max(self._longest, age)]
+        begins = [age, *self._times[at + 1 :]]
+        area = sum(
+            share * max(0.0, end - begin) for share, begin, end in zip(self._shares[at:], begins, ends, strict=True)
+        )
+        return (area + self._shares[-1] * self._tail) / self._shares[at]
+
+
+def outlook(ended: Sequence[float], running: Sequence[float], waiting: int, places: int, done: int) -> Outlook | None:
+    """The estimate for a search; None before a trial has ended. ``ended``, ``running``: seconds, as for ``Lifetimes``.
+
+    ``waiting``: trials that have not begun; ``places``: trials that can run at a time. ``ended`` may be the newest of
+    the ``done`` ones alone.
+    """
+    if not ended or places < 1:
+        return None
+    lifetimes = Lifetimes(ended, running)
+    rests = [lifetimes.rest(age) for age in running]
+    usual = lifetimes.rest(0.0)
+    free = sorted(rests + [0.0] * (places - len(rests)))
+    heapq.heapify(free)
+    ends = max(free, default=0.0)
+    for _ in range(min(waiting, SIMULATED)):
+        end = heapq.heappop(free) + usual
+        heapq.heappush(free, end)
+        ends = max(ends, end)
+    ends += max(0, waiting - SIMULATED) * usual / places
+    begun = sum(age / (age + rest) if age + rest > 0 else 0.0 for age, rest in zip(running, rests, strict=True))
+    return Outlook(ends, (done + begun) / max(1, done + len(running) + waiting))

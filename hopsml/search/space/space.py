@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config
 from hopsml.search.space import boundaries as predecessor
 from hopsml.search.space import parameter as kinds
-from hopsml.search.space.conditions import in_order, met
-from hopsml.search.space.parameter import Parameter, parameter
+from hopsml.search.space.parameter import Interval, Parameter, parameter, same
 
 # Attributes that Maggy's class has: it refuses them as names of parameters, and so does this one.
 RESERVED = {
@@ -67,7 +66,7 @@ class Searchspace:
         self._arrange({**self._parameters, self._free(name): parameter(name, value, when)})
 
     def _arrange(self, parameters: dict[str, Parameter]) -> None:
-        self._order = in_order(parameters)  # first, as it may raise
+        self._order = _in_order(parameters)  # first, as it may raise
         self._parameters = parameters
         self._given_order = [found.name for found in self._order] == list(parameters)
 
@@ -181,7 +180,7 @@ class Searchspace:
         """The configuration whose active parameters have the values that ``choose(parameter)`` gives."""
         values: Config = {}
         for found in self._order:
-            if not found.when or met(found, values):
+            if not found.when or _met(found, values):
                 values[found.name] = choose(found)
         return values if self._given_order else {name: values[name] for name in self._parameters if name in values}
 
@@ -189,7 +188,7 @@ class Searchspace:
         """Whether this is a configuration of the space: exactly the active parameters, each with a value of its region."""
         there = set()
         for found in self._order:
-            if met(found, config):
+            if _met(found, config):
                 there.add(found.name)
                 if found.name not in config or not found.holds(config[found.name]):
                     return False
@@ -209,7 +208,7 @@ class Searchspace:
             yield {name: values[name] for name in self._parameters if name in values}
             return
         found = self._order[place]
-        if not met(found, values):
+        if not _met(found, values):
             yield from self._combined(place + 1, values)
             return
         for value in found.listed():
@@ -225,7 +224,7 @@ class Searchspace:
         if place == len(self._order):
             return 1
         found = self._order[place]
-        if not met(found, values):
+        if not _met(found, values):
             return self._counted(place + 1, values)
         conditions = [value for other in self._order for value in other.when.get(found.name, ())]
         apart = kinds.distinct(conditions)  # values that make a difference to others; the rest is alike
@@ -289,3 +288,61 @@ def _encoded(found: Parameter, value: Any) -> Any:
 
 def _decoded(found: Parameter, value: Any) -> Any:
     return found.values[value] if isinstance(found, kinds.Choice) else value
+
+
+def _met(found: Parameter, values: Mapping[str, Any]) -> bool:
+    """Whether ``values`` meet the condition of a parameter."""
+    return all(
+        name in values and any(same(values[name], wanted) for wanted in allowed) for name, allowed in found.when.items()
+    )
+
+
+def _in_order(parameters: Mapping[str, Parameter]) -> list[Parameter]:
+    """The parameters so that each comes after those that its condition names, else in the order given.
+
+    Raises ArgumentError for conditions that name no parameter, go in a circle, or never come true.
+    """
+    ordered: dict[str, Parameter] = {}
+    # For each parameter what must hold of others for it to be there, theirs included.
+    needed: dict[str, dict[str, tuple[Any, ...]]] = {}
+
+    def place(found: Parameter, path: tuple[str, ...]) -> None:
+        if found.name in path:
+            circle = " -> ".join((*path[path.index(found.name) :], found.name))
+            raise ArgumentError(
+                f"the conditions go in a circle: {circle}; one of these must be there without the other"
+            )
+        if found.name in ordered:
+            return
+        needs: dict[str, tuple[Any, ...]] = {}
+        for name, allowed in found.when.items():
+            _check_named(found, name, allowed, parameters)
+            place(parameters[name], (*path, found.name))
+            for key, values in [*needed[name].items(), (name, allowed)]:
+                both = tuple(value for value in values if any(same(value, other) for other in needs.get(key, values)))
+                if not both:
+                    raise ArgumentError(
+                        f"{found.name} can never be there: it needs {key} in {list(needs[key])} and in {list(values)}; "
+                        "change one of the conditions"
+                    )
+                needs[key] = both
+        needed[found.name] = needs
+        ordered[found.name] = found
+
+    for found in parameters.values():
+        place(found, ())
+    return list(ordered.values())
+
+
+def _check_named(found: Parameter, name: str, allowed: Iterable[Any], parameters: Mapping[str, Parameter]) -> None:
+    if name not in parameters:
+        there = ", ".join(parameters)
+        raise ArgumentError(f"{found.name}: its when names {name!r}, which is no parameter; there are {there}")
+    other = parameters[name]
+    if isinstance(other, Interval):
+        raise ArgumentError(
+            f"{found.name}: its when names {name!r}, which is {other.kind}; it needs one with listed values"
+        )
+    for value in allowed:
+        if not other.holds(value):
+            raise ArgumentError(f"{found.name}: it is there when {name} is {value!r}, which is not of {other.region}")

@@ -5,6 +5,6 @@ free of it.
 
     settings of the reduction   merge.py (pure), reducer.py, strategy.py
     Keras 3 under the strategy  keras_repairs.py, batch_statistics.py, keras_callbacks.py, groups.py
-    start of a worker           setup.py, versions.py (pure), import_hook.py, leader.py
+    start of a worker           setup.py, versions.py (pure), import_hook.py
     results                     checkpoints.py, file_exchange.py, callbacks.py, export.py
 """

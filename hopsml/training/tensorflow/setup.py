@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import sys
 import threading
+import time
 from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.worker import in_force
 from hopsml.cluster.worker.context import WorkerContext, current
+from hopsml.errors import StartTimeout
 from hopsml.training.tensorflow import groups
 from hopsml.training.tensorflow.import_hook import after_import
-from hopsml.training.tensorflow.leader import DEFAULT_TIMEOUT_S, wait_for_port
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
 from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version
 
 DEFAULT_HEARTBEAT_TIMEOUT_S = 10.0
+LEADER_TIMEOUT_S = 120.0
+POLL_S = 0.005
 
 _lock = threading.Lock()
 _prepared = False
@@ -92,7 +96,7 @@ def _prepare_strategies() -> None:
         if not getattr(self, "_std_server_started", False):
             set_heartbeat(cluster, DEFAULT_HEARTBEAT_TIMEOUT_S)
             if not _leads(cluster_resolver):
-                wait_for_port(leader_address(cluster), DEFAULT_TIMEOUT_S)
+                wait_for_port(leader_address(cluster))
         connect(self, cluster_resolver)
 
     def build_then_merge(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -142,6 +146,38 @@ def _leads(cluster_resolver: Any) -> bool:
         return True  # an evaluator is a cluster of its own and waits for nobody
     return task_type == "chief" or (
         "chief" not in cluster_resolver.cluster_spec().as_dict() and cluster_resolver.task_id == 0
+    )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; brackets around an IPv6 host are dropped."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def wait_for_port(address: str, timeout_s: float = LEADER_TIMEOUT_S) -> float:
+    """Return once something listens at ``address`` ("host:port"), with the seconds that it took.
+
+    TensorFlow's channel retries a refused first connection only after a fixed second: a worker that comes before its leader
+    loses it at every launch. Asking the port first, every 5 ms, costs nothing.
+
+    Raises StartTimeout when nothing does within ``timeout_s`` seconds.
+    """
+    host, port = split_address(address)
+    begin = time.monotonic()
+    deadline = begin + timeout_s
+    cause = "no attempt was made"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            # A host that drops packets must not use up the whole deadline in one attempt.
+            socket.create_connection((host, port), timeout=min(left, 1.0)).close()
+            return time.monotonic() - begin
+        except OSError as error:
+            cause = str(error)
+        time.sleep(POLL_S)
+    raise StartTimeout(
+        f"the leader's port {address} did not open within {timeout_s:g} s (last answer: {cause}); rank 0 "
+        "has not built its strategy: see its log for the reason, and check that this host may reach that port"
     )
 
 

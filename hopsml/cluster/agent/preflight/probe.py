@@ -1,4 +1,6 @@
-"""Neighbours in the ring exchange some bytes: whether they reach each other, whether all arrives as sent, how fast.
+"""What an agent does for the preflight: it measures itself once, and exchanges some bytes with its neighbours in the ring.
+
+The exchange shows whether they reach each other, whether all arrives as sent, and how fast.
 
 Over plain TCP, as the frameworks' collectives are. Whoever asks proves that it has the application's token without
 showing it, and the answer proves the same of the one that answers:
@@ -15,10 +17,13 @@ import hashlib
 import hmac
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
+from hopsml.cluster.agent.preflight.measure import measure
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, with_streams
 from hopsml.cluster.shared.framing import framed, receive_frame
-from hopsml.cluster.shared.protocol import PeerProbed
+from hopsml.cluster.shared.protocol import Message, PeerProbed, ProbePeer
 
 EXCHANGED = 1 << 20  # bytes each way
 MOST = 8 << 20
@@ -103,3 +108,27 @@ async def _exchange(address: str, token: bytes) -> float:
         return 2 * len(content) / (1 << 20) / max(took_s, 1e-9)
     finally:
         writer.close()
+
+
+class SelfCheck:
+    """The preflight's part of an agent; on its event loop, beside its fork server's import."""
+
+    def __init__(self, folder: Path, token: str, send: Callable[[Message], None]) -> None:
+        self._folder, self._token, self._send = folder, token, send
+        self._door = ProbeDoor(token)
+
+    async def tell(self, host: str, gpu_indices: tuple[int, ...]) -> None:
+        """Open the probe door on ``host``, measure this slot, and send the figures."""
+        try:
+            await self._door.open(host)
+        except OSError:
+            pass  # its neighbours will find out, and name it
+        self._send(await asyncio.to_thread(measure, self._folder, host, self._door.port, gpu_indices))
+
+    async def meet(self, message: ProbePeer) -> None:
+        """Exchange bytes with the agent that the message names, and send what came of it."""
+        self._send(await probe(message.agent_id, message.address, self._token))
+
+    def close(self) -> None:
+        """Close the probe door."""
+        self._door.close()
