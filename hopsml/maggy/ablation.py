@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 from hopsml.errors import ArgumentError
 from hopsml.maggy.surgery import without_layers
@@ -25,6 +25,7 @@ from hopsml.search.space.space import Searchspace
 NONE = "None"  # nothing is left out, in Maggy's words
 FEATURE, LAYER = "ablated_feature", "ablated_layer"
 _CUSTOM = "custom: "
+_Parameters = ParamSpec("_Parameters")
 
 
 class Features:
@@ -239,10 +240,14 @@ def _model_function(generators: Mapping[str, Any], layer: str) -> Callable[..., 
         custom: Callable[..., Any] = generators["custom"][layer.removeprefix(_CUSTOM)]
         return custom
     base: Callable[..., Any] = generators["model"]
-    if layer == NONE:
-        return base
+    return base if layer == NONE else _without(base, layer)
 
-    def make(*positional: Any, **named: Any) -> Any:
+
+def _without(base: Callable[_Parameters, Any], layer: str) -> Callable[_Parameters, Any]:
+    """``base``, called the same, whose model has lost a layer, a group of them ("a|b") or all of a prefix ("a*")."""
+
+    @functools.wraps(base)
+    def make(*positional: _Parameters.args, **named: _Parameters.kwargs) -> Any:
         model = base(*positional, **named)
         names = [one.name for one in model.layers]
         chosen = [name for name in names if name.startswith(layer[:-1])] if layer.endswith("*") else layer.split("|")

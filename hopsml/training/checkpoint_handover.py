@@ -58,7 +58,7 @@ class Handover:
             pieces = commit_format.encode(snapshot)
             snapshot.arrays.clear()
             self._slots.write(slot, self._number + 1, pieces)
-        except BaseException as error:
+        except BaseException as error:  # an interrupt as well: a slot that stays pinned is lost
             self._slots.pin(slot, False)
             if isinstance(error, OSError):
                 return None

@@ -8,7 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from hopsml.errors import ArgumentError, PathExists
+from hopsml.errors import ArgumentError, PathExists, StorageError
 from hopsml.storage import filesystem
 from hopsml.storage.filesystem import for_url, resolve
 from tests.storage.filesystem_contract import FileSystemContract
@@ -60,6 +60,18 @@ def test_resolve_gives_the_path_within_the_store() -> None:
     assert resolve("hdfs://h:8020/a")[1] == "/a"
     assert resolve("hdfs://h:8020/a")[0].scheme == "hdfs"
     assert resolve("relative/x")[1] == "relative/x"
+
+
+def test_what_an_object_store_does_not_have_is_an_error_that_says_so() -> None:
+    url = f"memory://bucket/{secrets.token_hex(8)}"
+    store = for_url(url)
+    for call, words in (
+        (lambda: store.set_permission(url, 0o700), "cannot change the permission of .*no permissions"),
+        (lambda: store.set_owner(url, "somebody"), "cannot change the owner of .*no owners"),
+        (lambda: store.capacity(url), "cannot measure .*does not tell its size"),
+    ):
+        with pytest.raises(StorageError, match=words):
+            call()
 
 
 def test_an_unknown_scheme_says_so() -> None:

@@ -193,7 +193,7 @@ class _Writer:
         try:
             launched = server.launch("", str(cwd), answers_w, log, slots.descriptors, requests_r, WRITER)
             writer = cls(server, *await launched, requests)
-        except BaseException:
+        except BaseException:  # a cancelled start as well: nobody else would close them
             os.close(requests)
             os.close(answers)
             raise

@@ -158,7 +158,7 @@ class RemoteFileSystem(FileSystem):
         try:
             yield fresh
             self._call("write", "rename", fresh, about=url, target=url, overwrite=overwrite)
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C, too, leaves nothing behind
             # Whoever did not answer would not answer now, either.
             leftovers.discard(fresh, self.timeout_s, try_now=not isinstance(error, StorageTimeout))
             raise

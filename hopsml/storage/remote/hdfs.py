@@ -70,8 +70,8 @@ class HdfsStore(HadoopStore):
             for piece in pieces:
                 writer.write(piece)
             writer.close()
-        except BaseException:
-            with contextlib.suppress(Exception):
+        except BaseException:  # a panic in the client's Rust is no Exception
+            with contextlib.suppress(Exception):  # whatever the client raises now, the first error says more
                 self._hdfs.delete(_path(url))
             raise
 

@@ -23,12 +23,12 @@ class RemoteStore(Protocol):
     """The client of one store. It is made, and its methods are called, in a helper process, one call at a time.
 
     Every method takes whole URLs. It may block, for then its process is killed, and it raises what its library raises:
-    ``causes`` tells errors apart by the names of their types and their texts.
+    ``causes`` tells errors apart by the names of their types and their texts. NotImplementedError is for what a kind of
+    store does not have: ``RemoteFileSystem`` raises a StorageError with its text then.
     """
 
-    is_object_store: ClassVar[
-        bool
-    ]  # ``write`` shows a file when it is whole, and claims its name; nothing can be appended
+    # Of an object store ``write`` shows a file when it is whole, and claims its name; nothing can be appended.
+    is_object_store: ClassVar[bool]
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         """``url``: any of the store. ``options``: what the static method of this name said in the calling process."""
@@ -69,19 +69,19 @@ class RemoteStore(Protocol):
     # What object stores do not have:
 
     def append(self, url: str, pieces: Iterator[bytes]) -> None:
-        """Add pieces to the end of a file, which is made if missing."""
+        """Add pieces to the end of a file, which is made if missing. Not asked of an object store."""
         raise NotImplementedError("this store cannot append")
 
     def set_permission(self, url: str, mode: int) -> None:
-        """As ``FileSystem.set_permission``; by default this fails."""
+        """As ``FileSystem.set_permission``; NotImplementedError where the store has none."""
         raise NotImplementedError("this store has no permissions")
 
     def set_owner(self, url: str, owner: str | None, group: str | None) -> None:
-        """As ``FileSystem.set_owner``; by default this fails."""
+        """As ``FileSystem.set_owner``; NotImplementedError where the store has none."""
         raise NotImplementedError("this store has no owners")
 
     def capacity(self, url: str) -> StoreCapacity:
-        """As ``FileSystem.capacity``; by default this fails."""
+        """As ``FileSystem.capacity``; NotImplementedError where the store has none."""
         raise NotImplementedError("this store does not tell its size")
 
 

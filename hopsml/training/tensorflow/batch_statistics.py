@@ -17,10 +17,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from hopsml.training.tensorflow.groups import in_group
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 _STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
 
 
@@ -72,10 +74,10 @@ def _average_after_step() -> None:
     mirrored_run._call_for_each_replica = call_for_each_replica
 
 
-def _averaging(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _averaging(fn: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """``fn``, followed by the average of the statistics that it has updated; runs in the replica's thread."""
 
-    def step_then_average(*args: Any, **kwargs: Any) -> Any:
+    def step_then_average(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         outer, _thread.step = _thread.step, _Step(_function_graph())
         try:
             result = fn(*args, **kwargs)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -109,7 +110,7 @@ def _is_of_arrays(adapter: Any) -> bool:
     return isinstance(adapter, ArrayDataAdapter)
 
 
-class Feed:
+class Feed(ABC):
     """Batches of ``fit`` from ``position`` on. ``total``: in the present epoch, None while unknown."""
 
     total: int | None
@@ -143,9 +144,9 @@ class Feed:
             yield step, step + self.steps_per_execution - 1, iterator
             step += self.steps_per_execution
 
+    @abstractmethod
     def iterator(self, first: int) -> Any:
         """An iterator over the rest of the epoch from batch ``first`` on; sets ``total``."""
-        raise NotImplementedError
 
 
 class ArrayFeed(Feed):
