@@ -22,8 +22,3 @@ def spark_submit() -> str:
     if found is None:
         raise ArgumentError(f"there is no spark-submit: set SPARK_HOME, or install pyspark ({extras.install('spark')})")
     return found
-
-
-def jars() -> Path:
-    """The folder of Spark's jars, Hadoop's client included. Raises ArgumentError without a Spark."""
-    return Path(spark_submit()).resolve().parent.parent / "jars"

@@ -28,7 +28,6 @@ from hopsml.experiment.options import (
     taken_from,
 )
 from hopsml.experiment.searches import call as calls
-from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.names import NameOf
 from hopsml.experiment.searches.result import SearchResult
 from hopsml.experiment.searches.start import begin
@@ -75,12 +74,6 @@ def grid_search(options: GridOptions) -> SearchResult:
     return begin(of_grid(options)).result()
 
 
-@_grid
-def submit_grid_search(options: GridOptions) -> SearchRun:
-    """As ``grid_search``, but returns at once with a handle."""
-    return begin(of_grid(options))
-
-
 def of_grid(options: GridOptions) -> calls.SearchCall:
     """The search that a call of ``grid_search`` describes; nothing is started."""
     space = Searchspace.from_grid(_table("grid_search", "grid_dict", options.grid_dict))
@@ -94,12 +87,6 @@ def random_search(options: RandomOptions) -> SearchResult:
     Two integers are the ends of a range of integers; with a float among the two every number between them counts.
     """
     return begin(of_random(options)).result()
-
-
-@_random
-def submit_random_search(options: RandomOptions) -> SearchRun:
-    """As ``random_search``, but returns at once with a handle."""
-    return begin(of_random(options))
 
 
 def of_random(options: RandomOptions) -> calls.SearchCall:
@@ -119,12 +106,6 @@ def differential_evolution(options: EvolutionOptions) -> SearchResult:
 
 
 evolutionary_search = differential_evolution  # its oldest name
-
-
-@_evolution
-def submit_differential_evolution(options: EvolutionOptions) -> SearchRun:
-    """As ``differential_evolution``, but returns at once with a handle."""
-    return begin(of_evolution(options))
 
 
 def of_evolution(options: EvolutionOptions) -> calls.SearchCall:
