@@ -124,12 +124,11 @@ class Reporter:
 
 def carry_out(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """In a worker: call the function in the scope of the group's strategy, with the model that is made there."""
-    from hopsml.training.tensorflow import precision
-    from hopsml.training.tensorflow.strategy import strategy
+    from hopsml.training.tensorflow.strategy import mix_precision, strategy
 
     group = strategy()  # before anything of the user's: it joins the group
     if given["mixed_precision"]:
-        precision.mix()
+        mix_precision()
     known = inspect.signature(function).parameters
     with group.scope():
         offers = {

@@ -10,7 +10,7 @@ import pytest
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.gang_types import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
-from hopsml.notebook import curve, html, style, text
+from hopsml.notebook import html, style, text
 from hopsml.notebook.story import Story
 from hopsml.notebook.view import Cell, ProgressView, Table
 from hopsml.states import State
@@ -160,21 +160,21 @@ def test_a_run_without_a_name_is_not_named_twice() -> None:
 
 
 def test_a_curve_is_drawn_from_its_least_at_the_floor_to_its_most_at_the_top_with_a_dot_at_the_newest() -> None:
-    drawn = curve.svg([(0, 1.0), (1, 5.0), (2, 3.0)], 106, 46, "loss")
+    drawn = html.svg([(0, 1.0), (1, 5.0), (2, 3.0)], 106, 46, "loss")
     assert 'd="M3.0 43.0 L53.0 3.0 L103.0 23.0"' in drawn and 'd="M103.0 23.0 l0.01 0"' in drawn
     assert "currentColor" in drawn and not re.search("#[0-9a-f]{3}|rgb", drawn)  # the page's own colour, in any theme
 
 
 def test_a_curve_has_gaps_where_values_are_not_finite_and_needs_two_that_are() -> None:
     nan, inf = float("nan"), float("inf")
-    assert curve.svg([(0, 1.0), (1, nan), (2, inf)], 100, 40, "loss") == ""
-    line = curve.svg([(0, 1.0), (1, 2.0), (2, nan), (3, 1.0), (4, inf), (5, 2.0)], 100, 40, "loss").split(' d="')[2]
+    assert html.svg([(0, 1.0), (1, nan), (2, inf)], 100, 40, "loss") == ""
+    line = html.svg([(0, 1.0), (1, 2.0), (2, nan), (3, 1.0), (4, inf), (5, 2.0)], 100, 40, "loss").split(' d="')[2]
     assert line.partition('"')[0].count("M") == 3 and "nan" not in line and "inf" not in line
 
 
 def test_many_points_make_no_long_page() -> None:
     points = [(float(k), float(k % 97)) for k in range(5_000)]
-    assert len(curve.svg(points, 240, 44, "loss")) < 3_500
+    assert len(html.svg(points, 240, 44, "loss")) < 3_500
 
 
 def test_the_bar_is_as_long_as_its_share() -> None:

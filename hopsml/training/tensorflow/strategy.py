@@ -1,4 +1,4 @@
-"""``hopsml.tensorflow.strategy()``: CollectiveAllReduceStrategy with the merge settings in force."""
+"""``hopsml.tensorflow.strategy()``: CollectiveAllReduceStrategy with the merge settings in force; mixed precision."""
 
 from __future__ import annotations
 
@@ -74,6 +74,14 @@ def strategy(
     )
     set_merging(built, scope, scoped_allocator)
     return built
+
+
+def mix_precision() -> None:
+    """Have Keras compute in float16 on GPUs, else in bfloat16, from now on in this process; variables keep float32."""
+    import tensorflow as tf
+
+    kind = "mixed_float16" if tf.config.get_visible_devices("GPU") else "mixed_bfloat16"
+    tf.keras.mixed_precision.set_global_policy(kind)
 
 
 def _build(options: Any) -> Any:
