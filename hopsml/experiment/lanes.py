@@ -3,7 +3,7 @@
     lanes = Lanes.start(plan)                   # Plan(..., standing=OfSearch()), of an independent group
     while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or what was posted
         lanes.assign(lane, RunTrial(...))       # at most one trial waits behind the one that runs
-        lanes.end(lane, EndTrial(...))
+        lanes.tell(lane, EndTrial(...))
         lanes.want(count)                       # more slots, or fewer: lanes without a trial go first
     lanes.close(value)                          # the run ends as FINISHED, lanes.run.result().value is the value
 
@@ -34,7 +34,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.standing import OfSearch
 from hopsml.search import messages
 from hopsml.search.dispatch.events import Began, Ended, Event, LaneJoined, LaneLost, Reported
-from hopsml.search.messages import EndTrial, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
+from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
 from hopsml.search.metric import finite, name_of
 from hopsml.training.trials.trial_result import as_number, score_of
 
@@ -148,8 +148,8 @@ class Lanes:
         self._trials[lane][trial.number, trial.attempt] = trial
         self._coordinator.tell(self.run.run_id, lane, messages.encode(trial))
 
-    def end(self, lane: int, message: EndTrial) -> None:
-        """Ask a trial to stop, to pause, or not to begin; the ``Ended`` that follows says which of it happened."""
+    def tell(self, lane: int, message: EndTrial | GoOn) -> None:
+        """Ask a trial to stop, to pause or not to begin, of which ``Ended`` says what happened; or let it go on."""
         if lane in self.joined:
             self._coordinator.tell(self.run.run_id, lane, messages.encode(message))
 

@@ -26,6 +26,7 @@ class RunTrial(Message, frozen=True, tag="run"):
     resume_from: str = ""  # id of the trial whose newest checkpoint it starts from
     resume_step: int = -1  # of that checkpoint, -1: unknown; the lane waits until one of this step can be read
     done_step: int = -1  # reports up to this step were made by an earlier part of the same trial
+    judged: bool = False  # a report that waits for its verdict is answered, by EndTrial or GoOn
 
 
 class EndTrial(Message, frozen=True, tag="end"):
@@ -36,6 +37,12 @@ class EndTrial(Message, frozen=True, tag="end"):
 
     how: str
     deadline_s: float = 0.0
+
+
+class GoOn(Message, frozen=True, tag="go_on"):
+    """Driver -> lane: the report of ``step``, which waits for its verdict, does not end the trial."""
+
+    step: int
 
 
 class TrialBegan(Message, frozen=True, tag="began"):
@@ -50,6 +57,7 @@ class TrialReported(Message, frozen=True, tag="reported"):
     step: int
     metrics: dict[str, float | int | str | bool | None]
     time: float  # seconds since the epoch
+    waits: bool = False  # for its verdict
 
 
 class TrialEnded(Message, frozen=True, tag="ended"):
@@ -67,7 +75,7 @@ class TrialEnded(Message, frozen=True, tag="ended"):
     checkpoint_step: int = -1  # newest complete checkpoint that it has written
 
 
-ToLane = RunTrial | EndTrial
+ToLane = RunTrial | EndTrial | GoOn
 ToDriver = TrialBegan | TrialReported | TrialEnded
 
 encode = msgspec.msgpack.Encoder().encode

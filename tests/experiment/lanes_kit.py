@@ -50,7 +50,7 @@ class Bench:
         return trial
 
     def end(self, lane: int, trial: RunTrial, how: str = "stop", deadline_s: float = 0.0) -> None:
-        self.lanes.end(lane, EndTrial(trial.number, trial.attempt, how, deadline_s))
+        self.lanes.tell(lane, EndTrial(trial.number, trial.attempt, how, deadline_s))
 
     def until(self, condition: Callable[[News], Any]) -> News:
         """The first thing from now on that fits; what comes meanwhile is kept in ``seen``."""

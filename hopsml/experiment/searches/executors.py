@@ -30,6 +30,9 @@ class ActionExecutor(Protocol):
     def end(self, action: EndTrial) -> None:
         """Have a trial end, in the way and within the time that the action names."""
 
+    def go_on(self, news: News) -> None:
+        """Answer a report that waits for its verdict and does not end its trial."""
+
     def resize(self, action: Resize) -> None:
         """Give a trial more workers, where it can have them."""
 
@@ -43,11 +46,11 @@ class ActionExecutor(Protocol):
 class LaneExecutor:
     """Has trials of one worker each carried out on lanes."""
 
-    def __init__(self, lanes: Lanes, folder_of: Callable[[int], str], metric: str) -> None:
-        """``folder_of`` gives a trial's id, which names its folder, by its number."""
+    def __init__(self, lanes: Lanes, folder_of: Callable[[int], str], metric: str, judged: bool) -> None:
+        """``folder_of`` gives a trial's id, which names its folder, by its number. ``judged``: there is a stopper."""
         self.run = lanes.run
         self.get, self.post, self.want, self.close = lanes.get, lanes.post, lanes.want, lanes.close
-        self._lanes, self._folder_of, self._metric = lanes, folder_of, metric
+        self._lanes, self._folder_of, self._metric, self._judged = lanes, folder_of, metric, judged
         self._placed: dict[int, tuple[int, int]] = {}  # trial -> its newest attempt, and the lane of that
 
     def begin(self, action: Assign | Form) -> str:
@@ -65,6 +68,7 @@ class LaneExecutor:
                 isolated=action.isolated,
                 resume_from="" if action.resume_from is None else self._folder_of(action.resume_from),
                 done_step=action.done_step,
+                judged=self._judged,
             ),
         )
         return self._lanes.joined.get(action.lane, "")
@@ -74,7 +78,13 @@ class LaneExecutor:
         attempt, lane = self._placed.get(action.number, (-1, -1))
         if attempt == action.attempt:
             message = messages.EndTrial(action.number, action.attempt, how=action.how, deadline_s=action.patience_s)
-            self._lanes.end(lane, message)
+            self._lanes.tell(lane, message)
+
+    def go_on(self, news: News) -> None:
+        """Tell the lane."""
+        report = news.message
+        if isinstance(report, messages.TrialReported) and report.waits:
+            self._lanes.tell(news.lane, messages.GoOn(report.number, report.attempt, report.step))
 
     def resize(self, action: Resize) -> None:
         """Nothing: a trial on a lane has one worker."""

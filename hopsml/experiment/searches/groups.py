@@ -189,6 +189,9 @@ class GroupExecutor:
             group.kill_at = time.monotonic() + action.patience_s
         group.run.send(group_trial.TellEnd(action.how), rank=0)
 
+    def go_on(self, news: News) -> None:
+        """Nothing: their reports do not wait."""
+
     def resize(self, action: Resize) -> None:
         """Give a trial more workers, where its group may change."""
         group = self._groups.get(action.number)

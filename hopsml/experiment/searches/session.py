@@ -92,7 +92,10 @@ class Session:
             if isinstance(one.event, CancelAsked):
                 self._give_up_at = min(self._give_up_at, now + CANCEL_S)
             if one.event is not None and not isinstance(one.event, RunOver):
-                actions += self.dispatch.handle(one.event, now)
+                followed = self.dispatch.handle(one.event, now)
+                if not any(isinstance(action, EndTrial) for action in followed):
+                    self.executor.go_on(one)
+                actions += followed
         if now >= self._give_up_at and self.dispatch.conclusion is None:
             raise RunCancelled(f"search {self.state.run_id} was cancelled", self.state.run_dir)
         if now >= wake:

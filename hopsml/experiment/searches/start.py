@@ -175,7 +175,8 @@ def _executor(
         return GroupExecutor(
             run, lambda value: complete(bytes(cloudpickle.dumps(value))), member, names.given, call.metric, slots
         )
-    return LaneExecutor(Lanes(run, application.coordinator), names.given, call.metric)
+    lanes = Lanes(run, application.coordinator)
+    return LaneExecutor(lanes, names.given, call.metric, judged=call.stopper is not None)
 
 
 def _follow_trials(call: SearchCall, session: Session, directory: RunDir, application: Application) -> None:

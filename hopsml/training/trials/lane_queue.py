@@ -17,7 +17,7 @@ from enum import Enum
 
 import msgspec
 
-from hopsml.search.messages import EndTrial, RunTrial, ToLane, TrialBegan, TrialEnded, TrialReported
+from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialBegan, TrialEnded, TrialReported
 
 LEAVE_S = 5.0  # for the exit functions of a runner that shall go
 MOST_AHEAD = 1 << 16  # bytes: a runner that is at work takes no more from its socket than that has room for
@@ -101,13 +101,15 @@ class LaneQueue:
     closing: bool = False
 
     def told(self, message: ToLane, now: float) -> list[Action]:
-        """The driver has sent a trial, or asks one to end."""
+        """The driver has sent a trial, asks one to end, or lets one that waits for a verdict go on."""
         if isinstance(message, RunTrial):
             self.waiting.append(message)
             return self._go_on(now)
         current = self.current
         if current is not None and _same(current, message):
-            return self._end_current(message, now)
+            return [Give(message)] if isinstance(message, GoOn) else self._end_current(message, now)
+        if isinstance(message, GoOn):
+            return []
         if self.ahead is not None and _same(self.ahead, message):
             self.ahead_ended = message
             return [Give(message)]
@@ -231,5 +233,5 @@ class LaneQueue:
         return [LetRunnerGo()]
 
 
-def _same(trial: RunTrial, message: EndTrial | TrialBegan | TrialReported | TrialEnded) -> bool:
+def _same(trial: RunTrial, message: EndTrial | GoOn | TrialBegan | TrialReported | TrialEnded) -> bool:
     return (trial.number, trial.attempt) == (message.number, message.attempt)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
+import time
 from collections import deque
 
 import msgspec
 
 from hopsml.cluster.shared.framing import Frames, framed
 from hopsml.search import messages
-from hopsml.search.messages import EndTrial, ToLane, TrialReported
+from hopsml.search.messages import EndTrial, GoOn, ToLane, TrialReported
 from hopsml.training.trials.lane_queue import FromRunner
 
 _READ_BYTES = 1 << 16
@@ -23,6 +25,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._frames = connection, Frames()
         self._came: deque[ToLane] = deque()
+        self._let_go_on: GoOn | None = None  # the newest
         self._lock = threading.Lock()
         self._unsent = bytearray()
         self._held: dict[int, bytes] = {}  # step -> its newest report, while the lane does not read
@@ -43,6 +46,24 @@ class Channel:
                     self._came.remove(message)
                     return message
         return None
+
+    def await_verdict(self, report: TrialReported, timeout_s: float) -> bool:
+        """Wait until the driver has answered this report, by ending the trial or letting it go on; False: it has not."""
+        deadline = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        with self._lock:
+            while not self._has_answer(report):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not poll.poll(left_s * 1000) or not self._read(socket.MSG_DONTWAIT):
+                    return False
+        return True
+
+    def _has_answer(self, report: TrialReported) -> bool:
+        trial, answer = (report.number, report.attempt), self._let_go_on
+        if answer is not None and (answer.number, answer.attempt, answer.step) == (*trial, report.step):
+            return True
+        return any(isinstance(each, EndTrial) and (each.number, each.attempt) == trial for each in self._came)
 
     def report(self, message: TrialReported) -> None:
         """Send without waiting; while the lane does not read, only the newest report of each step is kept for later."""
@@ -73,5 +94,9 @@ class Channel:
             piece = self._connection.recv(_READ_BYTES, flags)
         except BlockingIOError:
             return True
-        self._came.extend(messages.decode_for_lane.decode(frame) for frame in self._frames.feed(piece))
+        for message in map(messages.decode_for_lane.decode, self._frames.feed(piece)):
+            if isinstance(message, GoOn):
+                self._let_go_on = message
+            else:
+                self._came.append(message)
         return bool(piece)

@@ -17,6 +17,10 @@ from hopsml.training.trials.runner_channel import Channel
 from hopsml.training.trials.trial_result import as_number
 
 MOST_HISTORY = 10_000  # values of the metric that are recorded with the trial
+# A report waits for its verdict, so that a trial that is to end does not train a further step.
+WAIT_SHARE = 0.1  # at most, of the time since the report before it
+MOST_WAIT_S, LEAST_WAIT_S = 0.1, 0.002  # an answer takes some milliseconds: for less there is no use in waiting
+MOST_UNANSWERED = 3  # in a row; the trial's further ones do not wait
 
 
 class Reporter:
@@ -31,6 +35,8 @@ class Reporter:
         self._lock = threading.Lock()
         self._next = trial.done_step + 1 if resumed else 0
         self._last = -1
+        self._unanswered = 0
+        self._reported_at = time.monotonic()
         self.told: str = ""  # stop | pause
         self.history: list[tuple[int, float]] = []
         # Threads that an earlier trial has left must not report for this one.
@@ -60,13 +66,28 @@ class Reporter:
                 if value is not None and len(self.history) < MOST_HISTORY:
                     self.history.append((number, value))
             if number > self._trial.done_step:  # else an earlier part of this trial has reported it
-                message = TrialReported(self._trial.number, self._trial.attempt, number, metrics, time.time())
-                self._channel.report(message)
+                self._send(number, metrics, searched)
             end = None if self.told else self._channel.ended(self._trial.number, self._trial.attempt)
             if end is not None and end.how != "withdraw":  # it runs: too late to withdraw
                 self.told = end.how
         if self.told:
             raise TrialStopped(self.told, number)
+
+    def _send(self, step: int, metrics: dict[str, Any], searched: str | None) -> None:
+        waits_s = self._patience_s() if searched is not None else 0.0
+        trial = self._trial
+        message = TrialReported(trial.number, trial.attempt, step, metrics, time.time(), waits_s > 0)
+        self._channel.report(message)
+        if waits_s:
+            self._unanswered = 0 if self._channel.await_verdict(message, waits_s) else self._unanswered + 1
+        self._reported_at = time.monotonic()
+
+    def _patience_s(self) -> float:
+        """Seconds for which this report waits for its verdict."""
+        if not self._trial.judged or self.told or self._unanswered >= MOST_UNANSWERED:
+            return 0.0
+        waits_s = min(MOST_WAIT_S, WAIT_SHARE * (time.monotonic() - self._reported_at))
+        return waits_s if waits_s >= LEAST_WAIT_S else 0.0
 
     def _searched(self, metrics: Mapping[str, Any]) -> str | None:
         """Which of the values the search is about."""
