@@ -3,7 +3,7 @@
     run       WAITING ─▶ STARTING ─▶ RUNNING ─▶ CLOSING ─▶ FINISHED | FAILED | CANCELLED        LOST: its driver is gone
     worker               STARTING ─▶ RUNNING ─────────────▶ FINISHED | FAILED | STOPPED | LOST
 
-The members are texts: ``State.FINISHED == "FINISHED"``, in JSON too.
+The members are texts: ``Lifecycle.FINISHED == "FINISHED"``, in JSON too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 from hopsml.errors import RunCancelled
 
 
-class State(StrEnum):
+class Lifecycle(StrEnum):
     """The state of a run, a search or a worker."""
 
     WAITING = "WAITING"  # for executors
@@ -35,12 +35,12 @@ class State(StrEnum):
         return self in _FINAL
 
 
-_FINAL = (State.FINISHED, State.FAILED, State.CANCELLED, State.STOPPED, State.LOST)
-ENDS = (State.FINISHED, State.FAILED, State.CANCELLED, State.LOST)  # in which a run stays
+_FINAL = (Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.STOPPED, Lifecycle.LOST)
+ENDS = (Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.LOST)  # in which a run stays
 
 
-def end(error: BaseException | None) -> State:
+def end(error: BaseException | None) -> Lifecycle:
     """The final state of a run that raised ``error``; None: it finished."""
     if error is None:
-        return State.FINISHED
-    return State.CANCELLED if isinstance(error, (RunCancelled, KeyboardInterrupt)) else State.FAILED
+        return Lifecycle.FINISHED
+    return Lifecycle.CANCELLED if isinstance(error, (RunCancelled, KeyboardInterrupt)) else Lifecycle.FAILED

@@ -11,7 +11,7 @@ import pytest
 from hopsml import states
 from hopsml.cluster.gang.gang_types import Phase
 from hopsml.errors import RunCancelled, RunError
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 pytestmark = pytest.mark.fast
 
@@ -29,13 +29,13 @@ OTHERS = (
 
 
 def test_a_state_is_a_text_in_every_record() -> None:
-    assert json.dumps({"state": State.FINISHED}) == '{"state": "FINISHED"}'
-    assert f"{State.LOST}" == str(State.LOST) == "LOST" and repr([State.LOST]) == "['LOST']"
+    assert json.dumps({"state": Lifecycle.FINISHED}) == '{"state": "FINISHED"}'
+    assert f"{Lifecycle.LOST}" == str(Lifecycle.LOST) == "LOST" and repr([Lifecycle.LOST]) == "['LOST']"
 
 
 def test_every_phase_of_a_run_has_its_state_and_final_ones_their_own() -> None:
     assert {phase.state for phase in Phase if not phase.is_final} == {
-        State.WAITING, State.STARTING, State.RUNNING, State.CLOSING,
+        Lifecycle.WAITING, Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING,
     }  # fmt: skip
     assert all(phase.state.is_final and phase.state == phase.value for phase in Phase if phase.is_final)
 
@@ -61,6 +61,6 @@ def test_no_other_file_spells_a_state_out() -> None:
         if name == "states.py" or name.startswith(OTHERS):
             continue
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Constant) and node.value in set(State):
+            if isinstance(node, ast.Constant) and node.value in set(Lifecycle):
                 spelled.append(f"{name}:{node.lineno}: {node.value}")
     assert not spelled

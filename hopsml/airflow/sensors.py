@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException
 from hopsml import settings
 from hopsml.airflow import run_states
 from hopsml.airflow.triggers import HopsMLRunTrigger
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,7 +35,7 @@ class HopsMLRunSensor(BaseSensorOperator):
         *,
         run: str,
         project_url: str = "",
-        states: Sequence[str] = (State.FINISHED,),
+        states: Sequence[str] = (Lifecycle.FINISHED,),
         deferrable: bool = False,
         **kwargs: Any,
     ) -> None:

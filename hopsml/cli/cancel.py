@@ -21,14 +21,14 @@ def cancel(
     """
     from hopsml import settings
     from hopsml.errors import ArgumentError
-    from hopsml.states import State
+    from hopsml.states import Lifecycle
     from hopsml.storage import cancel_request
     from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog
 
     directory = find(run, settings.project_url())
     stored = catalog.read(directory, brief=True)
-    if stored.status is None and stored.state == State.LOST:
+    if stored.status is None and stored.state == Lifecycle.LOST:
         raise ArgumentError(
             f"run {directory.run_id}: its driver is gone, and its workers with it; nothing is left to end"
         )
@@ -48,4 +48,4 @@ def cancel(
         time.sleep(POLL_S)
     state = ended.get("state")
     print(f"{directory.run_id}: {state}" + ("" if stored.status is None else " already"))
-    raise typer.Exit(0 if state == State.CANCELLED else 1)
+    raise typer.Exit(0 if state == Lifecycle.CANCELLED else 1)

@@ -41,7 +41,7 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
     from hopsml.cli import searches
     from hopsml.cli.cancel import cancel
     from hopsml.errors import ArgumentError
-    from hopsml.states import State
+    from hopsml.states import Lifecycle
     from hopsml.storage.run_dir import find
     from hopsml.submission import to_stderr
     from hopsml.tracking import catalog, live
@@ -70,8 +70,8 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
             if stored.state != told:
                 told = stored.state
                 to_stderr(f"{directory.run_id}: {told}" + ("" if stored.status is None else _end_of(stored.status)))
-            if told in (State.FINISHED, State.FAILED, State.CANCELLED, State.LOST):
-                raise typer.Exit(0 if told == State.FINISHED else 1)
+            if told in (Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.LOST):
+                raise typer.Exit(0 if told == Lifecycle.FINISHED else 1)
             time.sleep(POLL_S)
     except KeyboardInterrupt:
         to_stderr(f"it goes on; `hopsml cancel {run}` ends it")

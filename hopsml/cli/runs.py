@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hopsml.cli.logs import logs
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.tracking import strict_json
 from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
 
@@ -61,12 +61,12 @@ def _print_table(found: list[StoredRun]) -> None:
 
 
 _STYLES: dict[str, str] = {
-    State.WAITING: "yellow",
-    State.STARTING: "yellow",
-    State.RUNNING: "blue",
-    State.FINISHED: "green",
-    State.FAILED: "red",
-    State.LOST: "red",
+    Lifecycle.WAITING: "yellow",
+    Lifecycle.STARTING: "yellow",
+    Lifecycle.RUNNING: "blue",
+    Lifecycle.FINISHED: "green",
+    Lifecycle.FAILED: "red",
+    Lifecycle.LOST: "red",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
     from hopsml.experiment.searches.reader import SearchReader
@@ -29,8 +29,8 @@ def facts(search: SearchReader, state: str) -> dict[str, Any]:
     """How a search stands; trials that a driver has left under way wait for whoever goes on with it."""
     search.more()
     counts = search.counts()
-    running = search.running() if state == State.RUNNING else []
-    if state != State.RUNNING:
+    running = search.running() if state == Lifecycle.RUNNING else []
+    if state != Lifecycle.RUNNING:
         counts["waiting"] += counts.pop("running")
     return {
         "trials": {"planned": search.planned, "over": search.over, **counts},

@@ -31,7 +31,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierRun:
     """A run that an earlier attempt of this application, or this one, has begun."""
 
     url: str
@@ -51,20 +51,20 @@ class Begin:
 class Continue:
     """Continue from where ``run`` stopped; where it had finished nothing is left to do."""
 
-    run: Earlier
+    run: EarlierRun
 
 
 @dataclass(frozen=True)
 class RefuseAgain:
     """Refuse the call: the same code has failed in ``run``, and would fail again."""
 
-    run: Earlier
+    run: EarlierRun
 
 
 Decision = Begin | Continue | RefuseAgain
 
 
-def decide(call: Call, attempt: int, runs: Sequence[Earlier], answered: Collection[str] = ()) -> Decision:
+def decide(call: Call, attempt: int, runs: Sequence[EarlierRun], answered: Collection[str] = ()) -> Decision:
     """What the driver of ``attempt`` does about ``call``.
 
     ``runs``: all of the application. ``answered``: URLs of those that this driver has refused already, for a script that
@@ -79,17 +79,17 @@ def decide(call: Call, attempt: int, runs: Sequence[Earlier], answered: Collecti
     return RefuseAgain(first) if first.raised else Continue(first)
 
 
-def _origin(run: Earlier, by_url: Mapping[str, Earlier]) -> Earlier:
+def _origin(run: EarlierRun, by_url: Mapping[str, EarlierRun]) -> EarlierRun:
     """The first run of a chain of continuations."""
     while run.continues in by_url:
         run = by_url[run.continues]
     return run
 
 
-def earlier(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | None) -> Earlier:
+def earlier(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | None) -> EarlierRun:
     """The run at ``url``, from its ``run.json`` and, None before its end, its ``status.json``."""
     ended = status or {}
-    return Earlier(
+    return EarlierRun(
         url=url,
         call=Call.of(record),
         attempt=int(record.get("attempt", 1)),

@@ -20,7 +20,7 @@ from hopsml.experiment.predecessor import combination
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.standing import Part
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, job_record, privacy, urls
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.tracking.recording import Recording
@@ -51,7 +51,7 @@ def carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         recording.join()
         whole.end(_status(whole, began, error, results))
     return Result(
-        whole.url, None, runs=results, state=State.FINISHED, value=None, run_dir=whole.url, run_id=whole.run_id
+        whole.url, None, runs=results, state=Lifecycle.FINISHED, value=None, run_dir=whole.url, run_id=whole.run_id
     )
 
 

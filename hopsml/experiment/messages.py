@@ -10,7 +10,7 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import Change
 from hopsml.delivery import immediate, logger_aside
-from hopsml.training.messages import Resize
+from hopsml.training.messages import ResizeRequest
 
 log = logger_aside("hopsml.messages")
 
@@ -111,7 +111,7 @@ class Messages:
         except Exception:
             log.exception("run %s: what rank %d sent cannot be read here", self._run_id, rank)
             return _NOTHING
-        if isinstance(value, Resize):
+        if isinstance(value, ResizeRequest):
             self._on_resize(rank, value.size)
             return _NOTHING
         return value

@@ -15,7 +15,7 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.delivery import immediate, logger_aside
 from hopsml.experiment.run import Run
 from hopsml.search.metric import name_of
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries
@@ -78,7 +78,7 @@ class Trials:
             "started": ended - float(row["seconds"]),
             "search": self._search.url,
         }
-        state = State.FAILED if row["state"] == "failed" else State.FINISHED
+        state = Lifecycle.FAILED if row["state"] == "failed" else Lifecycle.FINISHED
         status = {"run_id": directory.run_id, "state": state, "ended": ended, "error": row["error"] or ""}
         reports = [{"time": ended, "step": step, self._metric: value} for step, value in curve]
         try:

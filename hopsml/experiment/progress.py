@@ -15,11 +15,11 @@ from hopsml.experiment.searches import state as searches
 from hopsml.experiment.searches.state import SearchState
 from hopsml.experiment.shown_output import ShownOutput
 from hopsml.notebook import frontend
-from hopsml.notebook.story import Progress
+from hopsml.notebook.story import TrainingProgress
 from hopsml.notebook.style import about
-from hopsml.search.dispatch.snapshot import Snapshot
+from hopsml.search.dispatch.snapshot import SearchSnapshot
 from hopsml.search.metric import name_of
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage.run_dir import RunDir
 
 log = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ Observing = TypeVar("Observing")
 EVERY_S = 2.0  # between two lines about how far it is, at least
 PIECE = 1024  # characters: what a pipe takes at once whenever it takes anything (4096 bytes)
 _SPELLED = {
-    Phase.RUNNING.value: State.RUNNING,
-    Phase.STOPPING.value: State.CLOSING,
+    Phase.RUNNING.value: Lifecycle.RUNNING,
+    Phase.STOPPING.value: Lifecycle.CLOSING,
 }  # phases that are no more than a state
 _ENDING = (Phase.SETTLING.value, Phase.STOPPING.value, *(phase.value for phase in Phase if phase.is_final))
 
@@ -121,7 +121,7 @@ class RunLines(_Lines):
         self._output = ShownOutput(log)
         self._step: tuple[int, float] | None = None
         self._rate = 0.0
-        self._progress: Progress | None = None
+        self._progress: TrainingProgress | None = None
 
     def __call__(self, change: Change) -> None:
         for line in self._of_output(change, time.monotonic()):
@@ -132,7 +132,7 @@ class RunLines(_Lines):
             self._say(change.text)
         elif change.kind == "progress" and change.rank == 0 and change.step is not None:
             if self._progress is None or self._progress.unit != change.text:
-                self._progress = Progress(change.step, change.total, change.text)
+                self._progress = TrainingProgress(change.step, change.total, change.text)
             self._progress.tell(time.time(), change.step, change.total)
         elif change.kind == "report" and change.rank == 0:
             self._report(change)
@@ -184,7 +184,7 @@ class SearchLines(_Lines):
             self._say(f"{search_line(self._state.snapshot())}  {facts['state']}")
 
 
-def search_line(view: Snapshot) -> str:
+def search_line(view: SearchSnapshot) -> str:
     """How far a search is, in one line: trials, the best one, executors, the time that is left."""
     planned = f"/{view.planned}" if view.planned is not None else ""
     counts = [

@@ -17,7 +17,7 @@ from typing import Any
 from hopsml import redact, settings, states
 from hopsml.cluster.shared.plain import as_json
 from hopsml.experiment import applications
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim
 from hopsml.tracking import record, strict_json
@@ -84,10 +84,10 @@ def recorded(
         directory.write_status(_status(run, states.end(error), began, f"{type(error).__name__}: {error}"))
         raise
     recording.join()
-    directory.write_status(_status(run, State.FINISHED, began))
+    directory.write_status(_status(run, Lifecycle.FINISHED, began))
 
 
-def _status(run: Recorded, state: State, began: float, error: str = "") -> dict[str, Any]:
+def _status(run: Recorded, state: Lifecycle, began: float, error: str = "") -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "state": state,

@@ -18,7 +18,7 @@ from hopsml.cluster.shared.spec import RunSpec
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan, sign_of_life, takeover
 from hopsml.experiment.result import Result
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import catalog, compare, record
 from hopsml.tracking.compare import Comparison
@@ -100,7 +100,7 @@ def resume(
 def _check_may_go_on(directory: RunDir) -> None:
     """Raise ArgumentError for a run that is under way, has finished, or goes on elsewhere."""
     status = directory.read_status()
-    if status is not None and status.get("state") == State.FINISHED:
+    if status is not None and status.get("state") == Lifecycle.FINISHED:
         raise ArgumentError(
             f"run {directory.run_id} has finished: there is nothing to go on with; experiment.rerun repeats it, and "
             f"collective_all_reduce(..., resume={directory.run_id!r}) trains on from its last checkpoint"

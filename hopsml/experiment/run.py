@@ -18,7 +18,7 @@ from hopsml.experiment import in_force, last_records
 from hopsml.experiment.handle import Handle
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.result import Result
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage import cancel_request, run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled
@@ -51,7 +51,7 @@ class Run(Handle[Result]):
         self._resize, self._limits = resize, limits
         self._tell = tell
         self._failure: BaseException | None = None
-        self._ended_as: State | None = None
+        self._ended_as: Lifecycle | None = None
         self._requests = cancel_request.Polling.of(run_dir) if heeds_requests else None
         self.on_request: Callable[[str], object] = self.cancel  # a search ends in its own way
         self._messages = Messages(self.run_id, self._asked_to_resize, self._note)
@@ -224,7 +224,7 @@ class Run(Handle[Result]):
             value=value,
             run_dir=self.run_dir,
             run_id=self.run_id,
-            state=State.FINISHED,
+            state=Lifecycle.FINISHED,
             workers=self.status()["members"],
             ring_order=[f"{p.role}:{p.task_index}" for p in layout.placements] if layout else [],
             seconds=round(time.time() - self.state.began, 3),

@@ -159,6 +159,6 @@ def submit_continued(
         recorded.check_is_over(directory, lines)
     call.profile, call.progress = profile, progress
     call.max_executors = call.max_executors if max_executors is None else max_executors
-    earlier = start.Earlier(directory, lines, extra, calls.duration("deadline", deadline))
+    earlier = start.EarlierSearch(directory, lines, extra, calls.duration("deadline", deadline))
     with recorded.claimed(directory, lines):
         return start.begin(call, earlier=earlier)

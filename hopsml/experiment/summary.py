@@ -15,7 +15,7 @@ from hopsml.tracking import strict_json
 _RECORDS = ("status.json", ".outputs.json")
 
 
-class Finished(Protocol):
+class EndedRun(Protocol):
     """What a summary needs of a run that has ended: a ``Result``."""
 
     run_id: str
@@ -30,7 +30,7 @@ class Finished(Protocol):
     unrecorded: dict[str, str]
 
 
-def text(result: Finished) -> str:
+def text(result: EndedRun) -> str:
     """Workers and their slots, ring order, merge setting, speed, metrics, and what lies in the run directory.
 
     The last line is ``json_line``, so that a script can read it. Of several combinations the summary of each.
@@ -55,7 +55,7 @@ def text(result: Finished) -> str:
     return "\n".join([*(f"{name:{width}}  {value}" for name, value in rows), json_line(result)])
 
 
-def json_line(result: Finished, **more: Any) -> str:
+def json_line(result: EndedRun, **more: Any) -> str:
     """One line: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is added; a loss that
     is no number any more is the text "NaN" (``hopsml.tracking.strict_json``).
 

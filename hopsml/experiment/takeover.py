@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, RunError
-from hopsml.experiment.attempts import Begin, Call, Earlier, RefuseAgain, decide, earlier
-from hopsml.states import State
+from hopsml.experiment.attempts import Begin, Call, EarlierRun, RefuseAgain, decide, earlier
+from hopsml.states import Lifecycle
 from hopsml.storage import checkpoints, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
@@ -25,7 +25,7 @@ class EarlierRuns:
         """``attempt``: which one of YARN's at the application this driver is; nothing is read for the first."""
         self.attempt = attempt
         self._application_id = application_id
-        self._found: dict[str, list[Earlier]] = {}  # by store; read once, as earlier drivers begin no further run
+        self._found: dict[str, list[EarlierRun]] = {}  # by store; read once, as earlier drivers begin no further run
         self._answered: set[str] = set()
         self._lock = threading.Lock()
 
@@ -52,7 +52,7 @@ class EarlierRuns:
         return decision.run.url
 
 
-def _runs(store: str, application_id: str) -> list[Earlier]:
+def _runs(store: str, application_id: str) -> list[EarlierRun]:
     folder = urls.join(store, EXPERIMENTS)
     try:
         entries = for_url(folder).list_dir(folder)
@@ -67,7 +67,7 @@ def _runs(store: str, application_id: str) -> list[Earlier]:
         return [run for run in pool.map(_read, ours) if run is not None]
 
 
-def _read(directory: RunDir) -> Earlier | None:
+def _read(directory: RunDir) -> EarlierRun | None:
     try:
         return earlier(directory.url, directory.read_run(), directory.read_status())
     except PathNotFound:  # a folder of that name that is no run
@@ -91,12 +91,12 @@ def end(url: str, successor: RunDir) -> None:
     except PathExists:
         if (other := left.successor()) != successor.url:
             error = refusal(left, other)
-            _close(successor, State.CANCELLED, str(error))
+            _close(successor, Lifecycle.CANCELLED, str(error))
             raise error from None
-    _close(left, State.LOST, f"its driver died; it goes on in {successor.url}", continued_by=successor.url)
+    _close(left, Lifecycle.LOST, f"its driver died; it goes on in {successor.url}", continued_by=successor.url)
 
 
-def _close(directory: RunDir, state: State, error: str, **more: Any) -> None:
+def _close(directory: RunDir, state: Lifecycle, error: str, **more: Any) -> None:
     """Write the final status of a run whose own driver cannot."""
     directory.end(
         {

@@ -57,7 +57,7 @@ def _appender(system: FileSystem, url: str) -> BinaryIO:
     return spooled_writer(lambda spooled: system.append_bytes(url, Path(spooled).read_bytes()))
 
 
-class Handle:
+class HdfsHandle:
     """What ``get()`` and ``get_fs()`` return: a few methods of pydoop's handle."""
 
     def open_file(self, path: AnyPath, flags: str = "r", **_: Any) -> Any:
@@ -81,18 +81,18 @@ class Handle:
     def close(self) -> None:
         """Does nothing: a handle holds no connection."""
 
-    def __enter__(self) -> Handle:
+    def __enter__(self) -> HdfsHandle:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def get() -> Handle:
+def get() -> HdfsHandle:
     """A handle on the project's store; the same as ``get_fs()``."""
-    return Handle()
+    return HdfsHandle()
 
 
-def get_fs() -> Handle:
+def get_fs() -> HdfsHandle:
     """A handle on the project's store; the same as ``get()``."""
-    return Handle()
+    return HdfsHandle()

@@ -18,7 +18,7 @@ from hopsml.errors import HopsmlError
 from hopsml.notebook import frontend, html, run_view, search_view, text
 from hopsml.notebook.story import Story
 from hopsml.notebook.view import View
-from hopsml.search.dispatch.snapshot import Snapshot
+from hopsml.search.dispatch.snapshot import SearchSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class RunDisplay(Display):
 class SearchDisplay(Display):
     """The display of a search: an observer for ``SearchState.observe``."""
 
-    def __init__(self, look: Callable[[], Snapshot], publish: Publish | None = None) -> None:
+    def __init__(self, look: Callable[[], SearchSnapshot], publish: Publish | None = None) -> None:
         """``look`` gives how the search stands."""
         super().__init__(look().run_id, publish)
         self._look = look

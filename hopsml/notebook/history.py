@@ -9,7 +9,7 @@ Point = tuple[float, float]
 KEPT = 512  # points; half of them stay when there are more
 
 
-class History:
+class MetricHistory:
     """The values of one metric. ``low`` and ``high`` are of all finite values that were added, ``last`` is the newest."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from hopsml.notebook import style
 from hopsml.notebook.history import Point, thinned
 from hopsml.notebook.view import NUMBERS, Cell, CurveView, StageView, Table, View
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 CURVE_PX = (240, 44)
 SMALL_CURVE_PX = (96, 18)  # in a cell of a table
@@ -56,7 +56,7 @@ def _cause(text: str, state: str) -> str:
     """Why it ended so: in the state's colour where it failed, plain where it was cancelled; nothing for an empty text."""
     if not text:
         return ""
-    colour = f"color:{style.tone(state)};font-weight:500;" if state == State.FAILED else ""
+    colour = f"color:{style.tone(state)};font-weight:500;" if state == Lifecycle.FAILED else ""
     return style.div(f"{colour}white-space:pre-wrap;overflow-wrap:anywhere", style.text(text))
 
 
@@ -89,11 +89,11 @@ def _table(table: Table) -> str:
     return style.table(columns, [[_cell(cell) for cell in row] for row in table.rows]) + more
 
 
-def _cell(cell: Cell) -> style.Cell:
+def _cell(cell: Cell) -> style.HtmlCell:
     line = svg(cell.points, *SMALL_CURVE_PX, cell.label)
     place = f"display:inline-block;width:{SMALL_CURVE_PX[0]}px;vertical-align:middle;margin-right:{style.GAP[1]}"
     colour = style.tone(cell.state) if cell.state else ""
-    return style.Cell(cell.text, colour, style.span(place, line) if line else "")
+    return style.HtmlCell(cell.text, colour, style.span(place, line) if line else "")
 
 
 def svg(points: Sequence[Point], width_px: int, height_px: int, label: str, *, stretched: bool = False) -> str:

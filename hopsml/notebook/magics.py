@@ -9,7 +9,7 @@ from typing import Any
 from hopsml import settings
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.notebook import style, tensorboard
-from hopsml.notebook.style import Cell, Column
+from hopsml.notebook.style import Column, HtmlCell
 from hopsml.storage import run_logs
 from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import catalog, listing
@@ -85,10 +85,10 @@ def _one_sentence() -> Iterator[None]:
         raise UsageError(str(error)) from None
 
 
-def _cells(run: StoredRun) -> list[Cell]:
+def _cells(run: StoredRun) -> list[HtmlCell]:
     cells = listing.row(run)
     colours = [style.tone(run.state) if column == listing.STATE else "" for column in range(len(cells))]
-    return [Cell(listing.short(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
+    return [HtmlCell(listing.short(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
 
 
 class RunsTable:

@@ -25,7 +25,7 @@ from hopsml.notebook.view import (
     short,
     title_of,
 )
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 ROWS = 24  # of workers; the others are counted
 _NOW, _OVER = ("CPU", "memory", "GPU use"), ("CPU, mean", "memory, peak")  # columns while it runs, and afterwards
@@ -87,12 +87,12 @@ def view_of(
     )
 
 
-def state_of(story: Story) -> State:
+def state_of(story: Story) -> Lifecycle:
     """The state of the run: that of its phase, or how it has ended."""
     if story.ended is not None:
         return states.end(story.error)
     phase = story.stages[-1].phase if story.stages else Phase.WAITING
-    return State.CLOSING if story.is_over else phase.state
+    return Lifecycle.CLOSING if story.is_over else phase.state
 
 
 def _stages(story: Story, end: float) -> tuple[StageView, ...]:
@@ -123,10 +123,10 @@ def _waits_for(story: Story, members: Mapping[int, MemberView], size: int) -> st
         case Phase.WAITING:
             return f"executors: {story.waiting or f'{size} workers are asked for'}"
         case Phase.FORMING:
-            late = [view for view in members.values() if view.state == State.STARTING]
+            late = [view for view in members.values() if view.state == Lifecycle.STARTING]
             return f"{_named(late)} to import and begin the training function" if late else ""
         case Phase.RUNNING:
-            left = [view for view in members.values() if view.state == State.RUNNING]
+            left = [view for view in members.values() if view.state == Lifecycle.RUNNING]
             return f"{_named(left)} to finish" if len(left) < len(members) else ""
         case Phase.PARKING:
             return "the workers' next commit: the group is going to change"
@@ -204,8 +204,8 @@ def _shown(members: Mapping[int, MemberView]) -> list[int]:
     ranks = sorted(members)
     if len(ranks) <= ROWS:
         return ranks
-    failed = [rank for rank in ranks if members[rank].state == State.FAILED]
-    others = [rank for rank in ranks if members[rank].state != State.FAILED]
+    failed = [rank for rank in ranks if members[rank].state == Lifecycle.FAILED]
+    others = [rank for rank in ranks if members[rank].state != Lifecycle.FAILED]
     return sorted((failed + others)[:ROWS])
 
 
@@ -263,8 +263,9 @@ def _memory(megabytes: float) -> str:
 
 def _state(view: MemberView, story: Story) -> str:
     """A worker that had not ended by itself when its group ended was stopped."""
-    if story.is_over and view.state in (State.STARTING, State.RUNNING):
-        return State.LOST if isinstance(story.error, WorkerFailed) and story.error.rank == view.rank else State.STOPPED
+    if story.is_over and view.state in (Lifecycle.STARTING, Lifecycle.RUNNING):
+        was_lost = isinstance(story.error, WorkerFailed) and story.error.rank == view.rank
+        return Lifecycle.LOST if was_lost else Lifecycle.STOPPED
     return view.state
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hopsml.notebook.history import History, thinned
+from hopsml.notebook.history import MetricHistory, thinned
 from hopsml.notebook.style import about
 from hopsml.notebook.view import Cell, CurveView, Pairs, ProgressView, Table, View, cause_of, number, short, title_of
-from hopsml.search.dispatch.snapshot import RunningTrial, Snapshot
+from hopsml.search.dispatch.snapshot import RunningTrial, SearchSnapshot
 from hopsml.search.metric import name_of
 
 ROWS = 12  # of running trials
@@ -14,7 +14,7 @@ CONFIGURATION = 70  # characters of a configuration
 COLUMNS = ("trial", "value", "curve (min … max)", "step", "on", "configuration")
 
 
-def view_of(search: Snapshot, is_told: bool = False) -> View:
+def view_of(search: SearchSnapshot, is_told: bool = False) -> View:
     """The search as it stands. ``is_told``: its error stands beside the display, and is not said twice."""
     over = search.ended is not None
     numbers = (
@@ -47,7 +47,7 @@ def view_of(search: Snapshot, is_told: bool = False) -> View:
     )
 
 
-def _progress(search: Snapshot) -> ProgressView | None:
+def _progress(search: SearchSnapshot) -> ProgressView | None:
     """Trials that are over, and those that run by their share; or the time, where nobody knows how many there will be."""
     outlook = search.outlook()
     until = None if search.deadline_at is None else max(0.0, search.deadline_at - search.now)
@@ -63,9 +63,9 @@ def _progress(search: Snapshot) -> ProgressView | None:
     return ProgressView(took / max(1e-9, took + until), (f"trials {search.done}", *left))
 
 
-def _improvements(search: Snapshot) -> tuple[CurveView, ...]:
+def _improvements(search: SearchSnapshot) -> tuple[CurveView, ...]:
     """The best value so far, by the number of the trial that gave it."""
-    history = History()
+    history = MetricHistory()
     for place, (_, value) in enumerate(search.improvements):
         history.add(place, float(value))
     if not history.is_curve:
@@ -74,7 +74,7 @@ def _improvements(search: Snapshot) -> tuple[CurveView, ...]:
     return (CurveView.of(name, history),)
 
 
-def _trials(search: Snapshot) -> Table:
+def _trials(search: SearchSnapshot) -> Table:
     """The trials that run."""
     shown = sorted(search.running, key=lambda trial: trial.number)[:ROWS]
     hidden = len(search.running) - len(shown)
@@ -83,7 +83,7 @@ def _trials(search: Snapshot) -> Table:
 
 def _row(trial: RunningTrial) -> tuple[Cell, ...]:
     config = ", ".join(f"{name}={number(value)}" for name, value in trial.config.items())
-    history, told = History(), list(trial.curve)
+    history, told = MetricHistory(), list(trial.curve)
     for step, value in thinned(told, POINTS) if len(told) > POINTS else told:  # many times a second, for many trials
         history.add(step, value)
     extremes = f"{number(history.low)} … {number(history.high)}" if history.is_curve else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.gang_types import Phase
-from hopsml.notebook.history import History
+from hopsml.notebook.history import MetricHistory
 from hopsml.tracking.listing import plain
 
 LOG_LINES = 8  # of the chief's output, while it runs
@@ -34,7 +34,7 @@ class Stage:
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """How far the training is, as its worker says: ``done`` of ``total`` units ("step", "epoch")."""
 
     done: int
@@ -91,9 +91,9 @@ class Story:
     stages: list[Stage] = field(default_factory=list)
     waiting: str = ""  # what the coordinator says of the agents that are missing
     step: int | None = None
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    histories: dict[str, History] = field(default_factory=dict)  # of the metrics that are numbers, by step
+    histories: dict[str, MetricHistory] = field(default_factory=dict)  # of the metrics that are numbers, by step
     usage: dict[int, Usage] = field(default_factory=dict)  # by rank
     notes: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES))
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
@@ -150,7 +150,7 @@ class Story:
     def _progress(self, change: Change, now: float) -> None:
         assert change.step is not None
         if self.progress is None or self.progress.unit != change.text:
-            self.progress = Progress(change.step, change.total, change.text)
+            self.progress = TrainingProgress(change.step, change.total, change.text)
         self.progress.tell(now, change.step, change.total)
 
     def _report(self, change: Change) -> None:
@@ -174,7 +174,7 @@ class Story:
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 continue
             if name in self.histories or len(self.histories) < HISTORIES:
-                history = self.histories.setdefault(name, History())
+                history = self.histories.setdefault(name, MetricHistory())
                 last = history.points[-1][0] if history.points else -1.0
                 history.add(last + 1 if self.step is None else self._before + self.step, float(value))
 

@@ -10,7 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 TITLE, BODY, SMALL = (
     "font-size:15px;line-height:20px",
@@ -30,19 +30,19 @@ WIDTH_PX = 760
 # Each stands out from white as from black, 4.3 to 1.
 _GREY = "#727983"
 _TONES = {
-    State.WAITING: "#aa690e",
-    State.STARTING: "#aa690e",
-    State.RUNNING: "#2d7ad2",
-    State.CLOSING: "#2d7ad2",
-    State.FINISHED: "#238b57",
-    State.FAILED: "#de3b35",
-    State.LOST: "#de3b35",
+    Lifecycle.WAITING: "#aa690e",
+    Lifecycle.STARTING: "#aa690e",
+    Lifecycle.RUNNING: "#2d7ad2",
+    Lifecycle.CLOSING: "#2d7ad2",
+    Lifecycle.FINISHED: "#238b57",
+    Lifecycle.FAILED: "#de3b35",
+    Lifecycle.LOST: "#de3b35",
 }
 
 
 def tone(state: str) -> str:
     """The colour of a state; grey for one that is nobody's fault, or that is not known."""
-    return _TONES.get(State(state), _GREY) if state in State.__members__ else _GREY
+    return _TONES.get(Lifecycle(state), _GREY) if state in Lifecycle.__members__ else _GREY
 
 
 def text(value: str) -> str:
@@ -130,7 +130,7 @@ def pre(title: str, lines: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class HtmlCell:
     """A cell of a table. ``html``: what stands before the text, made by us."""
 
     text: str
@@ -147,7 +147,7 @@ class Column:
     wraps: bool = False
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> str:
+def table(columns: Sequence[Column], rows: Iterable[Sequence[HtmlCell]]) -> str:
     """A plain table; where the page is narrower, it can be moved within its place."""
     head = "".join(_cell("th", column, text(column.name), f"font-weight:400;{SMALL};{MUTED}") for column in columns)
     body = "".join(_row(columns, cells) for cells in rows)
@@ -159,7 +159,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> str:
     )
 
 
-def _row(columns: Sequence[Column], cells: Sequence[Cell]) -> str:
+def _row(columns: Sequence[Column], cells: Sequence[HtmlCell]) -> str:
     content = ""
     for column, cell in zip(columns, cells, strict=True):
         words = span(f"color:{cell.colour}", text(cell.text)) if cell.colour else text(cell.text)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsml.errors import WorkerFailed
-from hopsml.notebook.history import History, Point
-from hopsml.states import State
+from hopsml.notebook.history import MetricHistory, Point
+from hopsml.states import Lifecycle
 
 NUMBERS = ("rank", "step", "trial", "value", "CPU", "memory", "GPU use", "CPU, mean", "memory, peak")  # of columns
 Pairs = tuple[tuple[str, str], ...]
@@ -41,7 +41,7 @@ class CurveView:
     last: str
 
     @classmethod
-    def of(cls, name: str, history: History) -> CurveView:
+    def of(cls, name: str, history: MetricHistory) -> CurveView:
         """The values of a metric that was added to a history."""
         return cls(name, tuple(history.points), number(history.low), number(history.high), number(history.last))
 
@@ -71,7 +71,7 @@ class View:
 
     title: str
     run_id: str
-    state: State
+    state: Lifecycle
     seconds: float
     stages: tuple[StageView, ...] = ()
     cause: str = ""  # why it failed, or was cancelled

@@ -9,14 +9,14 @@ from __future__ import annotations
 import msgspec
 
 
-class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+class TrialMessage(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of all messages; ``number`` and ``attempt`` identify the trial and which of its attempts is meant."""
 
     number: int
     attempt: int
 
 
-class RunTrial(Message, frozen=True, tag="run"):
+class RunTrial(TrialMessage, frozen=True, tag="run"):
     """Driver -> lane: run this trial after those that were sent before."""
 
     trial_id: str
@@ -29,7 +29,7 @@ class RunTrial(Message, frozen=True, tag="run"):
     judged: bool = False  # a report that waits for its verdict is answered, by EndTrial or GoOn
 
 
-class EndTrial(Message, frozen=True, tag="end"):
+class EndTrial(TrialMessage, frozen=True, tag="end"):
     """Driver -> lane: the trial's next report raises ``how``: stop | pause; or it must not begin: withdraw.
 
     ``deadline_s`` > 0: its process is killed when it has not ended after that many seconds.
@@ -39,19 +39,19 @@ class EndTrial(Message, frozen=True, tag="end"):
     deadline_s: float = 0.0
 
 
-class GoOn(Message, frozen=True, tag="go_on"):
+class GoOn(TrialMessage, frozen=True, tag="go_on"):
     """Driver -> lane: the report of ``step``, which waits for its verdict, does not end the trial."""
 
     step: int
 
 
-class TrialBegan(Message, frozen=True, tag="began"):
+class TrialBegan(TrialMessage, frozen=True, tag="began"):
     """Lane -> driver: the user's function is being called, in process ``pid``."""
 
     pid: int
 
 
-class TrialReported(Message, frozen=True, tag="reported"):
+class TrialReported(TrialMessage, frozen=True, tag="reported"):
     """Lane -> driver: values that the function reported; where it gives no step, reports are counted."""
 
     step: int
@@ -60,7 +60,7 @@ class TrialReported(Message, frozen=True, tag="reported"):
     waits: bool = False  # for its verdict
 
 
-class TrialEnded(Message, frozen=True, tag="ended"):
+class TrialEnded(TrialMessage, frozen=True, tag="ended"):
     """Lane -> driver: an attempt is over. ``how``: finished | stopped | paused | failed | died | withdrawn.
 
     ``failed``: the function raised, or returned what cannot be used; ``died``: its process ended in another way, which may

@@ -10,7 +10,7 @@ from typing import Any
 
 from hopsml.errors import PathNotFound, StorageError
 from hopsml.search.metric import name_of
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
@@ -19,7 +19,7 @@ from hopsml.tracking import machine
 SILENT_S = 3600.0  # without an end and without a new file for so long, a run is taken for lost
 PARALLEL_READS = 8
 
-RUNNING, LOST = State.RUNNING, State.LOST  # of a run without status.json
+RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # of a run without status.json
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StoredRun:
     def state(self) -> str:
         """FINISHED, FAILED or CANCELLED; without an end RUNNING or LOST."""
         if self.status is not None:
-            return str(self.status.get("state", State.FINISHED))
+            return str(self.status.get("state", Lifecycle.FINISHED))
         return state_without_end(driver_lives(self.run.get("driver_process") or {}), self.quiet_s)
 
     @property
@@ -60,10 +60,10 @@ class StoredRun:
     def cause(self) -> str:
         """Why it did not finish, in one line; "" for a run that did, or that goes on."""
         status = self.status or {}
-        if self.state in (State.FINISHED, State.RUNNING):
+        if self.state in (Lifecycle.FINISHED, Lifecycle.RUNNING):
             return ""
         text = str(status.get("cause") or status.get("error") or "").strip()
-        return text.splitlines()[0] if text else "its driver died" if self.state == State.LOST else ""
+        return text.splitlines()[0] if text else "its driver died" if self.state == Lifecycle.LOST else ""
 
     @property
     def main_metric(self) -> tuple[str, Any] | None:

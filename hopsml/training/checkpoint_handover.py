@@ -26,7 +26,7 @@ def handover_of(port: CheckpointPort) -> Handover:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldCheckpoint:
     """A checkpoint that the agent holds."""
 
     number: int
@@ -40,9 +40,9 @@ class Handover:
         self._port, self._slots = port, port.slots
         self._number = self._requests = 0
         self._made = [0] * SLOTS  # bytes of memory that the slots have
-        self._newest: dict[int, Held] = {}  # by slot
+        self._newest: dict[int, HeldCheckpoint] = {}  # by slot
 
-    def give(self, snapshot: Snapshot, target: str) -> Held | None:
+    def give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
         """Leave a state, whose arrays are let go, with the agent, to be written as the folder ``target``.
 
         It is safe from this process's end when this returns. None where there is no memory for it. Waits while all slots
@@ -65,7 +65,7 @@ class Handover:
             raise
         self._number += 1
         self._made[slot] = max(size, self._made[slot])
-        held = self._newest[slot] = Held(self._number, slot)
+        held = self._newest[slot] = HeldCheckpoint(self._number, slot)
         self._port.announce("saved", held.number, slot, target)
         return held
 
@@ -75,7 +75,7 @@ class Handover:
             while self._slots.outcome(held.slot, held.number) == WAITS:
                 time.sleep(_POLL_S)
 
-    def wait_stored(self, held: Held | None, target: str, timeout_s: float | None) -> None:
+    def wait_stored(self, held: HeldCheckpoint | None, target: str, timeout_s: float | None) -> None:
         """Until what was given, or written here, is where the run's files belong.
 
         Raises OSError where it could not be written to this machine's disk, StorageTimeout after ``timeout_s`` seconds.

@@ -13,7 +13,7 @@ MOST_BYTES = 32 << 20  # of one value
 
 
 @dataclass(frozen=True)
-class Resize:
+class ResizeRequest:
     """The message that ``resize`` sends to the driver, which changes the group's size instead of handing it to the user."""
 
     size: int
@@ -57,7 +57,7 @@ def resize(size: int) -> None:
         raise ArgumentTypeError(f"resize({size!r}): a whole number of workers was expected")
     context = _worker("hopsml.elastic.resize()")
     if context is not None:
-        context.say(pickle.dumps(Resize(size)))
+        context.say(pickle.dumps(ResizeRequest(size)))
 
 
 def pickled(value: Any, caller: str) -> bytes:

@@ -9,7 +9,7 @@ from hopsml.cluster.worker.context import current
 INTERVAL_S = 0.5
 
 
-class Progress:
+class ProgressSender:
     """Sends the chief's progress to the driver; silent on other ranks and outside of a worker."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hopsml.training.checkpoint_files import Description, complete_checkpoints, folder_name
-from hopsml.training.checkpoint_handover import Handover, Held
+from hopsml.training.checkpoint_handover import Handover, HeldCheckpoint
 from hopsml.training.checkpoint_writer import pack
 
 _WRITE = f"{__name__}:write"
@@ -25,7 +25,7 @@ def write(prefix: str, arrays: dict[str, Any]) -> None:
     np.savez(prefix, **arrays)
 
 
-def save(handover: Handover, directory: Path, step: int, keep: int = 3, megabytes: float = 0.01) -> Held:
+def save(handover: Handover, directory: Path, step: int, keep: int = 3, megabytes: float = 0.01) -> HeldCheckpoint:
     """All numbers of the state are its step."""
     target = str(directory / folder_name(step))
     description = Description(target, f'{{"step": {step}}}'.encode(), step, keep, True, 0o077)

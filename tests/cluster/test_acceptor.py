@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.cluster.shared import acceptor
-from hopsml.cluster.shared.acceptor import PATIENCE, Acceptor, Limits, Pending, to_cut, with_streams
+from hopsml.cluster.shared.acceptor import PATIENCE, Acceptor, ConnectionLimits, Pending, to_cut, with_streams
 from hopsml.experiment import applications
 from tests.cluster.backend_contract import submit
 from tests.cluster.simulated import client_tls
@@ -42,7 +42,7 @@ def pending(*of: tuple[str, int]) -> Iterator[list[Pending]]:
 
 
 def test_who_goes_when_there_are_too_many() -> None:
-    limits = Limits(pending=4, of_one_peer=2, descriptors=100)
+    limits = ConnectionLimits(pending=4, of_one_peer=2, descriptors=100)
     with pending(("a", PATIENCE), ("b", PATIENCE), ("c", PATIENCE)) as few:
         assert to_cut(few, limits) is None
     with pending(("b", PATIENCE), ("a", PATIENCE), ("a", PATIENCE), ("a", 0)) as many:
@@ -57,7 +57,7 @@ def test_who_goes_when_there_are_too_many() -> None:
 
 
 def test_a_group_that_joins_from_one_host_is_not_counted_anew_for_each_of_its_agents() -> None:
-    limits = Limits(pending=64, of_one_peer=48, descriptors=100)
+    limits = ConnectionLimits(pending=64, of_one_peer=48, descriptors=100)
     with pending(*[("a", 0)] * 48) as many:
         assert operations(lambda: to_cut(many, limits)) < 1.5 * operations(lambda: to_cut(many[:1], limits))
 
@@ -65,17 +65,17 @@ def test_a_group_that_joins_from_one_host_is_not_counted_anew_for_each_of_its_ag
 @pytest.mark.parametrize(
     ("open_files", "expected"),
     [
-        (256, Limits(64, 48, 224)),
-        (1024, Limits(256, 192, 896)),
-        (1 << 20, Limits(2048, 1536, (1 << 20) - 256)),
-        (resource.RLIM_INFINITY, Limits(2048, 1536, (1 << 20) - 256)),
+        (256, ConnectionLimits(64, 48, 224)),
+        (1024, ConnectionLimits(256, 192, 896)),
+        (1 << 20, ConnectionLimits(2048, 1536, (1 << 20) - 256)),
+        (resource.RLIM_INFINITY, ConnectionLimits(2048, 1536, (1 << 20) - 256)),
     ],
 )
 def test_limits_follow_from_what_the_process_may_open(
-    open_files: int, expected: Limits, monkeypatch: pytest.MonkeyPatch
+    open_files: int, expected: ConnectionLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (open_files, open_files))
-    assert Limits.of_this_process() == expected
+    assert ConnectionLimits.of_this_process() == expected
 
 
 def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch
     async def crowd() -> None:
         opened = len(os.listdir("/proc/self/fd"))
         one = Acceptor(with_streams(serve), None, lambda kind, text: refused.append(kind))
-        one.limits = Limits(8, 4, 1 << 20)
+        one.limits = ConnectionLimits(8, 4, 1 << 20)
         port = await one.open("127.0.0.1")
         with ExitStack() as idle:
             for _ in range(40):

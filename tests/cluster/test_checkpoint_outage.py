@@ -15,8 +15,8 @@ from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import MemberView, RunState
 from hopsml.cluster.driver.worker_messages import apply, apply_persisted
-from hopsml.cluster.gang.gang import Member
-from hopsml.cluster.shared.protocol import MirrorReport, Persisted
+from hopsml.cluster.gang.gang import MemberState
+from hopsml.cluster.shared.protocol import MirrorLag, Persisted
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.storage import checkpoints
 from tests.experiment.test_attempts import directory, formation
@@ -91,11 +91,11 @@ def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catch
     spec = ElasticGroup(size=8, min_size=1)
     run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), RunState("app_1", 8))
     agents = [f"agent-{number}" for number in range(8)]
-    run.gang.members = {agent: Member(rank) for rank, agent in enumerate(agents)}
+    run.gang.members = {agent: MemberState(rank) for rank, agent in enumerate(agents)}
     run.state.members = {rank: MemberView(rank, "host", "", ()) for rank in range(8)}
 
     def say(agent: str, problem: str) -> None:
-        apply(run, agent, MirrorReport("app_1", 0, problem))
+        apply(run, agent, MirrorLag("app_1", 0, problem))
 
     for _ in range(2):
         for agent in (*agents, *agents):

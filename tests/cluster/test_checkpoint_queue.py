@@ -21,7 +21,7 @@ from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.errors import StorageTimeout
 from hopsml.storage import checkpoints
 from hopsml.training import checkpoint_handover
-from hopsml.training.checkpoint_handover import Handover, Held
+from hopsml.training.checkpoint_handover import Handover, HeldCheckpoint
 from tests import clock, small_disk
 from tests.cluster import plain_checkpoints
 from tests.cluster.plain_checkpoints import found
@@ -51,7 +51,7 @@ class Agent:
     async def _add(self, saved: Saved) -> None:
         self.queue.add(saved)
 
-    def save(self, step: int, **named: Any) -> Held:
+    def save(self, step: int, **named: Any) -> HeldCheckpoint:
         return plain_checkpoints.save(self.handover, self.directory, step, **named)
 
     def hold(self, held: bool) -> None:
@@ -72,7 +72,7 @@ class Agent:
         """Until nothing waits any more."""
         await until(lambda: self.queue._task is None or self.queue._task.done())
 
-    def outcome(self, held: Held) -> int:
+    def outcome(self, held: HeldCheckpoint) -> int:
         return self.queue.slots.outcome(held.slot, held.number)
 
 

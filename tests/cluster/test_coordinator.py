@@ -19,7 +19,7 @@ from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_texts import waiting_text
-from hopsml.cluster.driver.sessions import Session
+from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.spec import FixedGroup, RunSpec
 from hopsml.delivery import RECORDS
@@ -198,7 +198,7 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
 ) -> None:
     key = (besieged.run.run_id, generation)
     words = [
-        protocol.WorkerFailed(*key, cause="sabotage", traceback="", secondary=False, log="", log_tail=""),
+        protocol.FailureReport(*key, cause="sabotage", traceback="", secondary=False, log="", log_tail=""),
         protocol.WorkerFinished(*key, result=b"sabotage"),
         protocol.WorkerReport("another_run", generation, step=99, metrics={"loss": 99.0}, time=0.0),
     ]
@@ -359,7 +359,7 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
     lost: list[str] = []
 
     class Told(Coordinator):
-        def left(self, session: Session, reason: str) -> None:
+        def left(self, session: AgentSession, reason: str) -> None:
             lost.append(reason)
             super().left(session, reason)
 
@@ -407,7 +407,7 @@ def test_who_does_not_answer_a_goodbye_is_cut_off(monkeypatch: pytest.MonkeyPatc
 
 def test_an_error_of_ours_ends_the_connection_that_brought_it_and_no_other() -> None:
     class Fragile(Coordinator):
-        def said(self, session: Session, message: protocol.ToCoordinator) -> None:
+        def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
             raise RuntimeError("not thought of")
 
     fragile = Fragile(SimulatedBackend(0))

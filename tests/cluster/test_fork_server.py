@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from hopsml.cluster.forking import fork_client
-from hopsml.cluster.forking.fork_server import Exited, Ready
+from hopsml.cluster.forking.fork_server import Exited, Imported
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.shared.spec import RunSpec
@@ -446,7 +446,7 @@ def test_killing_the_agent_or_the_server_leaves_nothing(tmp_path, victim):
 def test_the_allocator_of_pyarrow_does_not_keep_a_framework_from_being_forked():
     """pandas, which Keras imports, brings pyarrow, whose jemalloc would start a thread at its import."""
 
-    async def ready() -> Ready:
+    async def ready() -> Imported:
         client = fork_client.ForkClient(("pandas",), *fork_client.start_process(("pandas",)))
         try:
             return await asyncio.wait_for(client.ready, TIMEOUT_S)

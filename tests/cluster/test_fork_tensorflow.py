@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from hopsml.cluster.forking import fork_client
-from hopsml.cluster.forking.fork_server import Ready
+from hopsml.cluster.forking.fork_server import Imported
 
 pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.timeout(60)
 def test_tensorflow_leaves_one_thread():
-    async def ready() -> Ready:
+    async def ready() -> Imported:
         client = fork_client.ForkClient(("tensorflow",), *fork_client.start_process(("tensorflow",)))
         try:
             return await asyncio.wait_for(client.ready, 50)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hopsml.cluster.gang import gang_types as gang
 from hopsml.cluster.gang.elastic_gang import ElasticGang
-from hopsml.cluster.gang.gang import Gang, Member, ranks
+from hopsml.cluster.gang.gang import Gang, MemberState, ranks
 from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup
 
@@ -146,7 +146,7 @@ def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those
     machine.handle(gang.Granted(NAMES), 1.0)
     machine.handle(gang.Failed("a", 0, "an echo", secondary=True), 2.0)
     assert machine.deadline == 5.0
-    machine.members["c"] = Member(2)  # somebody who may still tell
+    machine.members["c"] = MemberState(2)  # somebody who may still tell
     machine.handle(gang.Failed("b", 0, "ValueError", raised=True), 2.5)
     assert machine.deadline == 3.5 and machine.handle(gang.Tick(), 3.4) == []
     (stop,) = machine.handle(gang.Tick(), 3.5)

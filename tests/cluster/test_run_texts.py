@@ -11,7 +11,7 @@ from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of, why_missing
 from hopsml.cluster.gang.gang_types import Conclude, Phase
 from hopsml.cluster.gang.pool import Pool
-from hopsml.cluster.shared.protocol import WorkerFailed as FailureReport
+from hopsml.cluster.shared.protocol import FailureReport
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
 from tests.cluster.simulated import SimulatedBackend
 

@@ -16,7 +16,7 @@ from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.agent.work import Work
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
-from hopsml.cluster.shared.protocol import Formation, Launch, Message, Resume, WorkerClosed, WorkerFailed
+from hopsml.cluster.shared.protocol import FailureReport, Formation, Launch, Message, Resume, WorkerClosed
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.storage import checkpoints, filesystem
 from tests import small_disk
@@ -37,7 +37,7 @@ def formation(folder: Path, resume_url: str = "") -> Formation:
     )  # fmt: skip
 
 
-def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: Path | None = None) -> WorkerFailed:
+def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: Path | None = None) -> FailureReport:
     """What is told of a worker that cannot begin; ``kill``: because its fork server has just died."""
     told: list[Message] = []
 
@@ -60,7 +60,7 @@ def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: 
 
     asyncio.run(life())
     failed, closed = told
-    assert isinstance(failed, WorkerFailed) and isinstance(closed, WorkerClosed)
+    assert isinstance(failed, FailureReport) and isinstance(closed, WorkerClosed)
     return failed
 
 

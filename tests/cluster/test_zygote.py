@@ -18,7 +18,7 @@ import pytest
 
 from hopsml.cluster.forking import fork_client, zygote
 from hopsml.cluster.forking.fork_environment import MARK, environment_of, new_mark
-from hopsml.cluster.forking.fork_server import Ready
+from hopsml.cluster.forking.fork_server import Imported
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
 from hopsml.cluster.shared import processes
 from tests import clock
@@ -173,7 +173,7 @@ def test_the_mark_is_seen_by_the_kernel(parent: ZygoteProcess):
 
 
 def test_what_was_imported_otherwise_is_not_used(parent: ZygoteProcess, monkeypatch: pytest.MonkeyPatch):
-    async def ready(client: fork_client.ForkClient) -> tuple[Ready, object]:
+    async def ready(client: fork_client.ForkClient) -> tuple[Imported, object]:
         return await client.ready, client._process
 
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
@@ -182,7 +182,7 @@ def test_what_was_imported_otherwise_is_not_used(parent: ZygoteProcess, monkeypa
 
 
 def test_other_modules_are_imported_by_the_agents_own_process(parent: ZygoteProcess):
-    async def ready(client: fork_client.ForkClient) -> tuple[Ready, object]:
+    async def ready(client: fork_client.ForkClient) -> tuple[Imported, object]:
         return await client.ready, client._process
 
     answer, process = with_client(parent, ready, ("wave", "chunk_that_is_not_there"))
@@ -190,7 +190,7 @@ def test_other_modules_are_imported_by_the_agents_own_process(parent: ZygoteProc
 
 
 def test_without_the_zygote_the_agent_helps_itself():
-    async def run() -> Ready:
+    async def run() -> Imported:
         client = fork_client.ForkClient(MODULES, *fork_client.start_process(MODULES, "hopsml-zygote-of-nobody"))
         try:
             return await asyncio.wait_for(client.ready, TIMEOUT_S)
@@ -210,7 +210,7 @@ def test_a_zygote_that_is_killed_while_it_imports(tmp_path: Path, monkeypatch: p
     try:
         until(lambda: (tmp_path / "importing").exists())
 
-        async def use(client: fork_client.ForkClient) -> Ready:
+        async def use(client: fork_client.ForkClient) -> Imported:
             os.kill(parent.pid, signal.SIGKILL)
             return await client.ready
 
@@ -241,7 +241,7 @@ def test_garbage_is_turned_away_and_the_next_agent_served(parent: ZygoteProcess)
         connection.send(b"\xc1 no request")
         assert connection.recv(10) == b""
 
-    async def ready(client: fork_client.ForkClient) -> Ready:
+    async def ready(client: fork_client.ForkClient) -> Imported:
         return await client.ready
 
     assert with_client(parent, ready).mode == "fork"

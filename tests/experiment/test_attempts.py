@@ -14,7 +14,7 @@ from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, R
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.errors import RunError, StorageError
 from hopsml.experiment import takeover
-from hopsml.experiment.attempts import Begin, Call, Continue, Earlier, RefuseAgain, decide
+from hopsml.experiment.attempts import Begin, Call, Continue, EarlierRun, RefuseAgain, decide
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
 
@@ -24,14 +24,14 @@ TRAIN = Call("collective_all_reduce", "train", "c0de", '{"lr": 0.1}')
 OTHER = Call("collective_all_reduce", "train", "c0de", '{"lr": 0.2}')
 
 
-def run(number: int, call: Call = TRAIN, attempt: int = 1, continues: int = 0, raised: str = "") -> Earlier:
-    return Earlier(f"/p/app_{number}", call, attempt, number, f"/p/app_{continues}" if continues else "", raised)
+def run(number: int, call: Call = TRAIN, attempt: int = 1, continues: int = 0, raised: str = "") -> EarlierRun:
+    return EarlierRun(f"/p/app_{number}", call, attempt, number, f"/p/app_{continues}" if continues else "", raised)
 
 
 class Script:
     """The calls of one driver, in order, as ``EarlierRuns`` would answer them."""
 
-    def __init__(self, attempt: int, runs: list[Earlier]) -> None:
+    def __init__(self, attempt: int, runs: list[EarlierRun]) -> None:
         self.attempt, self.runs, self.answered = attempt, runs, set[str]()
 
     def call(self, call: Call = TRAIN) -> str:

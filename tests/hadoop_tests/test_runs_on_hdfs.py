@@ -222,14 +222,14 @@ def save_and_wait(marks: str) -> dict[str, Any]:
     from hopsml.cluster.worker.context import current
     from hopsml.errors import StorageTimeout
     from hopsml.training.checkpoint_files import Description
-    from hopsml.training.checkpoint_handover import Held, handover_of
+    from hopsml.training.checkpoint_handover import HeldCheckpoint, handover_of
     from hopsml.training.checkpoint_writer import pack
 
     context = current()
     assert context is not None and context.checkpoints is not None
     handover, directory = handover_of(context.checkpoints), context.checkpoint_dir
 
-    def save(step: int) -> tuple[Held | None, str]:
+    def save(step: int) -> tuple[HeldCheckpoint | None, str]:
         target = str(directory / f"step-{step:09d}")
         description = Description(target, b"{}", step, 3, False, 0o077)
         return handover.give(pack({"state": np.full(9, step)}, description, "numpy:savez"), target), target

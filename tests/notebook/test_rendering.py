@@ -13,7 +13,7 @@ from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook import html, style, text
 from hopsml.notebook.story import Story
 from hopsml.notebook.view import Cell, ProgressView, Table
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from tests.notebook.stories import BEGAN, closed, forming, look, members, running, stopping, waiting
 
 pytestmark = pytest.mark.fast
@@ -190,8 +190,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_state_can_be_read_on_a_light_and_on_a_dark_page(state: State) -> None:
+@pytest.mark.parametrize("state", Lifecycle)
+def test_every_state_can_be_read_on_a_light_and_on_a_dark_page(state: Lifecycle) -> None:
     """As large, bold text must: 3 to 1 (WCAG 2.1, 1.4.3)."""
     own = luminance(style.tone(state)) + 0.05
     assert (luminance("#ffffff") + 0.05) / own > 4 and own / (luminance("#111111") + 0.05) > 4

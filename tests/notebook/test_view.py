@@ -9,7 +9,7 @@ import pytest
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.gang_types import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
-from hopsml.notebook.history import KEPT, History
+from hopsml.notebook.history import KEPT, MetricHistory
 from hopsml.notebook.run_view import METRICS, ROWS, TAIL_LINES
 from hopsml.notebook.story import LOG_LINES, RATE_WINDOW_S, Story, plain_line
 from hopsml.notebook.view import StageView, View, number
@@ -199,7 +199,7 @@ def test_the_bar_of_a_run_that_stopped_stays_where_it_was_and_one_that_finished_
 
 
 def test_a_curve_holds_its_extremes_and_its_newest_value_whatever_is_left_out() -> None:
-    history = History()
+    history = MetricHistory()
     for step in range(20_000):
         history.add(step, 50.0 if step == 7_777 else -50.0 if step == 3_333 else step / 20_000)
     assert len(history.points) <= KEPT and history.points[0][0] == 0 and history.points[-1] == (19_999, 19_999 / 20_000)

@@ -11,7 +11,7 @@ from scipy import optimize, stats
 
 from hopsml.search.algorithms.cmaes import CmaEs
 from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
-from hopsml.search.algorithms.features import Features
+from hopsml.search.algorithms.features import FeatureEncoder
 from hopsml.search.algorithms.gaussian_process import (
     Kernel,
     Posterior,
@@ -98,7 +98,7 @@ def test_features_of_many_points_are_those_of_their_configurations() -> None:
         x=("DOUBLE", [0.0, 1.0], {"w": [1, 2, 3]}),
         y=("DOUBLE", [0.0, 1.0]),
     )
-    features = Features(space)
+    features = FeatureEncoder(space)
     points = np.random.default_rng(1).random((400, 6))
     rows = features.of(points)
     assert rows.shape == (400, features.count) == (400, 8)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hopsml.search.dispatch.ledger import Trial
+from hopsml.search.dispatch.ledger import TrialState
 from hopsml.search.dispatch.supply import ReadyQueue
 
 pytestmark = pytest.mark.fast
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.fast
 def test_first_in_first_out_but_for_those_that_are_put_first():
     queue = ReadyQueue()
     for number in (0, 1):
-        queue.put(Trial(number, {}))
+        queue.put(TrialState(number, {}))
     for number in (2, 3):
-        queue.put(Trial(number, {}), first=True)
+        queue.put(TrialState(number, {}), first=True)
     assert len(queue) == 4
     assert [queue.take().number for _ in range(4)] == [3, 2, 0, 1]
     assert queue.take() is None and len(queue) == 0
@@ -28,7 +28,7 @@ def test_against_a_list_that_is_searched():
     queue, naive = ReadyQueue(), []
     for number in range(3000):
         if chance.random() < 0.5:
-            trial = Trial(number, {}, avoid=chance.choice([None, 0, 1, 2]))
+            trial = TrialState(number, {}, avoid=chance.choice([None, 0, 1, 2]))
             first = chance.random() < 0.3
             queue.put(trial, first)
             naive.insert(0 if first else len(naive), trial)

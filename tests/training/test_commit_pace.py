@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.training.elastic.commit_pace import Pace
+from hopsml.training.elastic.commit_pace import CommitPace
 
 pytestmark = pytest.mark.fast
 BATCH_S, AT_ONCE_S, CALL_S, WRITING_S = 0.1, 0.015, 0.001, 0.06
 
 
 def train(
-    pace: Pace,
+    pace: CommitPace,
     commits: int,
     longer_s: float,
     *,
@@ -30,19 +30,19 @@ def train(
 
 
 def test_both_ways_are_tried_once_the_memory_is_made() -> None:
-    assert train(Pace(), 8, 0.03) == [False, False, True, True, True, False, False, False]
+    assert train(CommitPace(), 8, 0.03) == [False, False, True, True, True, False, False, False]
 
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize(("longer_s", "expected"), [(0.027, True), (0.004, False), (0.0, False)])
 def test_the_cheaper_way_is_taken(longer_s: float, expected: bool, every: int) -> None:
-    pace = Pace()
+    pace = CommitPace()
     assert set(train(pace, 30, longer_s, every=every)[8:]) == {expected}
     assert pace.cost_s == pytest.approx(AT_ONCE_S if expected else CALL_S + longer_s)
 
 
 def test_the_other_way_is_looked_at_again_and_taken_when_it_has_become_the_cheaper_one() -> None:
-    pace = Pace()
+    pace = CommitPace()
     train(pace, 8, 0.027)
     ways = train(pace, 200, 0.0)
     assert ways[:24] == [True] * 24 and ways[24] is False  # the thirty-second commit after eight
@@ -51,22 +51,22 @@ def test_the_other_way_is_looked_at_again_and_taken_when_it_has_become_the_cheap
 
 def test_a_pause_of_the_training_costs_no_more_than_the_writing_took() -> None:
     """A validation, a trace of the graph, a late batch: nothing of it is the commit's."""
-    pace = Pace()
+    pace = CommitPace()
     train(pace, 8, 60.0)
     assert pace.cost_s == AT_ONCE_S
-    pace = Pace()
+    pace = CommitPace()
     train(pace, 8, 60.0, at_once_s=1.0)
     assert pace.cost_s == pytest.approx(CALL_S + WRITING_S)
 
 
 def test_batches_that_happen_to_be_short_do_not_make_a_commit_cheaper_than_its_call() -> None:
-    pace = Pace()
+    pace = CommitPace()
     train(pace, 8, -0.05)
     assert pace.cost_s == CALL_S
 
 
 def test_all_batches_count_until_the_commit_is_written() -> None:
-    pace = Pace()
+    pace = CommitPace()
     train(pace, 5, 0.0)
     for _ in range(3):
         assert pace.at_once is False
@@ -78,7 +78,7 @@ def test_all_batches_count_until_the_commit_is_written() -> None:
 
 
 def test_a_commit_that_the_next_one_overtakes_counts_with_what_is_known_of_it() -> None:
-    pace = Pace()
+    pace = CommitPace()
     train(pace, 5, 0.0)
     for _ in range(3):
         pace.committed(False, 0.04)
@@ -88,6 +88,6 @@ def test_a_commit_that_the_next_one_overtakes_counts_with_what_is_known_of_it() 
 
 
 def test_nothing_is_known_before_the_first_commit() -> None:
-    pace = Pace()
+    pace = CommitPace()
     pace.batch(BATCH_S, 0.0)
     assert pace.cost_s == 0.0 and pace.at_once is False

@@ -32,14 +32,14 @@ from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.framing import receive_frame
 from hopsml.cluster.shared.protocol import (
     Committed,
+    FailureReport,
     Formation,
     Launch,
     LogLines,
     Message,
-    MirrorReport,
+    MirrorLag,
     Said,
     WorkerClosed,
-    WorkerFailed,
     WorkerFinished,
     WorkerProgress,
     WorkerReport,
@@ -402,7 +402,7 @@ class Work:
         self.keep = self.keep or self.formation.spec.group.changes  # what follows is the coordinator's to say, soon
         tail = self._log_tail()
         self.send(
-            WorkerFailed(
+            FailureReport(
                 *self.key, cause, traceback, secondary, self.log, tail, raised=raised, outside=outside, storage=storage
             )
         )
@@ -533,4 +533,4 @@ class Work:
         return behind
 
     def _mirror_problem(self, problem: str) -> None:
-        self.send(MirrorReport(*self.key, problem=problem))
+        self.send(MirrorLag(*self.key, problem=problem))

@@ -36,7 +36,7 @@ class ActiveRun:
     request: RunRequest
     state: RunState
     gang: Gang = field(init=False)
-    failures: dict[str, protocol.WorkerFailed] = field(default_factory=dict)
+    failures: dict[str, protocol.FailureReport] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
     result: bytes = b""

@@ -27,7 +27,7 @@ from hopsml.cluster.driver.forming import Former, is_ready
 from hopsml.cluster.driver.preflight.inspection import Inspection
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.driver.run_texts import error_of, waiting_text, why_missing
-from hopsml.cluster.driver.sessions import Session, Sessions
+from hopsml.cluster.driver.sessions import AgentSession, Sessions
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
 from hopsml.cluster.gang import gang_types, pool
 from hopsml.cluster.gang.gang_types import Phase
@@ -250,7 +250,7 @@ class Coordinator:
 
     # ------------------------------------------------------------------------------------------ what the door tells
 
-    def joined(self, session: Session) -> None:
+    def joined(self, session: AgentSession) -> None:
         """Let the pool have a new agent; see ``sessions.Listener``."""
         slot = (session.hello.ask, session.hello.index)
         if session.hello.final:
@@ -259,7 +259,7 @@ class Coordinator:
             return
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
 
-    def left(self, session: Session, reason: str) -> None:
+    def left(self, session: AgentSession, reason: str) -> None:
         """Tell its run, its slot's inspection and the pool; see ``sessions.Listener``."""
         self._agent_lost.set()
         # The pool first: what the gang asks for because of this loss must not be met with the lost agent.
@@ -272,13 +272,13 @@ class Coordinator:
             self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
         self._pool(self.pool.serve())
 
-    def patience_s(self, session: Session) -> float:
+    def patience_s(self, session: AgentSession) -> float:
         """Seconds without a message after which this agent counts as lost; fewer where its group can go on without it."""
         run = self.runs.get(session.work[0]) if session.work is not None else None
         silence_s = run.request.spec.group.silence_s if run is not None else None
         return self.lease_s if silence_s is None else silence_s
 
-    def said(self, session: Session, message: protocol.ToCoordinator) -> None:
+    def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
         """Carry out an agent's message; see ``sessions.Listener``."""
         match message:
             case protocol.Heartbeat():
@@ -422,13 +422,13 @@ class Coordinator:
             self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
 
     @staticmethod
-    def _let_go(run: ActiveRun, session: Session) -> None:
+    def _let_go(run: ActiveRun, session: AgentSession) -> None:
         """The agent no longer works for this run."""
         session.work = None
         if run.request.spec.group.changes:
             session.post(protocol.Release(run.run_id))
 
-    def _persisted(self, session: Session, message: protocol.Persisted) -> None:
+    def _persisted(self, session: AgentSession, message: protocol.Persisted) -> None:
         """Of an agent that the run holds, whatever the generation in which it has made the commit."""
         run = self.runs.get(message.run_id)
         if run is None or session.work is None or session.work[0] != message.run_id:
@@ -437,7 +437,7 @@ class Coordinator:
         if event is not None:
             self._event(message.run_id, event)
 
-    def _drain(self, session: Session, reason: str, time_s: float | None) -> None:
+    def _drain(self, session: AgentSession, reason: str, time_s: float | None) -> None:
         """The agent's node leaves in ``time_s`` seconds: out of its group before, or dismissed at once. Done once."""
         if session.leaving:
             return

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import formation_of, launch_of, member_of
 from hopsml.cluster.driver.run_state import Change, MemberView
-from hopsml.cluster.driver.sessions import Session
+from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.gang import gang_types
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import form
@@ -23,7 +23,7 @@ log = logger_aside("hopsml.coordinator")
 class Former:
     """Starts the workers of groups that begin; ``tell`` brings an event to a run's gang."""
 
-    def __init__(self, agents: dict[str, Session], tell: Callable[[str, gang_types.Event], None]) -> None:
+    def __init__(self, agents: dict[str, AgentSession], tell: Callable[[str, gang_types.Event], None]) -> None:
         self._agents, self._tell = agents, tell
 
     def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
@@ -116,7 +116,7 @@ class Former:
         return protocol.CommitSource(stored=action.stored)
 
 
-def is_ready(session: Session, run: ActiveRun) -> bool:
+def is_ready(session: AgentSession, run: ActiveRun) -> bool:
     """Whether the agent's fork server has imported the modules that the run's workers need."""
     return set(run.request.spec.modules) <= session.modules
 

@@ -14,7 +14,7 @@ from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.shared.layout import Layout
 from hopsml.delivery import Observers
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 LOG_KEPT = 4 << 20  # characters of a rank's output, the newest
 
@@ -27,7 +27,7 @@ class MemberView:
     host: str
     executor_id: str
     gpu_indices: tuple[int, ...]
-    state: str = State.STARTING
+    state: str = Lifecycle.STARTING
     step: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     log: str = ""
@@ -123,7 +123,7 @@ class RunState:
     def announce(self, kind: str, rank: int, text: str) -> None:
         """Publish that an independent member has ``joined`` or ``left``; ``text``: its host, or why."""
         if kind == "left" and rank in self.members:
-            self.members[rank].state, self.members[rank].left = State.LOST, text
+            self.members[rank].state, self.members[rank].left = Lifecycle.LOST, text
         self.publish(Change(kind, rank, text))
 
     def publish(self, change: Change) -> None:

@@ -35,7 +35,7 @@ _HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it
 
 
 @dataclass
-class Session:
+class AgentSession:
     """One connected agent: what it has said of itself, and what it works for."""
 
     agent_id: str
@@ -74,16 +74,16 @@ class Session:
 class Listener(Protocol):
     """What is called, on the server's loop, as agents come, speak and go."""
 
-    def joined(self, session: Session) -> None:
+    def joined(self, session: AgentSession) -> None:
         """An agent has sent its hello."""
 
-    def said(self, session: Session, message: protocol.ToCoordinator) -> None:
+    def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
         """An agent has sent a message. Raises msgspec.DecodeError for one that it must not send."""
 
-    def left(self, session: Session, reason: str) -> None:
+    def left(self, session: AgentSession, reason: str) -> None:
         """An agent's connection has ended, for this reason; called once."""
 
-    def patience_s(self, session: Session) -> float:
+    def patience_s(self, session: AgentSession) -> float:
         """How long this agent may be silent, in seconds."""
 
 
@@ -94,7 +94,7 @@ class Sessions:
         self.token = secrets.token_urlsafe(32)
         self.identity = make_identity()
         self.refused: Counter[str] = Counter()
-        self.agents: dict[str, Session] = {}
+        self.agents: dict[str, AgentSession] = {}
         self.inside: set[Connection] = set()  # of agents, and of who has not said yet who it is
         self.listener, self._lease_s = listener, lease_s
         self._welcomed = 0
@@ -137,24 +137,24 @@ class Sessions:
             else:
                 session.post(self._renew)
 
-    def cut(self, session: Session, reason: str) -> None:
+    def cut(self, session: AgentSession, reason: str) -> None:
         """End a connection that is of no use any more; the agent ends by its lease."""
         session.connection.transport.abort()
         session.was_cut = True
         self.forget(session, reason)
 
-    def forget(self, session: Session, reason: str) -> None:
+    def forget(self, session: AgentSession, reason: str) -> None:
         """Remove a session that has ended, and tell the listener, once."""
         if self.agents.pop(session.agent_id, None) is not None:
             self.listener.left(session, reason)
 
-    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> Session:
+    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> AgentSession:
         """An agent that was let in at ``admitted`` has said who it is; raises msgspec.DecodeError where it has not."""
         hello = protocol.decode_for_coordinator(frame)
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
             raise msgspec.DecodeError(f"expected a hello of version {protocol.VERSION}, got {hello!r:.200}")
         self._welcomed += 1
-        session = Session(f"a{self._welcomed}", connection, hello, hello.port, admitted)
+        session = AgentSession(f"a{self._welcomed}", connection, hello, hello.port, admitted)
         self.agents[session.agent_id] = session
         session.post(protocol.Welcome(session.agent_id, self._lease_s))
         self.listener.joined(session)
@@ -166,7 +166,7 @@ class _Handler:
 
     def __init__(self, door: Sessions, pending: Pending) -> None:
         self._door, self._pending = door, pending
-        self._session: Session | None = None
+        self._session: AgentSession | None = None
         self._hello_due: asyncio.TimerHandle | None = None
         self._knows_token = True
         self._admitted = 0.0

@@ -6,7 +6,7 @@ from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang import gang_types
 from hopsml.cluster.shared import protocol
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 OfWorker = (
     protocol.WorkerStarted
@@ -17,11 +17,11 @@ OfWorker = (
     | protocol.Said
     | protocol.WorkerUsage
     | protocol.WorkerFinished
-    | protocol.WorkerFailed
+    | protocol.FailureReport
     | protocol.WorkerClosed
     | protocol.LogLines
     | protocol.WorkNote
-    | protocol.MirrorReport
+    | protocol.MirrorLag
 )
 
 
@@ -62,7 +62,7 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> gang_types.Event | N
     view = run.state.members[rank]
     match message:
         case protocol.WorkerStarted():
-            view.state = State.RUNNING
+            view.state = Lifecycle.RUNNING
             return gang_types.Started(agent, generation)
         case protocol.WorkerStepped():
             view.step = message.step if message.step >= 0 else view.step
@@ -85,13 +85,13 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> gang_types.Event | N
         case protocol.WorkerUsage():
             run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
         case protocol.WorkerFinished():
-            view.state = State.FINISHED
+            view.state = Lifecycle.FINISHED
             view.seen = dict(message.seen)
             if rank == 0 and run.request.spec.group.collective:
                 run.result = message.result
             return gang_types.Finished(agent, generation, message.exited)
-        case protocol.WorkerFailed():
-            view.state = State.FAILED
+        case protocol.FailureReport():
+            view.state = Lifecycle.FAILED
             run.failures[agent] = message
             told = (message.secondary, message.raised, message.outside, message.storage)
             return gang_types.Failed(agent, generation, message.cause, *told)
@@ -103,6 +103,6 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> gang_types.Event | N
             run.state.publish(Change("log", rank, message.text))
         case protocol.WorkNote():
             run.state.publish(Change("note", rank, message.text))
-        case protocol.MirrorReport():
+        case protocol.MirrorLag():
             _apply_mirror_state(run, agent, message.problem)
     return None

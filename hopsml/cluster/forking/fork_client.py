@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from hopsml.cluster.forking import fork_server, zygote_process
 from hopsml.cluster.forking.fork_environment import MARK, environment_of, new_mark
-from hopsml.cluster.forking.fork_server import Exited, Launched, LaunchWorker, Ping, Pong, Ready, SignalWorker
+from hopsml.cluster.forking.fork_server import Exited, Imported, Launched, LaunchWorker, Ping, Pong, SignalWorker
 from hopsml.cluster.shared import processes
 
 _T = TypeVar("_T")
@@ -78,7 +78,7 @@ class ForkClient:
         self, modules: tuple[str, ...], process: _Popen | zygote_process.Adopted, connection: socket.socket
     ) -> None:
         self.modules = modules
-        self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[Imported] = asyncio.get_running_loop().create_future()
         self._process = process
         self._connection = connection
         self._connection.setblocking(False)
@@ -106,7 +106,7 @@ class ForkClient:
             self._break()
             return
         reply = fork_server.decode_reply.decode(data)
-        if isinstance(reply, Ready):
+        if isinstance(reply, Imported):
             _resolve(self.ready, reply)
         elif isinstance(reply, Pong):
             self._asked = False

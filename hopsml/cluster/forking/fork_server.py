@@ -62,7 +62,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     """Server -> agent: the loop is running."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class Imported(msgspec.Struct, frozen=True, tag="ready"):
     """Server -> agent, once: modules are imported; ``mode`` is "fork" or "spawn"."""
 
     mode: str
@@ -88,7 +88,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 Request = LaunchWorker | SignalWorker | Ping
-Reply = Ready | Launched | Exited | Pong
+Reply = Imported | Launched | Exited | Pong
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -111,7 +111,7 @@ class ForkServer:
         self.mode = "fork"
         self.wakeup_r, self.wakeup_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def warm_up(self) -> Ready:
+    def warm_up(self) -> Imported:
         """Import the modules; find out whether forking is safe afterwards.
 
         The garbage collector rests meanwhile: it would walk over the half million objects of an import again and again, a
@@ -131,7 +131,7 @@ class ForkServer:
         if threads > 1:
             self.mode = "spawn"
             problem = problem or f"importing {', '.join(self.modules)} left {threads} threads: workers are spawned"
-        return Ready(self.mode, round(time.monotonic() - began, 3), problem, os.getpid())
+        return Imported(self.mode, round(time.monotonic() - began, 3), problem, os.getpid())
 
     def serve(self) -> None:
         """Import, then carry out requests until the agent is gone."""

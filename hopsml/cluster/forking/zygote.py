@@ -59,7 +59,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
     cwd: str
 
 
-class Exited(msgspec.Struct, frozen=True):
+class ServerExited(msgspec.Struct, frozen=True):
     """Zygote -> agent: the fork server is gone; ``status`` as of wait(2)."""
 
     pid: int
@@ -68,7 +68,7 @@ class Exited(msgspec.Struct, frozen=True):
 
 encode = msgspec.msgpack.Encoder().encode
 _decode: msgspec.msgpack.Decoder[ForkRequest] = msgspec.msgpack.Decoder(ForkRequest)
-decode_exited: msgspec.msgpack.Decoder[Exited] = msgspec.msgpack.Decoder(Exited)
+decode_exited: msgspec.msgpack.Decoder[ServerExited] = msgspec.msgpack.Decoder(ServerExited)
 
 
 def differences(request: ForkRequest, modules: tuple[str, ...], environment: dict[str, str]) -> list[str]:
@@ -201,7 +201,7 @@ class Zygote:
             connection = self.servers.pop(pid, None)
             if connection is not None:
                 with contextlib.suppress(OSError), connection:
-                    connection.send(encode(Exited(pid, status)))
+                    connection.send(encode(ServerExited(pid, status)))
         if ended:
             processes.end_adopted(self.servers)
 

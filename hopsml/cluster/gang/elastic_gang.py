@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from hopsml.cluster.gang.blame import Failure, first_of
 from hopsml.cluster.gang.draining import Drains
 from hopsml.cluster.gang.exclusions import Exclusions
-from hopsml.cluster.gang.gang import Gang, Member, failure_of
+from hopsml.cluster.gang.gang import Gang, MemberState, failure_of
 from hopsml.cluster.gang.gang_types import (
     Action,
     AskAgents,
@@ -224,7 +224,7 @@ class ElasticGang(Gang):
             del self.spares[agent_id]
         others = tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving)
         returned = self._give_back(others if len(chosen) == self.target else ())
-        self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(chosen)}
+        self.members = {agent_id: MemberState(rank) for rank, agent_id in enumerate(chosen)}
         self.phase, self.deadline, self.start_at = Phase.FORMING, now + self.spec.start_timeout_s, None
         self.base, self.parked, self.failures = newest, None, []
         self.liveness, self.left_at = Liveness(), None

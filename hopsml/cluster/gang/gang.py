@@ -46,7 +46,7 @@ from hopsml.cluster.shared.spec import FixedGroup
 
 
 @dataclass
-class Member:
+class MemberState:
     """One worker of the present generation, by what is known of how far it came."""
 
     rank: int
@@ -70,7 +70,7 @@ class Gang:
     spec: FixedGroup
     phase: Phase = Phase.WAITING
     generation: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, MemberState] = field(default_factory=dict)
     deadline: float | None = None
     outcome: Conclude | None = None
     failures: list[Failure] = field(default_factory=list)  # of the present generation
@@ -158,7 +158,7 @@ class Gang:
     def _granted(self, event: Granted, now: float) -> list[Action]:
         if self.phase is not Phase.WAITING:
             return [ReturnAgents(event.agent_ids)]
-        self.members = {agent_id: Member(rank) for rank, agent_id in enumerate(event.agent_ids)}
+        self.members = {agent_id: MemberState(rank) for rank, agent_id in enumerate(event.agent_ids)}
         self.phase = Phase.FORMING
         return [StartGeneration(self.generation, event.agent_ids)]
 
@@ -274,7 +274,7 @@ class Gang:
             self.members[agent_id].failed = True
         return self._settled(now) if held else self._left_alone(working, now)
 
-    def _left_alone(self, working: dict[str, Member], now: float) -> list[Action]:
+    def _left_alone(self, working: dict[str, MemberState], now: float) -> list[Action]:
         """End a run in which a member has left, and the others wait for it in a collective: they do nothing any more."""
         if self.left_at is None or not working:
             return []
@@ -366,7 +366,7 @@ def ranks(numbers: list[int]) -> str:
     return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def failure_of(event: Failed, member: Member) -> Failure:
+def failure_of(event: Failed, member: MemberState) -> Failure:
     """What the agent has told of the end of this member's worker."""
     return Failure(
         event.agent_id, member.rank, event.cause, event.secondary, event.raised, event.outside, event.storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 
 class Phase(Enum):
@@ -18,9 +18,9 @@ class Phase(Enum):
     REFORMING = "ending a generation"
     SETTLING = "finding out who failed first"
     STOPPING = "stopping"
-    FINISHED = State.FINISHED.value
-    FAILED = State.FAILED.value
-    CANCELLED = State.CANCELLED.value
+    FINISHED = Lifecycle.FINISHED.value
+    FAILED = Lifecycle.FAILED.value
+    CANCELLED = Lifecycle.CANCELLED.value
 
     @property
     def is_final(self) -> bool:
@@ -28,19 +28,19 @@ class Phase(Enum):
         return self in (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED)
 
     @property
-    def state(self) -> State:
+    def state(self) -> Lifecycle:
         """How the run stands in this phase: one of the words that its record uses."""
-        return State(self.value) if self.is_final else _STATES[self]
+        return Lifecycle(self.value) if self.is_final else _STATES[self]
 
 
 _STATES = {
-    Phase.WAITING: State.WAITING,
-    Phase.FORMING: State.STARTING,
-    Phase.RUNNING: State.RUNNING,
-    Phase.PARKING: State.RUNNING,
-    Phase.REFORMING: State.STARTING,
-    Phase.SETTLING: State.CLOSING,
-    Phase.STOPPING: State.CLOSING,
+    Phase.WAITING: Lifecycle.WAITING,
+    Phase.FORMING: Lifecycle.STARTING,
+    Phase.RUNNING: Lifecycle.RUNNING,
+    Phase.PARKING: Lifecycle.RUNNING,
+    Phase.REFORMING: Lifecycle.STARTING,
+    Phase.SETTLING: Lifecycle.CLOSING,
+    Phase.STOPPING: Lifecycle.CLOSING,
 }
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hopsml.cluster.gang.exclusions import Exclusions
-from hopsml.cluster.gang.gang import Gang, Member
+from hopsml.cluster.gang.gang import Gang, MemberState
 from hopsml.cluster.gang.gang_types import (
     Action,
     Announce,
@@ -46,7 +46,7 @@ FRUITLESS_LIMIT = 5  # workers in a row that died on a host without a word
 
 
 @dataclass
-class Lane(Member):
+class LaneMember(MemberState):
     """One start of a worker; its rank is the lane's number."""
 
     born: float = 0.0
@@ -59,7 +59,7 @@ class IndependentGang(Gang):
     """The state of a group of lanes, of which ``target`` are wanted."""
 
     spec: IndependentGroup  # type: ignore[assignment] # what needs more is not inherited
-    members: dict[str, Lane] = field(default_factory=dict)  # type: ignore[assignment] # lanes are members
+    members: dict[str, LaneMember] = field(default_factory=dict)  # type: ignore[assignment] # lanes are members
     target: int = 0
     lanes: int = 0  # numbers that have been given
     hosts: dict[str, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class IndependentGang(Gang):
             self._watch_for_agents(now)
             return []
         number, self.lanes = self.lanes, self.lanes + 1
-        self.members[agent_id] = Lane(number, born=now)
+        self.members[agent_id] = LaneMember(number, born=now)
         if self.phase is Phase.WAITING:
             self.phase, self.deadline = Phase.FORMING, None
         return [StartGeneration(number, (agent_id,))]
@@ -145,7 +145,7 @@ class IndependentGang(Gang):
     # -------------------------------------------------------------------------------- lanes end
 
     def _let_go(self, agent_id: str, leave: str) -> list[Action]:
-        """Tell the lane nothing more: it ends what it does, and its worker returns. ``leave``: as of ``Lane``."""
+        """Tell the lane nothing more: it ends what it does, and its worker returns. ``leave``: as of ``LaneMember``."""
         lane = self.members[agent_id]
         if self.phase is Phase.STOPPING or lane.leave is not None:
             return []
@@ -171,7 +171,7 @@ class IndependentGang(Gang):
         lane.cause = event.cause
         return self._left(lane, event.cause)
 
-    def _left(self, lane: Lane, reason: str) -> list[Action]:
+    def _left(self, lane: LaneMember, reason: str) -> list[Action]:
         """Announce a lane's end, at its first sign; not of one that never began, of which nobody has heard."""
         if not lane.started or lane.over:
             return []
@@ -202,7 +202,7 @@ class IndependentGang(Gang):
         self._watch_for_agents(now)
         return actions
 
-    def _after_a_death(self, agent_id: str, lane: Lane, now: float) -> list[Action]:
+    def _after_a_death(self, agent_id: str, lane: LaneMember, now: float) -> list[Action]:
         actions: list[Action] = []
         host = self.hosts[agent_id]
         self.last_cause = f"lane {lane.rank} on {host}: {lane.cause or 'its worker returned'}"

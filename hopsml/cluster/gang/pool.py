@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from hopsml.cluster.gang.roster import Agent, Roster
+from hopsml.cluster.gang.roster import AgentState, Roster
 
 RETRY_MOST_S = 60.0
 ASIDE = ""  # in place of a run: agents whose slots are not good enough
@@ -88,7 +88,7 @@ class Pool:
         """Add an agent that has connected. ``slot``: (ask, index); where Spark retries a lost one, that of the lost one."""
         self.expected.discard(slot)
         self.failures, self.retry_at = 0, None
-        self.agents.put(agent_id, Agent(slot, executor_id, idle_since=now))
+        self.agents.put(agent_id, AgentState(slot, executor_id, idle_since=now))
         return self.serve()
 
     def lost(self, agent_id: str, returns: bool) -> None:

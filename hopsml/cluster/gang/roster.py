@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Agent:
+class AgentState:
     """One agent: its slot, who holds it, and whether it is going away."""
 
     slot: tuple[int, int]  # number of the ask, index in it
@@ -26,17 +26,17 @@ class Agent:
         return self.run_id is None and not self.leaving
 
 
-class Roster(Mapping[str, Agent]):
+class Roster(Mapping[str, AgentState]):
     """The agents by id, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._agents: dict[str, Agent] = {}
+        self._agents: dict[str, AgentState] = {}
         self._came: dict[str, int] = {}
         self._arrivals = 0
         self._idle: set[str] = set()
         self._staying: Counter[str] = Counter()
 
-    def __getitem__(self, agent_id: str) -> Agent:
+    def __getitem__(self, agent_id: str) -> AgentState:
         return self._agents[agent_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -45,7 +45,7 @@ class Roster(Mapping[str, Agent]):
     def __len__(self) -> int:
         return len(self._agents)
 
-    def put(self, agent_id: str, agent: Agent) -> None:
+    def put(self, agent_id: str, agent: AgentState) -> None:
         """Add an agent, or replace what is known of it."""
         if not self._forget(agent_id):
             self._arrivals += 1
@@ -56,14 +56,14 @@ class Roster(Mapping[str, Agent]):
         elif agent.run_id is not None and not agent.leaving:
             self._staying[agent.run_id] += 1
 
-    def pop(self, agent_id: str) -> Agent | None:
+    def pop(self, agent_id: str) -> AgentState | None:
         """Remove an agent. Returns what was known of it; None where it is not there."""
         agent = self._forget(agent_id)
         if agent is not None:
             del self._agents[agent_id], self._came[agent_id]
         return agent
 
-    def _forget(self, agent_id: str) -> Agent | None:
+    def _forget(self, agent_id: str) -> AgentState | None:
         """Count it no more."""
         agent = self._agents.get(agent_id)
         self._idle.discard(agent_id)

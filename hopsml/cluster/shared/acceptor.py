@@ -28,7 +28,7 @@ Refuse = Callable[[str, str], None]  # kind, what happened
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConnectionLimits:
     """How many connections of one server may be pending, in all and of one address; the highest descriptor for one."""
 
     pending: int
@@ -36,7 +36,7 @@ class Limits:
     descriptors: int
 
     @classmethod
-    def of_this_process(cls) -> Limits:
+    def of_this_process(cls) -> ConnectionLimits:
         """By what this process may open: a quarter for pending connections, an eighth kept free for files."""
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if open_files == resource.RLIM_INFINITY:
@@ -63,7 +63,7 @@ class Pending:
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-def to_cut(pending: Collection[Pending], limits: Limits) -> Pending | None:
+def to_cut(pending: Collection[Pending], limits: ConnectionLimits) -> Pending | None:
     """The connection to end so that others can come: of the address with most of them the oldest that has had its time.
 
     Where there is room, only of an address that has more than its share; None where nobody has to go. ``pending``: the
@@ -96,7 +96,7 @@ class Acceptor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._resting: asyncio.TimerHandle | None = None
         self._is_open = False
-        self.limits = Limits.of_this_process()
+        self.limits = ConnectionLimits.of_this_process()
         self.sockets: tuple[socket.socket, ...] = ()
 
     async def open(self, host: str) -> int:
@@ -162,7 +162,7 @@ class Acceptor:
                 f"all but {self.limits.descriptors} descriptors of this process are open, and the rest is kept for files: "
                 "connections wait; raise the limit (ulimit -n)",
             )
-        limits = self.limits if enough else Limits(0, 0, 0)
+        limits = self.limits if enough else ConnectionLimits(0, 0, 0)
         while (late := to_cut(self._pending, limits)) is not None:
             self._refuse("crowd", f"{late.peer} keeps connections open without the token of this application")
             late.cut()

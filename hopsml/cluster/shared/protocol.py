@@ -347,7 +347,7 @@ class WorkerFinished(Message, frozen=True, tag="worker-finished"):
     exited: bool = False
 
 
-class WorkerFailed(Message, frozen=True, tag="worker-failed"):
+class FailureReport(Message, frozen=True, tag="worker-failed"):
     """The worker has failed. ``secondary``: its error only follows from another one's (a broken collective)."""
 
     run_id: str
@@ -379,7 +379,7 @@ class LogLines(Message, frozen=True, tag="log-lines"):
     size: int = 0
 
 
-class MirrorReport(Message, frozen=True, tag="mirror-state"):
+class MirrorLag(Message, frozen=True, tag="mirror-state"):
     """Mirroring of files to shared storage fell behind, for the reason in ``problem``, or has caught up (empty)."""
 
     run_id: str
@@ -428,10 +428,10 @@ ToCoordinator = (
     | WorkerProgress
     | WorkerUsage
     | WorkerFinished
-    | WorkerFailed
+    | FailureReport
     | WorkerClosed
     | LogLines
-    | MirrorReport
+    | MirrorLag
     | WorkNote
 )
 

@@ -12,11 +12,11 @@ from hopsml.experiment.handle import Handle
 from hopsml.experiment.searches import table
 from hopsml.experiment.searches.call import duration
 from hopsml.experiment.searches.result import BestTrial, SearchResult, best_trial, first_errors, remedy_of
-from hopsml.experiment.searches.session import Session
+from hopsml.experiment.searches.session import SearchSession
 from hopsml.experiment.searches.state import Observer, SearchState
 from hopsml.search.dispatch.events import Conclude, Extend
 from hopsml.search.space.space import Searchspace
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 
@@ -31,7 +31,7 @@ class SearchRun(Handle[SearchResult]):
 
     def __init__(
         self,
-        session: Session,
+        session: SearchSession,
         directory: RunDir,
         space: Searchspace | None,
         *,
@@ -195,7 +195,7 @@ class SearchRun(Handle[SearchResult]):
             run_dir=self.run_dir,
             name=self.state.name,
             reason=conclusion.reason,
-            state=State.FINISHED,
+            state=Lifecycle.FINISHED,
             counts=self._session.dispatch.ledger.counts(),
             seconds=round(view.now - view.began, 3),
             direction=self.state.direction,

@@ -20,7 +20,7 @@ from hopsml.experiment.searches.names import Names, by_id
 from hopsml.search.contract import Config, End, Outcome
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.ledger import Trial, TrialPhase
+from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.metric import finite
 from hopsml.search.space.space import Searchspace
@@ -157,7 +157,7 @@ def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
     return count
 
 
-def _finished(folder: str, trial: Trial) -> tuple[int, float | None, Any, float] | None:
+def _finished(folder: str, trial: TrialState) -> tuple[int, float | None, Any, float] | None:
     """Attempt, value, outputs and seconds of a trial that has returned, by its ``trial.json``; None for any other."""
     record = _read(urls.join(folder, "trial.json"))
     if record.get("status") != "FINALIZED" or record.get("number") != trial.number:

@@ -36,7 +36,7 @@ from hopsml.search.dispatch.events import (
     WantLanes,
 )
 from hopsml.search.dispatch.groups import Groups
-from hopsml.search.dispatch.ledger import Trial, row
+from hopsml.search.dispatch.ledger import TrialState, row
 from hopsml.search.dispatch.snapshot import RunningTrial
 
 log = logger_aside("hopsml.search")
@@ -46,7 +46,7 @@ CANCEL_S = 5.0  # for the trials of a search that was cancelled to end in order
 COUNT_EVERY_S = 0.05  # between two looks at how many trials are where
 
 
-class Session:
+class SearchSession:
     """Drives a search to its end; ``run`` is what its thread does."""
 
     def __init__(
@@ -177,7 +177,7 @@ class Session:
         self.state.settled(self.row(trial), self.best())
         self._places.pop(action.number, None)
 
-    def row(self, trial: Trial) -> dict[str, Any]:
+    def row(self, trial: TrialState) -> dict[str, Any]:
         """A trial as a row of the search's table."""
         return {**row(trial), "trial_id": self.names.given(trial.number), "outputs": trial.outputs}
 

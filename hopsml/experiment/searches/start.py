@@ -32,7 +32,7 @@ from hopsml.experiment.searches.groups import GroupExecutor
 from hopsml.experiment.searches.handle import SUMMARY, SearchRun
 from hopsml.experiment.searches.names import Names, by_id
 from hopsml.experiment.searches.recorded import Learned
-from hopsml.experiment.searches.session import Session
+from hopsml.experiment.searches.session import SearchSession
 from hopsml.experiment.searches.state import SearchState
 from hopsml.experiment.searches.writer import SearchWriter
 from hopsml.experiment.standing import OfSearch, Part
@@ -46,7 +46,7 @@ log = logging.getLogger("hopsml.search")
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierSearch:
     """A search of an earlier session: where it lies, and what its journal says."""
 
     directory: RunDir
@@ -55,7 +55,7 @@ class Earlier:
     deadline_s: float | None = None
 
 
-def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: Earlier | None = None) -> SearchRun:
+def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: EarlierSearch | None = None) -> SearchRun:
     """Start a search, or go on with an earlier one; raises before anything is started where that cannot be.
 
     ``known``: trials of other searches, of which the searcher is told first.
@@ -105,7 +105,7 @@ def _begin_on(
     application: Application,
     shipped: bytes,
     known: Sequence[Learned],
-    earlier: Earlier | None,
+    earlier: EarlierSearch | None,
     watch: Callable[[SearchState], None] | None,
 ) -> SearchRun:
     directory = run.directory
@@ -124,7 +124,7 @@ def _begin_on(
         if earlier.extra_trials:
             dispatch.ask_tell.extend(earlier.extra_trials)
     executor = _executor(call, run, application, names, plan, spec.max_lanes)
-    session = Session(dispatch, executor, SearchWriter(journal, state.note), state, names, files={})
+    session = SearchSession(dispatch, executor, SearchWriter(journal, state.note), state, names, files={})
     session.files |= _files(session, directory, call)
     state.best = session.best()
     finish = (lambda rows: None) if call.finish is None else partial(call.finish, directory)
@@ -149,7 +149,7 @@ def _nothing_left(dispatch: Dispatch) -> list[str]:
 
 
 def _dispatch(
-    call: SearchCall, spec: SearchSpec, known: Sequence[Learned], earlier: Earlier | None
+    call: SearchCall, spec: SearchSpec, known: Sequence[Learned], earlier: EarlierSearch | None
 ) -> tuple[Dispatch, Names]:
     """The state of the search, with what its journal tells of earlier sessions."""
     if earlier is not None:
@@ -179,7 +179,7 @@ def _executor(
     return LaneExecutor(lanes, names.given, call.metric, judged=call.stopper is not None)
 
 
-def _follow_trials(call: SearchCall, session: Session, directory: RunDir, application: Application) -> None:
+def _follow_trials(call: SearchCall, session: SearchSession, directory: RunDir, application: Application) -> None:
     """Every trial becomes a run of MLflow's below the search's; distributed ones are runs, which are followed anyway."""
     trials = mlflow.Trials.of(directory, application.environment, call.run.name, call.metric)
     if trials is None:
@@ -196,7 +196,7 @@ def _follow_trials(call: SearchCall, session: Session, directory: RunDir, applic
     session.state.observe(settled)
 
 
-def _spec(call: SearchCall, capacity: Capacity, earlier: Earlier | None) -> SearchSpec:
+def _spec(call: SearchCall, capacity: Capacity, earlier: EarlierSearch | None) -> SearchSpec:
     limits = [limit for limit in (call.max_executors, capacity.limit) if limit is not None]
     return SearchSpec(
         num_trials=call.num_trials,
@@ -213,7 +213,7 @@ def _spec(call: SearchCall, capacity: Capacity, earlier: Earlier | None) -> Sear
     )
 
 
-def _plan(call: SearchCall, shipped: bytes, earlier: Earlier | None) -> plans.Plan:
+def _plan(call: SearchCall, shipped: bytes, earlier: EarlierSearch | None) -> plans.Plan:
     """The run that holds the executors."""
     directory = None if earlier is None else earlier.directory
     wishes = [count for count in (call.max_executors, call.num_trials) if count is not None]
@@ -254,7 +254,7 @@ def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
     }
 
 
-def _files(session: Session, directory: RunDir, call: SearchCall) -> dict[str, Callable[[], bytes]]:
+def _files(session: SearchSession, directory: RunDir, call: SearchCall) -> dict[str, Callable[[], bytes]]:
     """What shows how far the search is, by URL."""
     files: dict[str, Callable[[], bytes]] = {directory.best_json: lambda: to_json(as_json(session.state.best or {}))}
     if call.with_summary:

@@ -13,8 +13,8 @@ from typing import Any
 
 from hopsml import delivery, redact
 from hopsml.delivery import Observers, immediate, is_immediate
-from hopsml.search.dispatch.snapshot import RunningTrial, Snapshot
-from hopsml.states import State
+from hopsml.search.dispatch.snapshot import RunningTrial, SearchSnapshot
+from hopsml.states import Lifecycle
 
 TRIALS_REMEMBERED = 500  # whose time counts for how long the others will take
 CURVE_POINTS = 1_000  # of a trial's reports; every second one is dropped when there are more
@@ -45,7 +45,7 @@ class _Changes:
 
 
 class SearchState:
-    """How a search stands; a ``Snapshot`` is made of the attributes of the same names."""
+    """How a search stands; a ``SearchSnapshot`` is made of the attributes of the same names."""
 
     def __init__(self, run_id: str, name: str, run_dir: str, direction: str, metric: str) -> None:
         self.run_id, self.name, self.run_dir = run_id, name, run_dir
@@ -62,7 +62,7 @@ class SearchState:
         self.waiting = ""
         self.notes: list[str] = []
         self.improvements: list[tuple[int, float]] = []
-        self.state = State.WAITING
+        self.state = Lifecycle.WAITING
         self.ended: float | None = None
         self.error: BaseException | None = None
         self._observers = Observers(f"hopsml-observer-{run_id}", _Changes())
@@ -109,8 +109,8 @@ class SearchState:
         with self._observers.lock:
             self.counts, self.planned = counts, planned
             self.executors, self.busy = executors, min(busy, executors)
-            if self.state is State.WAITING and executors:
-                self.state = State.RUNNING
+            if self.state is Lifecycle.WAITING and executors:
+                self.state = Lifecycle.RUNNING
 
     def note(self, text: str) -> None:
         """Tell people something, once; secrets in it are masked."""
@@ -127,7 +127,7 @@ class SearchState:
             self.waiting = text
         self._tell("phase", {"text": text})
 
-    def close(self, state: State, reason: str, error: BaseException | None) -> None:
+    def close(self, state: Lifecycle, reason: str, error: BaseException | None) -> None:
         """The search is over and its files are complete."""
         with self._observers.lock:
             self.state, self.error, self.ended = state, error, time.time()
@@ -151,12 +151,12 @@ class SearchState:
         """Wait until the observers have been told everything, at most ``timeout_s`` seconds; whether they have."""
         return self._observers.settle(timeout_s)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SearchSnapshot:
         """The state at this moment, as a value that does not change any more."""
-        names = {one.name for one in fields(Snapshot)} - {"now", "running"}
+        names = {one.name for one in fields(SearchSnapshot)} - {"now", "running"}
         with self._observers.lock:
             facts = {name: _copied(getattr(self, name)) for name in names}
-            return Snapshot(now=self.ended or time.time(), running=tuple(self.running.values()), **facts)
+            return SearchSnapshot(now=self.ended or time.time(), running=tuple(self.running.values()), **facts)
 
     def _tell(self, kind: str, facts: dict[str, Any]) -> None:
         self._observers.tell((kind, facts))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NOT_THERE = 0.5
 
 
-class Features:
+class FeatureEncoder:
     """Encodes points of the unit cube as inputs of a Gaussian process: one column a number, one-hot columns a category."""
 
     def __init__(self, space: Searchspace) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from hopsml.search.algorithms.features import Features
+from hopsml.search.algorithms.features import FeatureEncoder
 from hopsml.search.algorithms.gaussian_process import Kernel, Posterior, fitted, log_improvement, log_improvement_slope
 from hopsml.search.algorithms.history import History
 from hopsml.search.algorithms.libraries import require
@@ -48,7 +48,7 @@ class Gp(Searcher):
         require("the Gaussian process", "scipy", "threadpoolctl")
         self.space, self.seed = space, seed_of(seed)
         self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
-        self._features = Features(space)
+        self._features = FeatureEncoder(space)
         self._history = History(space)
         self._kernel: Kernel | None = None
         self._fitted_with = 0  # trials

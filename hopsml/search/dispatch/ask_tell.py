@@ -12,7 +12,7 @@ from typing import Any
 
 from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Stopper, Suggestion, Verdict, Wait
 from hopsml.search.dispatch.events import Settled
-from hopsml.search.dispatch.ledger import Ledger, Trial, TrialPhase, as_json
+from hopsml.search.dispatch.ledger import Ledger, TrialPhase, TrialState, as_json
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.config_json import marked
 
@@ -122,7 +122,7 @@ class AskTell:
 
     # ---------------------------------------------------------------------------------------- new trials
 
-    def ask(self) -> Trial | None:
+    def ask(self) -> TrialState | None:
         """The next new trial; None: the searcher has none (``done``), or none before a running one has ended (``later``)."""
         if self.done or self.later or self.left == 0 or not self.stopper.wants():
             return None
@@ -137,7 +137,7 @@ class AskTell:
             self._facts.append(("done",))
         return None
 
-    def _add(self, config: Config, parent: int | None) -> Trial:
+    def _add(self, config: Config, parent: int | None) -> TrialState:
         """Create a trial and count it with the stopper at once, before that is asked whether it wants another one."""
         trial = self.ledger.add(config, parent)
         self.stopper.begin(trial.number, config)
@@ -145,14 +145,14 @@ class AskTell:
 
     # ---------------------------------------------------------------------------------------- what trials do
 
-    def begin(self, trial: Trial, attempt: int) -> None:
+    def begin(self, trial: TrialState, attempt: int) -> None:
         """Record that the user's function was called for this attempt of the trial."""
         trial.attempt = attempt
         trial.begun += 1
         self.ledger.move(trial, TrialPhase.RUNNING)
         self._facts.append(("begin", trial.number, attempt))
 
-    def report(self, trial: Trial, step: int, value: float, checkpoint: bool) -> Verdict | Exploit:
+    def report(self, trial: TrialState, step: int, value: float, checkpoint: bool) -> Verdict | Exploit:
         """Record a metric value of a new, higher step; the stopper's verdict is returned and kept in ``trial.asked``."""
         trial.step, trial.value = step, value
         if checkpoint:
@@ -165,19 +165,19 @@ class AskTell:
         self._facts.append(("report", trial.number, step, value, _as_json(verdict), checkpoint))
         return verdict
 
-    def _apply_verdict(self, trial: Trial, verdict: Verdict | Exploit) -> None:
+    def _apply_verdict(self, trial: TrialState, verdict: Verdict | Exploit) -> None:
         if isinstance(verdict, Exploit):
             trial.asked, trial.exploit = "pause", verdict
         elif verdict is not Verdict.CONTINUE:
             trial.asked = verdict.value
 
-    def rest(self, trial: Trial, seconds: float) -> None:
+    def rest(self, trial: TrialState, seconds: float) -> None:
         """Record that the trial has paused as requested, after an attempt of ``seconds``."""
         trial.seconds += seconds
         self._facts.append(("rest", trial.number, seconds))
         self._part_over(trial, TrialPhase.PAUSED)
 
-    def again(self, trial: Trial, kind: str, error: str, seconds: float) -> None:
+    def again(self, trial: TrialState, kind: str, error: str, seconds: float) -> None:
         """Record that an attempt of ``seconds`` ended, but not the trial. ``kind``: failed | lost (its slot went away)."""
         trial.seconds += seconds
         trial.error = error
@@ -188,7 +188,7 @@ class AskTell:
         self._facts.append(("again", trial.number, kind, error, seconds))
         self._part_over(trial, TrialPhase.PAUSED if trial.asked == "pause" else TrialPhase.READY)
 
-    def _part_over(self, trial: Trial, phase: TrialPhase) -> None:
+    def _part_over(self, trial: TrialState, phase: TrialPhase) -> None:
         # What the stopper decided while the attempt ran takes effect now that it is over.
         if trial.exploit is not None:
             trial.config, trial.resume_from = dict(trial.exploit.config), trial.exploit.source
@@ -198,7 +198,7 @@ class AskTell:
         trial.asked, trial.exploit, trial.wanted = "", None, False
         self.ledger.move(trial, phase)
 
-    def resume(self, settle: bool = False) -> Trial | None:
+    def resume(self, settle: bool = False) -> TrialState | None:
         """The paused trial that the stopper resumes now, or None. ``settle``: nothing runs, and no new trial is to come."""
         number = self.stopper.settle() if settle else self.stopper.resume()
         if number is None:
@@ -212,7 +212,7 @@ class AskTell:
         self._wake(trial)
         return trial
 
-    def _wake(self, trial: Trial) -> None:
+    def _wake(self, trial: TrialState) -> None:
         if trial.phase is TrialPhase.PAUSED:
             self.ledger.move(trial, TrialPhase.READY)
         elif trial.phase is not TrialPhase.OVER:
@@ -220,7 +220,7 @@ class AskTell:
 
     def end(
         self,
-        trial: Trial,
+        trial: TrialState,
         end: End,
         value: float | None,
         outputs: Any = None,
@@ -295,7 +295,7 @@ class AskTell:
             self.differing.append(number)
         self._add(config, parent)
 
-    def _repeat_of(self, trial: Trial, kind: str, rest: list[Any]) -> None:
+    def _repeat_of(self, trial: TrialState, kind: str, rest: list[Any]) -> None:
         if kind == "begin":
             self.begin(trial, *rest)
         elif kind == "report":

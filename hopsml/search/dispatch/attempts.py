@@ -6,7 +6,7 @@ from hopsml.search.contract import End, Exploit, Verdict
 from hopsml.search.dispatch.events import Action, Began, Ended, EndTrial, Reported
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
-from hopsml.search.dispatch.ledger import Trial, TrialPhase
+from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.limits import Closing
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
@@ -31,7 +31,7 @@ class Attempts:
         """Whether the search was cancelled: running trials then are left open, for a session that continues the search."""
         return self.closing is not None and self.closing.reason == "cancelled"
 
-    def _trial_of(self, event: Began | Reported | Ended) -> Trial | None:
+    def _trial_of(self, event: Began | Reported | Ended) -> TrialState | None:
         trial = self.ledger.placed.get(event.number)
         return trial if trial is not None and trial.attempt == event.attempt else None
 
@@ -40,13 +40,13 @@ class Attempts:
         trial = self._trial_of(event)
         return self._has_begun(trial, now) if trial is not None and trial.phase is TrialPhase.PLACED else []
 
-    def _has_begun(self, trial: Trial, now: float) -> list[Action]:
+    def _has_begun(self, trial: TrialState, now: float) -> list[Action]:
         self.places.began(trial, now)
         self.ask_tell.begin(trial, trial.attempt)
         is_ending = trial.asked in ("stop", "cancel")
         return self.ask_to_end(trial, now) if self.closing is not None and not is_ending else []
 
-    def _must_have_begun(self, trial: Trial, now: float) -> list[Action]:
+    def _must_have_begun(self, trial: TrialState, now: float) -> list[Action]:
         """A trial that reports has begun, even if the message ``Began`` was lost; when it began is unknown."""
         trial.gap = False
         return self._has_begun(trial, now) if trial.phase is TrialPhase.PLACED else []
@@ -96,15 +96,15 @@ class Attempts:
             actions.append(self._stopped(trial, event, seconds))
         return [action for action in actions if not isinstance(action, EndTrial)]  # it has ended already
 
-    def _line_up(self, trial: Trial) -> None:
+    def _line_up(self, trial: TrialState) -> None:
         if trial.phase is TrialPhase.READY:
             self.supply.ready.put(trial)
 
-    def _stopped(self, trial: Trial, event: Ended, seconds: float) -> Action:
+    def _stopped(self, trial: TrialState, event: Ended, seconds: float) -> Action:
         value = trial.value if trial.value is not None else finite(event.value)
         return self.ask_tell.end(trial, End.STOPPED, value, event.outputs, event.error, seconds)
 
-    def _finished(self, trial: Trial, event: Ended, seconds: float) -> Action:
+    def _finished(self, trial: TrialState, event: Ended, seconds: float) -> Action:
         value, error, fault = finite(event.value), event.error, False
         if value is None and event.outputs is None and event.value is None:
             value = trial.value  # it returned nothing, but has reported
@@ -112,7 +112,7 @@ class Attempts:
             error, fault = why_no_value(self.spec.metric, event.outputs, event.value)
         return self.ask_tell.end(trial, End.COMPLETED, value, event.outputs, error, seconds, fault)
 
-    def _failed(self, trial: Trial, event: Ended, seconds: float) -> list[Action]:
+    def _failed(self, trial: TrialState, event: Ended, seconds: float) -> list[Action]:
         error = event.error or f"the trial {event.how}"
         if self.cancelled and trial.asked != "stop":
             self.break_off(trial, seconds)
@@ -126,13 +126,13 @@ class Attempts:
         self._line_up(trial)
         return []
 
-    def unplace(self, trial: Trial) -> None:
+    def unplace(self, trial: TrialState) -> None:
         """Return a trial whose function has not been called to the head of the queue."""
         trial.asked = ""
         self.ledger.move(trial, TrialPhase.READY)
         self.supply.ready.put(trial, first=True)
 
-    def lost(self, trial: Trial, reason: str, seconds: float) -> list[Action]:
+    def lost(self, trial: TrialState, reason: str, seconds: float) -> list[Action]:
         """A trial's slot is gone: it is tried again, and fails only after more than ``LOST_AT_MOST`` such losses."""
         if trial.asked == "stop":
             return [self.ask_tell.end(trial, End.STOPPED, trial.value, error=reason, seconds=seconds)]
@@ -148,11 +148,11 @@ class Attempts:
             self.supply.ready.put(trial, first=True)
         return []
 
-    def break_off(self, trial: Trial, seconds: float) -> None:
+    def break_off(self, trial: TrialState, seconds: float) -> None:
         """Record that the search was cancelled under a running trial, which runs again if the search continues."""
         self.ask_tell.again(trial, "lost", "the search was cancelled", seconds)
 
-    def ask_to_end(self, trial: Trial, now: float) -> list[Action]:
+    def ask_to_end(self, trial: TrialState, now: float) -> list[Action]:
         """The search ends: withdraw a trial that has not begun, give a running one the rest of the patience to stop."""
         assert self.closing is not None
         if trial.phase is TrialPhase.PLACED and isinstance(self.places, LaneTable):

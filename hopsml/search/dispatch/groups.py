@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hopsml.search.contract import End
 from hopsml.search.dispatch.events import Action, Form, Resize
-from hopsml.search.dispatch.ledger import Trial, TrialPhase
+from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
@@ -22,10 +22,10 @@ STEADY_S = 5.0  # how long the slots must be unchanged before an elastic trial b
 
 
 @dataclass(slots=True)
-class Held:
+class GroupState:
     """A distributed trial that holds its slots. ``size``: workers now; ``wish``: as many as it may have."""
 
-    trial: Trial
+    trial: TrialState
     size: int
     wish: int  # how many workers it may have
 
@@ -47,8 +47,8 @@ class Groups:
         self._ask_tell = supply.ask_tell
         self.count = 0
         self.used = 0
-        self.groups: dict[int, Held] = {}
-        self._line: list[tuple[Trial, int, int]] = []  # trial, size, minimum
+        self.groups: dict[int, GroupState] = {}
+        self._line: list[tuple[TrialState, int, int]] = []  # trial, size, minimum
         self._means: dict[int, tuple[int, float]] = {}  # size -> how many, seconds of all
         self._promised: tuple[int, float] | None = None  # the head of the line, and its first reservation
         self._changed_at = float("-inf")
@@ -88,17 +88,17 @@ class Groups:
         if count != self.count:
             self.count, self._changed_at = count, now
 
-    def began(self, trial: Trial, now: float) -> None:
+    def began(self, trial: TrialState, now: float) -> None:
         """The training has begun: its duration counts from ``now``."""
         trial.since = now
 
-    def promote(self, trial: Trial) -> None:
+    def promote(self, trial: TrialState) -> None:
         """Raise the number of workers that the trial may have to what ``promoted_workers`` allows at its step."""
         group = self.groups.get(trial.number)
         if group is not None:
             group.wish = max(group.wish, self._spec.promoted_size(trial.step))
 
-    def over(self, trial: Trial, seconds: float | None) -> None:
+    def over(self, trial: TrialState, seconds: float | None) -> None:
         """Free the group's slots. ``seconds``: how long it ran, for later estimates; None: not representative."""
         group = self.groups.pop(trial.number, None)
         if group is None:
@@ -108,7 +108,7 @@ class Groups:
             count, total = self._means.get(group.size, (0, 0.0))
             self._means[group.size] = count + 1, total + seconds
 
-    def leave_line(self) -> list[Trial]:
+    def leave_line(self) -> list[TrialState]:
         """Empty the queue of trials that wait for slots; returns them in order."""
         trials = [trial for trial, _, _ in self._line]
         self._line.clear()
@@ -153,7 +153,7 @@ class Groups:
             known = [index for index, (other, _, _) in enumerate(self._line) if other.attempt or index == 0]
             self._append(trial, actions, known[-1] + 1 if known else 0)
 
-    def _append(self, trial: Trial | None, actions: list[Action], at: int | None = None) -> bool:
+    def _append(self, trial: TrialState | None, actions: list[Action], at: int | None = None) -> bool:
         if trial is None:
             return False
         try:
@@ -169,7 +169,7 @@ class Groups:
             self._line.insert(at, (trial, size, minimum))
         return True
 
-    def _size_of(self, trial: Trial) -> tuple[int, int]:
+    def _size_of(self, trial: TrialState) -> tuple[int, int]:
         assert self._spec.size_of is not None
         size, minimum = self._spec.size_of(trial.config)
         if not (isinstance(size, int) and isinstance(minimum, int) and 1 <= minimum <= size):
@@ -244,7 +244,7 @@ class Groups:
         trial, wish, minimum = self._line.pop(index)
         wish = max(wish, self._spec.promoted_size(trial.step))
         size = max(size, min(wish, self.free)) if not self._line else size  # more than it needs only if none waits
-        self.groups[trial.number] = Held(trial, size, wish)
+        self.groups[trial.number] = GroupState(trial, size, wish)
         self.used += size
         trial.attempt += 1
         trial.since = now
@@ -268,7 +268,7 @@ class Groups:
         best.size = grown
         return Resize(best.trial.number, grown)
 
-    def _score(self, trial: Trial) -> float:
+    def _score(self, trial: TrialState) -> float:
         score = self._ask_tell.ledger.score(trial.value)
         return float("-inf") if score is None else score
 

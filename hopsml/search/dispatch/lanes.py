@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hopsml.search.dispatch.events import Action, Assign, EndTrial
-from hopsml.search.dispatch.ledger import Trial, TrialPhase
+from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
@@ -62,8 +62,8 @@ class LaneState:
 
     number: int
     host: str = ""
-    current: Trial | None = None
-    waiting: Trial | None = None
+    current: TrialState | None = None
+    waiting: TrialState | None = None
     used: bool = False  # a trial has begun here, so everything is imported
 
 
@@ -110,7 +110,7 @@ class LaneTable:
             lane = self.lanes[number] = LaneState(number, host)
             self._sort(lane)
 
-    def lose(self, number: int) -> tuple[Trial | None, Trial | None]:
+    def lose(self, number: int) -> tuple[TrialState | None, TrialState | None]:
         """Remove a lane; returns the trial that it ran and the one that waited behind it, None for none."""
         lane = self.lanes.pop(number, None)
         if lane is None:
@@ -119,7 +119,7 @@ class LaneTable:
             table.pop(number, None)
         return lane.current, lane.waiting
 
-    def began(self, trial: Trial, now: float) -> None:
+    def began(self, trial: TrialState, now: float) -> None:
         """Record that the trial's function was called on its lane."""
         if trial.asked == "withdraw":
             trial.asked = ""
@@ -131,7 +131,7 @@ class LaneTable:
             lane.used = True
             self._sort(lane)
 
-    def over(self, trial: Trial, seconds: float | None) -> None:
+    def over(self, trial: TrialState, seconds: float | None) -> None:
         """Free the trial's place. ``seconds``: how long it ran, for later estimates; None: not representative."""
         if seconds is not None:
             self._prefetch.took(seconds)
@@ -144,7 +144,7 @@ class LaneTable:
             lane.current, lane.waiting = lane.waiting, None
         self._sort(lane)
 
-    def _lane_of(self, trial: Trial) -> LaneState | None:
+    def _lane_of(self, trial: TrialState) -> LaneState | None:
         lane = self.lanes.get(-1 if trial.lane is None else trial.lane)
         return lane if lane is not None and (lane.current is trial or lane.waiting is trial) else None
 
@@ -188,7 +188,7 @@ class LaneTable:
                 left = self._supply.ask_tell.left
         return actions
 
-    def _match(self, free: dict[int, LaneState]) -> tuple[LaneState, Trial] | None:
+    def _match(self, free: dict[int, LaneState]) -> tuple[LaneState, TrialState] | None:
         """The next trial and one of the lanes ``free`` for it: where it ran last, unless it failed there; None: no trial."""
         # One free lane among several: skip trials that failed on it, which the others can take. A lone lane takes all.
         only = next(iter(free)) if len(free) == 1 and len(self.lanes) > 1 else None
@@ -199,7 +199,7 @@ class LaneTable:
             return free[trial.lane], trial
         return self._lane_for(trial, free), trial
 
-    def _lane_for(self, trial: Trial, free: dict[int, LaneState]) -> LaneState:
+    def _lane_for(self, trial: TrialState, free: dict[int, LaneState]) -> LaneState:
         """Any lane; for a trial that failed another lane than then, on another host if possible."""
         failed_on = self.lanes.get(-1 if trial.avoid is None else trial.avoid)
         if failed_on is None or len(free) == 1:
@@ -207,7 +207,7 @@ class LaneTable:
         others = [lane for lane in free.values() if lane is not failed_on]
         return next((lane for lane in others if lane.host != failed_on.host), others[0])
 
-    def _assign(self, lane: LaneState, trial: Trial, now: float) -> Assign:
+    def _assign(self, lane: LaneState, trial: TrialState, now: float) -> Assign:
         trial.attempt += 1
         trial.lane, trial.since = lane.number, now
         trial.gap = lane.current is None and lane.used  # a lane's first begin includes imports: no gap to measure
@@ -224,7 +224,7 @@ class LaneTable:
         """Withdraw trials that wait behind busy lanes while others are idle; they are assigned once they have come back."""
         missing = len(self._idle) - len(self._calling)  # those already being withdrawn will fill as many
         only = next(iter(self._idle)) if len(self._idle) == 1 else None
-        called: list[Trial] = []
+        called: list[TrialState] = []
         for lane in self._behind.values():
             if len(called) >= missing:
                 break
@@ -232,7 +232,7 @@ class LaneTable:
                 called.append(lane.waiting)
         return [self.withdraw(trial) for trial in called]
 
-    def withdraw(self, trial: Trial) -> EndTrial:
+    def withdraw(self, trial: TrialState) -> EndTrial:
         """Ask a lane to return a trial that it has not begun; the answer may be that it has begun meanwhile."""
         trial.asked = "withdraw"
         lane = self._lane_of(trial)

@@ -20,7 +20,7 @@ class TrialPhase(Enum):
 
 
 @dataclass(slots=True)
-class Trial:
+class TrialState:
     """The state of one trial. ``value`` is the metric as the function gave it, whichever direction is better."""
 
     number: int
@@ -58,22 +58,22 @@ class Ledger:
     def __init__(self, direction: str = "max") -> None:
         self.direction = direction
         self._sign = 1.0 if direction == "max" else -1.0
-        self.trials: list[Trial] = []
-        self.placed: dict[int, Trial] = {}
-        self.paused: dict[int, Trial] = {}
+        self.trials: list[TrialState] = []
+        self.placed: dict[int, TrialState] = {}
+        self.paused: dict[int, TrialState] = {}
         self.ends = dict.fromkeys(End, 0)
-        self._best: Trial | None = None
+        self._best: TrialState | None = None
 
     def __len__(self) -> int:
         return len(self.trials)
 
-    def get(self, number: int) -> Trial | None:
+    def get(self, number: int) -> TrialState | None:
         """The trial of this number; None if there is none."""
         return self.trials[number] if 0 <= number < len(self.trials) else None
 
-    def add(self, config: Config, parent: int | None) -> Trial:
+    def add(self, config: Config, parent: int | None) -> TrialState:
         """Create a trial; its number is the count of those before it."""
-        trial = Trial(len(self.trials), config, parent, parent)
+        trial = TrialState(len(self.trials), config, parent, parent)
         self.trials.append(trial)
         return trial
 
@@ -87,7 +87,7 @@ class Ledger:
         else:
             self.move(trial, trial.phase)
 
-    def move(self, trial: Trial, phase: TrialPhase) -> None:
+    def move(self, trial: TrialState, phase: TrialPhase) -> None:
         """Set a trial's phase and keep the indices by phase in step; every change of a phase goes through here."""
         trial.phase = phase
         if phase is TrialPhase.PLACED or phase is TrialPhase.RUNNING:
@@ -103,12 +103,12 @@ class Ledger:
         """The value with the sign turned where the metric is minimised: for searchers and stoppers larger is better."""
         return None if value is None else self._sign * value
 
-    def outcome(self, trial: Trial) -> Outcome:
+    def outcome(self, trial: TrialState) -> Outcome:
         """The result of a trial that is over, as searcher and stopper are told it."""
         assert trial.end is not None
         return Outcome(trial.end, self.score(trial.value), trial.step if trial.step >= 0 else None)
 
-    def close(self, trial: Trial, end: End) -> None:
+    def close(self, trial: TrialState, end: End) -> None:
         """End a trial for good; value, outputs and error must have been set. Updates counts and the best trial."""
         trial.end = end
         self.move(trial, TrialPhase.OVER)
@@ -116,13 +116,13 @@ class Ledger:
         if trial.value is not None and (self._best is None or self._better(trial, self._best)):
             self._best = trial
 
-    def _better(self, one: Trial, other: Trial) -> bool:
+    def _better(self, one: TrialState, other: TrialState) -> bool:
         ours, theirs = self.score(one.value), self.score(other.value)
         assert ours is not None and theirs is not None
         return ours > theirs or (ours == theirs and one.number < other.number)
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> TrialState | None:
         """The best of the trials that are over and have a value; among equals the first."""
         return self._best
 
@@ -144,10 +144,10 @@ class Ledger:
 
 
 _ELSEWHERE = ("number", "phase", "lane", "since", "gap", "exploit", "end")  # or of a place that is gone by then
-_PLAIN = tuple(known.name for known in fields(Trial) if known.name not in _ELSEWHERE)
+_PLAIN = tuple(known.name for known in fields(TrialState) if known.name not in _ELSEWHERE)
 
 
-def as_json(trial: Trial) -> dict[str, Any]:
+def as_json(trial: TrialState) -> dict[str, Any]:
     """A trial's fields for ``Ledger.restore``, without its number and lane; those with their default are left out."""
     known = {name: getattr(trial, name) for name in _PLAIN if getattr(trial, name) != getattr(_NEW, name)}
     phase = TrialPhase.READY if trial.phase is TrialPhase.PLACED else trial.phase
@@ -158,17 +158,17 @@ def as_json(trial: Trial) -> dict[str, Any]:
     return {**known, "phase": phase.value, "end": trial.end.value if trial.end else None}
 
 
-_NEW = Trial(-1, {})
+_NEW = TrialState(-1, {})
 
 
-def _from_json(number: int, written: dict[str, Any]) -> Trial:
+def _from_json(number: int, written: dict[str, Any]) -> TrialState:
     known = {name: written[name] for name in _PLAIN if name in written}
     exploit = Exploit(*written["exploit"]) if "exploit" in written else None
     end = End(written["end"]) if written["end"] else None
-    return Trial(number, **{"config": {}, **known}, phase=TrialPhase(written["phase"]), exploit=exploit, end=end)
+    return TrialState(number, **{"config": {}, **known}, phase=TrialPhase(written["phase"]), exploit=exploit, end=end)
 
 
-def row(trial: Trial) -> dict[str, Any]:
+def row(trial: TrialState) -> dict[str, Any]:
     """One trial's row of the table of results; JSON values, but for those of its configuration."""
     return {
         "number": trial.number,

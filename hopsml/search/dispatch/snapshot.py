@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 SIMULATED = 1_000  # trials that wait; more are shared out evenly
 
@@ -29,7 +29,7 @@ class RunningTrial:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class SearchSnapshot:
     """A search at one moment. ``best`` is its row of the table, None without any; times are seconds since 1970."""
 
     run_id: str
@@ -51,7 +51,7 @@ class Snapshot:
     notes: tuple[str, ...]
     improvements: tuple[tuple[int, float], ...]  # trial, best value so far
     ended: float | None
-    state: State
+    state: Lifecycle
     error: BaseException | None
 
     @property

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 
 from hopsml.search.dispatch.ask_tell import AskTell
-from hopsml.search.dispatch.ledger import Trial, TrialPhase
+from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 
 
 class ReadyQueue:
     """A first-in-first-out queue that can skip trials of one lane; taking is as fast with many of them."""
 
     def __init__(self) -> None:
-        self._queues: dict[int | None, deque[tuple[int, Trial]]] = {}  # lane to be avoided -> (turn, trial)
+        self._queues: dict[int | None, deque[tuple[int, TrialState]]] = {}  # lane to be avoided -> (turn, trial)
         self._last = 0
         self._first = 0
         self._count = 0
@@ -20,7 +20,7 @@ class ReadyQueue:
     def __len__(self) -> int:
         return self._count
 
-    def put(self, trial: Trial, first: bool = False) -> None:
+    def put(self, trial: TrialState, first: bool = False) -> None:
         """Append a trial; ``first``: before all others, as it was on its way already."""
         queue = self._queues.setdefault(trial.avoid, deque())
         self._count += 1
@@ -31,7 +31,7 @@ class ReadyQueue:
             self._last += 1
             queue.append((self._last, trial))
 
-    def take(self, lane: int | None = None) -> Trial | None:
+    def take(self, lane: int | None = None) -> TrialState | None:
         """Remove and return the first trial that may run on ``lane`` (None: on any lane); None if there is none."""
         turns = [(queue[0][0], key) for key, queue in self._queues.items() if lane is None or key != lane]
         if not turns:
@@ -44,7 +44,7 @@ class ReadyQueue:
         self._count -= 1
         return trial
 
-    def drain(self) -> list[Trial]:
+    def drain(self) -> list[TrialState]:
         """Remove and return all trials, in order."""
         entries = sorted((entry for queue in self._queues.values() for entry in queue), key=lambda entry: entry[0])
         self._queues.clear()
@@ -59,7 +59,7 @@ class Supply:
         self.ask_tell = ask_tell
         self.ready = ReadyQueue()
 
-    def returning(self, lane: int | None = None) -> Trial | None:
+    def returning(self, lane: int | None = None) -> TrialState | None:
         """The next trial that ran before and goes on, by retry or resume, where ``lane`` may take it (None: any lane)."""
         trial = self.ready.take(lane)
         while trial is None:
@@ -73,6 +73,6 @@ class Supply:
                 trial = None
         return trial
 
-    def next(self, lane: int | None = None) -> Trial | None:
+    def next(self, lane: int | None = None) -> TrialState | None:
         """The next trial for ``lane`` (None: any): one that ran before, else a new one; None if there is none at present."""
         return self.returning(lane) or self.ask_tell.ask()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hopsml import redact
-from hopsml.states import State
+from hopsml.states import Lifecycle
 
 # MLflow's own limits (mlflow/utils/validation.py): what is longer is refused, and with it its whole batch.
 LONGEST_PARAM = 6000
@@ -25,9 +25,9 @@ SYSTEM = "system/"  # MLflow shows what is named so on a page of its own
 KEY_TAG = "hopsml.key"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 _STATUS: dict[str, str] = {
-    State.FINISHED: "FINISHED",
-    State.CANCELLED: "KILLED",
-    State.RUNNING: "RUNNING",
+    Lifecycle.FINISHED: "FINISHED",
+    Lifecycle.CANCELLED: "KILLED",
+    Lifecycle.RUNNING: "RUNNING",
 }  # MLflow's words
 Item = TypeVar("Item")
 
@@ -83,7 +83,7 @@ def tags(run_url: str, record: Mapping[str, Any], folders: Mapping[str, str]) ->
         "hopsml.seed": record.get("seed"),
         "hopsml.rerun_of": record.get("rerun_of"),
         "hopsml.project": record.get("user"),
-        "hopsml.state": State.RUNNING,
+        "hopsml.state": Lifecycle.RUNNING,
         "mlflow.user": (record.get("driver_process") or {}).get("login"),
         "mlflow.source.name": record.get("script") or record.get("function"),
         "mlflow.source.type": "JOB",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopsml.errors import PathNotFound
-from hopsml.states import State
+from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
 from hopsml.tracking import catalog
@@ -57,7 +57,7 @@ def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -
     last_step = max((int(line["step"]) for line in reports if isinstance(line.get("step"), int)), default=0)
     store.log(run_id, rows=entries.final_rows(stored.outputs, ended, last_step))
     notes += _attach(store, run_id, directory)
-    if opened.register_as and stored.state == State.FINISHED:
+    if opened.register_as and stored.state == Lifecycle.FINISHED:
         notes += _register(store, opened, directory)
     store.log(run_id, tags=entries.tags_at_end(stored.state, stored.status or {}, stored.environment))
     store.finish(run_id, entries.status(stored.state), ended)
@@ -125,7 +125,7 @@ def _finish_parent(store: Store, opened: Order, ended: float) -> None:
         members = store.statuses_below(opened.experiment_id, parent)
         status = entries.group_status(members, opened.group.count)
         if status != "RUNNING":
-            state = State.CANCELLED if status == "KILLED" else status
+            state = Lifecycle.CANCELLED if status == "KILLED" else status
             store.log(parent, tags={"hopsml.state": state})
             store.finish(parent, status, ended)
 

@@ -16,7 +16,7 @@ _LOOK_AGAIN = 32  # every so many commits the way that is not taken is tried
 _KEPT_COSTS, _KEPT_BATCHES = 5, 9
 
 
-class Pace:
+class CommitPace:
     """Of one training; times in seconds."""
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
 from hopsml.training.elastic import commit_format
 from hopsml.training.elastic.commit_format import Snapshot
-from hopsml.training.elastic.commit_pace import Pace
+from hopsml.training.elastic.commit_pace import CommitPace
 from hopsml.training.elastic.commit_writer import CommitWriter, writer_of
-from hopsml.training.progress import Progress
+from hopsml.training.progress import ProgressSender
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,11 +65,11 @@ class State:
         self._sampler: Sampler | None = None
         self._batches: int = 0
         self._restored: bool = False
-        self._pace = Pace()
+        self._pace = CommitPace()
         self._hold_s: float = 0.0
         self._committed_at = time.monotonic()
         self._left_at: float | None = None  # when the last call of commit ended
-        self._progress: Progress | None = Progress()  # None: a callback reports instead
+        self._progress: ProgressSender | None = ProgressSender()  # None: a callback reports instead
         self._variables()  # raises now for a value that could not be committed
 
     def __getattr__(self, name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.training.progress import Progress
+from hopsml.training.progress import ProgressSender
 from hopsml.training.tensorflow import fits, optimizers
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 
@@ -185,7 +185,7 @@ class ReportCallback(FitHooks):
             raise ArgumentError(f"interval_s={interval_s!r}: it must be 0 or more seconds")
         self._interval_s = interval_s
         self._next = 0.0
-        self._progress = Progress()
+        self._progress = ProgressSender()
         self._epoch, self._batches = 0, 0  # batches of an epoch, where Keras does not know before
 
     def on_train_begin(self, logs: Logs = None) -> None:

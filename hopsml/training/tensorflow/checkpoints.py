@@ -28,7 +28,7 @@ from hopsml.training.checkpoint_files import (
     read_saved_step,
     write_complete,
 )
-from hopsml.training.checkpoint_handover import Held, handover_of
+from hopsml.training.checkpoint_handover import HeldCheckpoint, handover_of
 from hopsml.training.checkpoint_writer import pack
 from hopsml.training.tensorflow import bundle, file_exchange, optimizers
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
@@ -78,7 +78,7 @@ class Checkpointer:
         self._checkpoint = tf.train.Checkpoint(**trackables)
         self.notes: dict[str, Any] = {}
         self._handover = handover_of(self._context.checkpoints) if self._context and self._context.checkpoints else None
-        self._last: tuple[Held | None, str] | None = None  # what was saved, where
+        self._last: tuple[HeldCheckpoint | None, str] | None = None  # what was saved, where
 
     def save(self, step: int, *, durable: bool = False, **notes: Any) -> Path:
         """Save as checkpoint ``step`` (0 or more) with JSON ``notes``; the folder that it has, or will have, on all ranks.
@@ -110,7 +110,7 @@ class Checkpointer:
         if self._handover is not None and self._last is not None:
             self._handover.wait_stored(*self._last, timeout_s)
 
-    def _save(self, description: Description) -> Held | None:
+    def _save(self, description: Description) -> HeldCheckpoint | None:
         """By the agent where that is possible, else by this process, behind what the agent still has to write."""
         write, arrays = self._checkpoint.write, self._read()
         if self._handover is not None and arrays is not None:

@@ -61,7 +61,7 @@ def exchange(token: str, offered: str = TOKEN) -> tuple[float, str]:
 
 def test_two_that_have_the_token_exchange_bytes() -> None:
     mb_s, problem = exchange(TOKEN)
-    assert mb_s > rules.DEFAULT_LIMITS.pair_mb_s and problem == ""
+    assert mb_s > rules.LIMITS.pair_mb_s and problem == ""
 
 
 def test_a_stranger_is_told_nothing() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hopsml.cluster.driver.preflight import rules
-from hopsml.cluster.driver.preflight.rules import Limits
+from hopsml.cluster.driver.preflight.rules import SlotLimits
 from hopsml.cluster.shared.protocol import GpuFacts, PeerProbed, PreflightFacts
 
 pytestmark = pytest.mark.fast
@@ -62,11 +62,13 @@ def test_a_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: st
 COMPARED = ("pair_mb_s", "core_share")
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Limits) if field.name not in COMPARED])
+@pytest.mark.parametrize(
+    "field", [field.name for field in dataclasses.fields(SlotLimits) if field.name not in COMPARED]
+)
 def test_every_limit_counts(field: str) -> None:
     """A limit that is moved past the good slot's figure makes it a bad one."""
     beyond = {"clock_skew_s": -1.0, "gpu_temperature_c": 1}.get(field, 1e9)
-    assert len(rules.own_faults(GOOD, 1000.0, 1000.0, dataclasses.replace(Limits(), **{field: beyond}))) == 1
+    assert len(rules.own_faults(GOOD, 1000.0, 1000.0, dataclasses.replace(SlotLimits(), **{field: beyond}))) == 1
 
 
 def test_figures_that_a_driver_read_late_say_nothing_against_a_clock() -> None:
@@ -96,7 +98,7 @@ def test_a_core_is_compared_with_the_median_members() -> None:
     )
     assert rules.core_faults({name: members[name] for name in "ab"}) == {}  # which of the two is unusual?
     assert rules.core_faults({**members, "b": with_(core_mb_s=0.0)}) == {}  # an agent that did not measure
-    assert rules.core_faults(members, Limits(core_share=0.1)) == {}
+    assert rules.core_faults(members, SlotLimits(core_share=0.1)) == {}
 
 
 def test_of_a_pair_that_failed_the_one_is_blamed_that_failed_more_often() -> None:

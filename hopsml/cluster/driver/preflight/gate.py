@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hopsml.cluster.driver.preflight import rules
-from hopsml.cluster.driver.preflight.rules import Fault, Limits
+from hopsml.cluster.driver.preflight.rules import Fault, SlotLimits
 from hopsml.cluster.shared.natural_order import host_key
 from hopsml.cluster.shared.protocol import PeerProbed, PreflightFacts
 from hopsml.cluster.shared.spec import PreflightMode
@@ -108,7 +108,7 @@ class _Group:
 class Gate:
     """The agents of one application and the runs that were granted some; each method is one event."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: SlotLimits = field(default_factory=SlotLimits)
     facts: dict[str, PreflightFacts] = field(default_factory=dict)
     own: dict[str, list[Fault]] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)

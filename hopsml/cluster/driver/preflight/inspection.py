@@ -9,7 +9,7 @@ from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.preflight import gate
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.driver.sessions import Session
+from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.gang import gang_types, pool
 from hopsml.cluster.shared import protocol
 
@@ -19,7 +19,7 @@ class Inspection:
 
     def __init__(
         self,
-        agents: Mapping[str, Session],
+        agents: Mapping[str, AgentSession],
         runs: Mapping[str, ActiveRun],
         agent_pool: pool.Pool,
         carry_out: Callable[[list[pool.Action]], None],
@@ -42,7 +42,7 @@ class Inspection:
         """Take agents that the pool has granted to the run: it gets those that pass."""
         self._do(self._gate.granted(run_id, agent_ids, time.monotonic()))
 
-    def said(self, session: Session, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
+    def said(self, session: AgentSession, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
         """Take in an agent's figures, or what came of an exchange with a neighbour."""
         if isinstance(message, protocol.PreflightFacts):
             place = f"the slot of agent {session.agent_id} on {session.hello.hostname} ({session.hello.executor_id})"

@@ -11,7 +11,7 @@ from hopsml.cluster.shared.protocol import GpuFacts, PeerProbed, PreflightFacts
 
 
 @dataclass(frozen=True)
-class Limits:
+class SlotLimits:
     """The figures that a slot must reach, and those that it must not exceed."""
 
     open_files: int = 1024  # a worker holds two connections to each other one, its framework some 200 files
@@ -33,13 +33,13 @@ class Fault:
     text: str
 
 
-DEFAULT_LIMITS = Limits()
+LIMITS = SlotLimits()
 LEAST_PEERS = 2  # of two members nobody can say which one is unusual
 _UNLIMITED = -1
 _LOCAL_REMEDY = "both are on one host, so look at what keeps its processors busy: other programs, or too many workers"
 
 
-def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: Limits = DEFAULT_LIMITS) -> list[Fault]:
+def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: SlotLimits = LIMITS) -> list[Fault]:
     """What one agent's figures show. The driver's clock let the agent in at ``admitted`` and read the figures at
     ``received``, in seconds since the epoch: in between they were taken, and a driver that stood still read them late.
     """
@@ -103,7 +103,7 @@ def _below(value: float, least: float) -> bool:
     return value != _UNLIMITED and value < least
 
 
-def _gpu_faults(gpu: GpuFacts, limits: Limits) -> list[Fault]:
+def _gpu_faults(gpu: GpuFacts, limits: SlotLimits) -> list[Fault]:
     checks = (
         (gpu.ecc_errors > 0, "GPU ECC", f"{gpu.ecc_errors} uncorrected memory errors, none is tolerable: reset it"),
         (
@@ -133,7 +133,7 @@ def version_faults(members: Mapping[str, PreflightFacts]) -> dict[str, list[Faul
     return faults
 
 
-def core_faults(members: Mapping[str, PreflightFacts], limits: Limits = DEFAULT_LIMITS) -> dict[str, list[Fault]]:
+def core_faults(members: Mapping[str, PreflightFacts], limits: SlotLimits = LIMITS) -> dict[str, list[Fault]]:
     """By agent: cores much slower than the median member's, for which all would wait in every step."""
     speeds = {agent_id: facts.core_mb_s for agent_id, facts in members.items() if facts.core_mb_s}
     usual = statistics.median(speeds.values()) if len(speeds) > LEAST_PEERS else 0.0
@@ -148,7 +148,7 @@ def core_faults(members: Mapping[str, PreflightFacts], limits: Limits = DEFAULT_
     return faults
 
 
-def exchange_failed(probe: PeerProbed, limits: Limits = DEFAULT_LIMITS) -> bool:
+def exchange_failed(probe: PeerProbed, limits: SlotLimits = LIMITS) -> bool:
     """Whether two neighbours could not exchange bytes, or not fast enough."""
     return bool(probe.problem) or probe.mb_s < limits.pair_mb_s
 
@@ -157,7 +157,7 @@ def pair_faults(
     probes: Sequence[tuple[str, PeerProbed]],
     name: Callable[[str], str],
     host: Callable[[str], str],
-    limits: Limits = DEFAULT_LIMITS,
+    limits: SlotLimits = LIMITS,
 ) -> dict[str, list[Fault]]:
     """By agent: exchanges with its neighbours that failed. Of each such pair the one is blamed that failed more often.
 

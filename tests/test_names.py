@@ -1,0 +1,39 @@
+"""One word, one thing: a class's name stands for one class of the whole package."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.fast
+PACKAGE = Path(__file__).parents[1] / "hopsml"
+# One thing seen from two sides; a name that means two things has no place here.
+SAME_THING = {
+    # Maggy's call forms of what hopsml has: the name is Maggy's.
+    "Asha", "GridSearch", "RandomSearch", "Reporter", "SingleRun", "Trial",
+    # What an agent says, and what the gang then hears.
+    "Committed", "Persisted",
+    # What the search decides of a trial, and what its lane is told.
+    "EndTrial",
+    # What happens to either state machine, the gang and the search's dispatch, and how both end.
+    "CancelAsked", "Conclude", "Tick",
+}  # fmt: skip
+
+
+def classes() -> dict[str, list[str]]:
+    """Name of each class that others may know -> the files that define it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(str(path.relative_to(PACKAGE)))
+    return found
+
+
+def test_a_name_means_one_thing() -> None:
+    twice = {name: files for name, files in classes().items() if len(files) > 1}
+    assert not {name: files for name, files in twice.items() if name not in SAME_THING}, "give one a name of its own"
+    assert not SAME_THING - set(twice), "these are not defined twice any more"
