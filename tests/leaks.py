@@ -70,7 +70,9 @@ class Snapshot:
     """What there was before a test."""
 
     test_id: str
-    pids: frozenset[tuple[int, int]]  # pid, started: of every process on the machine
+    pids: frozenset[int]  # of every process on the machine
+    newest: int  # the last pid that the kernel has given out
+    ticks: float  # clock ticks since boot
     threads: frozenset[threading.Thread]
     listeners: frozenset[int]  # inodes
     environment: dict[str, str]
@@ -81,7 +83,9 @@ class Snapshot:
         """How things stand now; ``test_id`` is what MARK will say during the test."""
         return cls(
             test_id=test_id,
-            pids=frozenset((found.pid, found.started) for found in all_processes()),
+            newest=newest_pid(),
+            ticks=time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"),
+            pids=frozenset(all_pids()),
             threads=frozenset(threading.enumerate()),
             listeners=frozenset(listening_sockets()),
             environment=dict(os.environ),
@@ -113,7 +117,7 @@ def not_of_this_test() -> Iterator[None]:
         if mark is not None:
             os.environ[MARK] = mark
         after = Snapshot.take("")
-        EXEMPT.pids |= after.pids - before.pids
+        EXEMPT.pids |= {(found.pid, found.started) for found in _fresh(before)}
         EXEMPT.threads |= after.threads - before.threads
         EXEMPT.listeners |= after.listeners - before.listeners
         EXEMPT.temporary |= after.temporary - before.temporary
@@ -122,11 +126,20 @@ def not_of_this_test() -> Iterator[None]:
 # ---------------------------------------------------------------------- processes
 
 
+def all_pids() -> Iterator[int]:
+    """Of every process of the machine."""
+    return map(int, filter(str.isdigit, os.listdir("/proc")))
+
+
+def newest_pid() -> int:
+    """The last one that was given out; where it is lower than before, the kernel has begun anew."""
+    with open("/proc/loadavg", "rb") as file:
+        return int(file.read().split()[4])
+
+
 def all_processes() -> Iterator[Process]:
     """Every living process of the machine; a dead one that nobody has waited for is none."""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (found := read_process(int(entry))):
-            yield found
+    return filter(None, map(read_process, all_pids()))
 
 
 def read_process(pid: int) -> Process | None:
@@ -147,11 +160,18 @@ def new_processes(before: Snapshot) -> list[Process]:
 
     A descendant of a child that was there before (a Python worker of a session's JVM, say) is that child's.
     """
-    now = {found.pid: found for found in all_processes()}
-    known = before.pids | EXEMPT.pids
-    fresh = [found for found in now.values() if (found.pid, found.started) not in known]
-    ours = [found for found in fresh if _has_mark(found.pid, before.test_id) or _is_ours(found, now, known)]
+    fresh = {found.pid: found for found in _fresh(before) if (found.pid, found.started) not in EXEMPT.pids}
+    ours = [found for found in fresh.values() if _has_mark(found.pid, before.test_id) or _is_ours(found, fresh)]
     return [found for found in ours if not any(library in described(found) for library in LIBRARY_PROCESSES)]
+
+
+def _fresh(before: Snapshot) -> Iterator[Process]:
+    """Living processes that began later. Those that were there are not read, as that takes longer than most tests do."""
+    begun_anew = newest_pid() < before.newest
+    for pid in all_pids():
+        there = pid in before.pids
+        if (begun_anew or not there) and (found := read_process(pid)) and (not there or found.started > before.ticks):
+            yield found
 
 
 def _has_mark(pid: int, test_id: str) -> bool:
@@ -162,10 +182,10 @@ def _has_mark(pid: int, test_id: str) -> bool:
         return False
 
 
-def _is_ours(found: Process, now: dict[int, Process], known: frozenset[tuple[int, int]]) -> bool:
+def _is_ours(found: Process, fresh: dict[int, Process]) -> bool:
     while found.parent != os.getpid():
-        parent = now.get(found.parent)
-        if parent is None or (parent.pid, parent.started) in known:
+        parent = fresh.get(found.parent)
+        if parent is None:
             return False
         found = parent
     return True
