@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import shutil
 import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -58,6 +61,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     tempfile.tempdir = None
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files none of whose tests is asked for by ``-m fast`` or ``-m "not fast"`` are not imported, by each process."""
+    if not collection_path.name.startswith("test_") or collection_path.is_dir():
+        return None
+    wanted, said = str(config.getoption("markexpr")).split(" and "), _fast(collection_path)
+    return True if ("fast" in wanted and said is False) or ("not fast" in wanted and said is True) else None
+
+
+@functools.cache
+def _fast(file: Path) -> bool | None:
+    """Whether all tests of a file are, or none; None: some, or not known without importing it."""
+    content = file.read_text()
+    of_all = re.search(r"^pytestmark = (\S+)", content, re.M)
+    return True if of_all and of_all[1] == "pytest.mark.fast" else None if "mark.fast" in content else False
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Quick tests first; a test that does not say what it needs is refused, as no selection would run it.
 
@@ -66,6 +85,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     silent = [item.nodeid for item in items if _need(item) is None]
     if silent:
         raise pytest.UsageError(f"one of the markers {', '.join(NEEDS)} is missing: {', '.join(silent[:5])}")
+    unseen = [item.nodeid for item in items if _fast(item.path) is (item.get_closest_marker("fast") is None)]
+    if unseen:
+        raise pytest.UsageError(f"-m fast or -m 'not fast' would pass over their files: {', '.join(unseen[:5])}")
     items.sort(key=lambda item: NEEDS.index(str(_need(item))), reverse=config.getoption("loadgroup", False))
 
 

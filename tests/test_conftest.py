@@ -101,6 +101,19 @@ def test_quick_tests_come_first(tmp_path: Path) -> None:
     assert re.findall(r"::test_(\w+) PASSED", done.stdout) == ["fast", "tensorflow", "spark", "hadoop"]
 
 
+def test_files_without_what_is_asked_for_are_not_imported(tmp_path: Path) -> None:
+    head = "import pytest\nprint('imported', __name__)\n"
+    for name, marker in (("all", "fast"), ("none", "local")):
+        (tmp_path / f"test_{name}.py").write_text(f"{head}pytestmark = pytest.mark.{marker}\ndef test_one(): pass\n")
+    (tmp_path / "test_some.py").write_text(
+        f"{head}@pytest.mark.fast\ndef test_one(): pass\n@pytest.mark.local\ndef test_two(): pass\n"
+    )
+    for wanted, other in (("fast", "none"), ("not fast", "all")):
+        done = run_pytest(tmp_path, "-s", "-m", f"{wanted} and not variant", "-W", "ignore")
+        assert "2 passed, 1 deselected" in done.stdout, done.stdout + done.stderr
+        assert set(re.findall(r"imported test_(\w+)", done.stdout)) == {"all", "none", "some"} - {other}
+
+
 def test_sigterm_tears_fixtures_down(tmp_path: Path) -> None:
     (tmp_path / "test_long.py").write_text(
         "import os, signal, pytest\n"

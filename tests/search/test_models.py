@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+import scipy  # its parts are imported by whoever uses them first
 
 from hopsml.search.algorithms.cmaes import CmaEs
 from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
@@ -59,14 +59,14 @@ def test_likelihood_and_posterior_are_scikit_learns() -> None:
 def test_gradient_of_the_likelihood() -> None:
     logarithms = np.log([1.7, 0.4, 0.9, 2.0, 0.03])
     _, gradient = log_likelihood(logarithms, squares(ROWS), VALUES)
-    numeric = optimize.approx_fprime(logarithms, lambda x: log_likelihood(x, squares(ROWS), VALUES)[0], 1e-6)
+    numeric = scipy.optimize.approx_fprime(logarithms, lambda x: log_likelihood(x, squares(ROWS), VALUES)[0], 1e-6)
     assert gradient == pytest.approx(numeric, rel=1e-4, abs=1e-5)
 
 
 def test_improvement_is_the_textbooks_where_that_can_be_computed() -> None:
     mean, deviation = np.array([0.3, -1.0, 2.0, 0.0]), np.array([0.5, 0.4, 0.1, 3.0])
     z = (mean - 0.2) / deviation
-    expected = (mean - 0.2) * stats.norm.cdf(z) + deviation * stats.norm.pdf(z)
+    expected = (mean - 0.2) * scipy.stats.norm.cdf(z) + deviation * scipy.stats.norm.pdf(z)
     assert np.exp(log_improvement(mean, deviation, 0.2)) == pytest.approx(expected, rel=1e-9)
 
 
@@ -84,7 +84,7 @@ def test_gradient_of_the_improvement(best: float) -> None:
     for row in DRAW.random((4, 3)):
         value, gradient = log_improvement_slope(posterior, row, best)
         assert value == pytest.approx(float(log_improvement(*posterior.at(row[None]), best)[0]), rel=1e-8)
-        numeric = optimize.approx_fprime(row, lambda x: log_improvement_slope(posterior, x, best)[0], 1e-7)
+        numeric = scipy.optimize.approx_fprime(row, lambda x: log_improvement_slope(posterior, x, best)[0], 1e-7)
         assert gradient == pytest.approx(numeric, rel=1e-3, abs=1e-3)
 
 
@@ -118,8 +118,8 @@ def test_features_of_many_points_are_those_of_their_configurations() -> None:
 def test_the_power_transformation_is_scipys() -> None:
     values = np.random.default_rng(3).gamma(0.7, size=60)
     values = (values - values.mean()) / values.std()
-    ours, theirs = yeo_johnson(values), stats.yeojohnson(values)[0]
-    assert stats.skew(ours) == pytest.approx(stats.skew(theirs), abs=0.1)
+    ours, theirs = yeo_johnson(values), scipy.stats.yeojohnson(values)[0]
+    assert scipy.stats.skew(ours) == pytest.approx(scipy.stats.skew(theirs), abs=0.1)
     assert (np.argsort(ours) == np.argsort(values)).all()
 
 
@@ -253,8 +253,8 @@ def test_sobol_fills_every_half_alike() -> None:
 def test_random_values_are_uniform_on_their_scale() -> None:
     space = Searchspace(x=("DOUBLE", [-1, 1]), u=("LOGUNIFORM", [1e-4, 1.0]))
     configs = drive(RandomSearch(space, seed=4), lambda config: 0.0, 4000).configs
-    assert stats.kstest([(config["x"] + 1) / 2 for config in configs], "uniform").pvalue > 1e-3
-    assert stats.kstest([1 + math.log10(config["u"]) / 4 for config in configs], "uniform").pvalue > 1e-3
+    assert scipy.stats.kstest([(config["x"] + 1) / 2 for config in configs], "uniform").pvalue > 1e-3
+    assert scipy.stats.kstest([1 + math.log10(config["u"]) / 4 for config in configs], "uniform").pvalue > 1e-3
 
 
 def test_what_was_learned_is_not_tried_again() -> None:
