@@ -26,7 +26,7 @@ from tests import clock, small_disk
 from tests.cluster import plain_checkpoints
 from tests.cluster.plain_checkpoints import found
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 PATIENCE_S = 20.0
 
 

@@ -25,7 +25,7 @@ from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.worker.worker import Assignment, Event
 from tests import clock, small_disk
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 TIMEOUT_S = 20.0
 
 

@@ -22,7 +22,7 @@ from tests import clock
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 LINE = b"x" * 99 + b"\n"

@@ -19,7 +19,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 INTERRUPTED = """
 import signal

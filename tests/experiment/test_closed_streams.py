@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.workloads import WAIT_S
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 SCRIPT = """
 import sys

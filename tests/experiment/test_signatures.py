@@ -14,8 +14,6 @@ import pytest
 from hopsml import experiment
 from hopsml.maggy import experiment as maggy
 
-pytestmark = pytest.mark.fast
-
 VERBS = {
     name: getattr(experiment, name)
     for name in experiment.__all__
@@ -29,6 +27,7 @@ KEYWORDS = {
 }
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("name", sorted(VERBS))
 def test_a_verb_names_its_parameters_and_says_what_each_is(name: str) -> None:
     signature = inspect.signature(VERBS[name])
@@ -40,12 +39,14 @@ def test_a_verb_names_its_parameters_and_says_what_each_is(name: str) -> None:
     assert set(signature.parameters) <= words, f"not described: {set(signature.parameters) - words}"
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("name", "own"), KEYWORDS.items())
 def test_what_a_verb_has_of_its_own_stands_before_what_all_have(name: str, own: str) -> None:
     names = list(inspect.signature(VERBS[name]).parameters)
     assert names[0] == "train_fn" and names.index(own) < names.index("start_timeout")
 
 
+@pytest.mark.fast
 def test_two_spellings_of_one_verb_have_one_signature() -> None:
     blocking, handle = (inspect.signature(verb) for verb in (experiment.collective_all_reduce, experiment.submit))
     assert blocking.parameters == handle.parameters
@@ -73,6 +74,7 @@ experiment.grid_search(train, {"lr": [1]}, direktion="MAX")
 """
 
 
+@pytest.mark.local  # mypy reads for seconds
 def test_a_type_checker_passes_a_script_and_finds_misspelt_arguments(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + MISTAKES)
