@@ -39,6 +39,7 @@ context.stop()
 """
 
 
+@pytest.mark.variant  # of the tool alone; GPUs that are told apart: tests/hadoop_tests/test_yarn_jobs.py
 def test_a_job_on_one_worker_with_two_gpus(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB)

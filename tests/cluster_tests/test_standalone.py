@@ -18,7 +18,7 @@ JOB = ROOT / "tests" / "hadoop_tests" / "jobs" / "train.py"
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.variant  # of tests/test_spark_standalone.py, without GPUs
+@pytest.mark.variant  # of what the other files here say of Spark's local-cluster
 @pytest.mark.parametrize(("how", "status"), [("succeed", 0), ("raise", 1)])
 def test_a_job_on_standalone(tmp_path, how, status):
     with StandaloneSpark(workers=2, cores=1) as spark:

@@ -192,6 +192,7 @@ def test_a_cluster_goes_with_a_starter_that_is_killed(starter: tuple[subprocess.
     daemons.wait_until("the end of everything", lambda: gone(home), 10)
 
 
+@pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_an_orderly_stop_leaves_nothing(starter: tuple[subprocess.Popen[str], Path]) -> None:
     process, home = starter
     process.communicate("", timeout=30)

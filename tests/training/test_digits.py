@@ -8,7 +8,7 @@ import pytest
 
 from tests.training.group import run_group
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.variant]  # of the one in cluster_tests, without Spark
+pytestmark = pytest.mark.tensorflow
 
 
 def test_accuracy_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
