@@ -51,7 +51,6 @@ class Application:
     id: str
     backend: Backend
     coordinator: Coordinator
-    keep_warm_s: float
     earlier_runs: EarlierRuns
     environment: dict[str, str] = field(default_factory=dict)  # the profile's variables for the driver
     runs: weakref.WeakSet[Joinable] = field(default_factory=weakref.WeakSet)
@@ -191,7 +190,7 @@ def _open(
     redact.register_settings(variables)
     redact.register_settings(dict(context.getConf().getAll()) if context is not None else {})
     earlier_runs = EarlierRuns(key, attempt)
-    return Application(key, backend, coordinator, keep_warm_s, earlier_runs, variables)
+    return Application(key, backend, coordinator, earlier_runs, variables)
 
 
 def _active_context() -> Any:

@@ -109,9 +109,6 @@ class FileSystem(Protocol):
     def capacity(self, url: str) -> StoreCapacity:
         """Size and use of the store that holds ``url``; StorageError where it does not tell."""
 
-    def close(self) -> None:
-        """Let go of idle helper processes and connections; a later call makes new ones."""
-
 
 _LOCAL, _REMOTE = "hopsml.storage.local", "hopsml.storage.remote.adapter"  # create(url, timeout_s) -> FileSystem
 

@@ -138,9 +138,6 @@ class LocalFileSystem(FileSystem):
             usage = shutil.disk_usage(_path(url))
             return StoreCapacity(usage.total, usage.used)
 
-    def close(self) -> None:
-        """Does nothing: no process or connection is held."""
-
     @contextlib.contextmanager
     def _appearing(self, url: str, overwrite: bool) -> Iterator[str]:
         """A fresh temporary path; renamed to ``url`` when the block ends well, removed when it fails."""

@@ -149,17 +149,9 @@ class RunDir:
             return []
         return sorted(number for entry in entries if entry.is_dir and (number := fit_of(entry.name)) is not None)
 
-    def checkpoint(self, step: int) -> str:
-        """URL of the directory of the checkpoint of ``step``."""
-        return urls.join(self.checkpoints, step_name(step))
-
     def log(self, generation: int, rank: int) -> str:
         """URL of what one worker of one generation printed."""
         return urls.join(self.logs, f"g{generation}-rank{rank}.log")
-
-    def trial(self, trial_id: str) -> RunDir:
-        """The run directory of one trial of this search."""
-        return RunDir(urls.join(self.trials, trial_id), self._timeout_s)
 
     # ------------------------------------------------------------------ records
 

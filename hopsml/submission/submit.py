@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hopsml.errors import ArgumentError, ClusterError, RunCancelled
@@ -69,9 +69,7 @@ def plan(
     return SubmissionPlan(profile, script, tuple(line), own, shipment)
 
 
-def start(
-    planned: SubmissionPlan, *, notify: Callable[[str], None] = to_stderr, interrupts: Waiter | None = None
-) -> str:
+def start(planned: SubmissionPlan, *, interrupts: Waiter | None = None) -> str:
     """Submit a script in YARN's cluster mode; returns the application's id once YARN has it. It goes on without us.
 
     Raises ArgumentError for a profile of another kind (nothing was submitted), ClusterError with spark-submit's words when
@@ -83,16 +81,10 @@ def start(
             f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode) does not leave its driver to "
             "YARN: name a profile with master yarn and deploy_mode cluster, or run it to its end (submission.run)"
         )
-    return _submit(planned, ResourceManager.of_environment(), notify, interrupts or NoInterrupts())
+    return _submit(planned, ResourceManager.of_environment(), interrupts or NoInterrupts())
 
 
-def run(
-    planned: SubmissionPlan,
-    *,
-    notify: Callable[[str], None] = to_stderr,
-    waiting_timeout_s: float | None = None,
-    interrupts: Waiter | None = None,
-) -> int:
+def run(planned: SubmissionPlan, *, waiting_timeout_s: float | None = None, interrupts: Waiter | None = None) -> int:
     """Run a script to its end under any profile with Spark; returns its exit status, 0 only for success.
 
     In YARN's cluster mode that is ``start`` and ``follow``; otherwise the driver is here, and its output goes where this
@@ -102,21 +94,21 @@ def run(
     profile = planned.profile
     yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
     if yarn is not None and is_detachable(profile):
-        taken = _submit(planned, yarn, notify, waiter)
-        ended = follower.follow(taken, yarn=yarn, notify=notify, waiting_timeout_s=waiting_timeout_s, interrupts=waiter)
+        taken = _submit(planned, yarn, waiter)
+        ended = follower.follow(taken, yarn=yarn, waiting_timeout_s=waiting_timeout_s, interrupts=waiter)
         return ended.status
-    _ship(planned, notify, waiter)
+    _ship(planned, waiter)
     with SparkSubmit(planned.command, environment(profile), quiet=False) as job:
-        status = _accompany(job, yarn, planned.tag, waiter, notify, waiting_timeout_s)
+        status = _accompany(job, yarn, planned.tag, waiter, waiting_timeout_s)
     if status and yarn is not None:
         _end_by_tag(yarn, planned.tag)  # a driver that was killed has not told YARN anything
     return status
 
 
-def _submit(planned: SubmissionPlan, yarn: ResourceManager, notify: Callable[[str], None], waiter: Waiter) -> str:
+def _submit(planned: SubmissionPlan, yarn: ResourceManager, waiter: Waiter) -> str:
     """Start spark-submit, and wait until YARN lists what it has submitted; the application's id."""
-    _ship(planned, notify, waiter)
-    notify(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
+    _ship(planned, waiter)
+    to_stderr(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
     with SparkSubmit(planned.command, environment(planned.profile), quiet=True) as job:
         while (status := job.poll()) is None:
             if (number := waiter.wait(3600.0, job.ended)) is not None:
@@ -129,7 +121,7 @@ def _submit(planned: SubmissionPlan, yarn: ResourceManager, notify: Callable[[st
     return _wait_for(yarn, planned, waiter).id
 
 
-def _ship(planned: SubmissionPlan, notify: Callable[[str], None], waiter: Waiter) -> None:
+def _ship(planned: SubmissionPlan, waiter: Waiter) -> None:
     """Pack and upload the environment where that is needed; a signal stops it."""
 
     def check() -> None:
@@ -137,28 +129,23 @@ def _ship(planned: SubmissionPlan, notify: Callable[[str], None], waiter: Waiter
             name = signal.Signals(number).name
             raise RunCancelled(f"{name} while the environment was being packed; nothing was submitted")
 
-    shipping.ensure(planned.shipment, notify, check)
+    shipping.ensure(planned.shipment, to_stderr, check)
 
 
 def _accompany(
-    job: SparkSubmit,
-    yarn: ResourceManager | None,
-    tag: str,
-    waiter: Waiter,
-    notify: Callable[[str], None],
-    waiting_timeout_s: float | None,
+    job: SparkSubmit, yarn: ResourceManager | None, tag: str, waiter: Waiter, waiting_timeout_s: float | None
 ) -> int:
     """Wait for a driver on this machine; on YARN say what it waits for. Returns the exit status."""
     state = FollowState("", time.monotonic(), waiting_timeout_s)
     while (status := job.poll()) is None:
         if (number := waiter.wait(follower.POLL_S if yarn else 3600.0, job.ended)) is not None:
-            notify("ending it (once more leaves at once)")
+            to_stderr("ending it (once more leaves at once)")
             return _end(job, number, waiter)
         found = _find(yarn, tag) if yarn is not None else None
         if found is not None and not found.over:
             state, todo = step(state, Observed(found), time.monotonic())
             for line in todo.lines:
-                notify(line)
+                to_stderr(line)
             if todo.end:
                 job.end()
                 return TIMED_OUT

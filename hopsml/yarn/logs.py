@@ -6,10 +6,15 @@ A NodeManager serves the log of a container while that runs and until the log is
 from __future__ import annotations
 
 import re
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import BinaryIO
 
-from hopsml.errors import ClusterError, ClusterUnavailable, StorageError
-from hopsml.yarn import aggregated, tfile, web
+from hopsml import settings
+from hopsml.errors import ClusterError, ClusterUnavailable, PathNotFound, StorageError
+from hopsml.storage import filesystem, urls
+from hopsml.yarn import tfile, web
 from hopsml.yarn.resource_manager import TIMEOUT_S, YarnApplication
 
 PART_BYTES = 4 << 20  # what is read at once: a log that grows faster is not followed byte by byte
@@ -19,6 +24,8 @@ _PAGE = re.compile(r"(https?://[^/]+)/.*/(container_\w+)")
 _LENGTH = re.compile(rb"^LogLength:\s*(\d+)\s*$", re.MULTILINE)
 _BEGIN = b"LogContents:\n"
 _RUNNING = b"belongs to a running container"
+_DEFAULT_DIR = "/tmp/logs"
+_BUCKETS = 10_000
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ def read(
     if part is not None or not application.over:
         return part
     try:
-        found = aggregated.read(application.id, application.user, container, name, offset, limit)
+        found = aggregated(application.id, application.user, container, name, offset, limit)
     except tfile.FormatError as error:
         raise ClusterError(
             f"the aggregated log of {application.id} cannot be read here ({error}); `yarn logs -applicationId "
@@ -125,3 +132,55 @@ def parse(answer: web.Answer, wanted: int) -> tuple[bytes, int, bool] | None:
         raise ClusterError(f"the NodeManager does not give the log: HTTP {answer.status} {said}")
     count = min(wanted, int(length[1]))
     return rest[:count], int(length[1]), _RUNNING in rest[count:]
+
+
+def aggregated(
+    application_id: str, user: str, container: str, name: str, offset: int, limit: int
+) -> tuple[bytes, int] | None:
+    """Up to ``limit`` bytes from ``offset`` (negative: from the end) of one file of a container, and its whole length.
+
+    None where it is not there (yet). Raises StorageError, and tfile.FormatError for a format that is not read here.
+    """
+    for url in aggregated_files(application_id, user, settings.yarn_settings()):
+        with filesystem.for_url(url).open_read(url) as file:
+            found = within(file, container, name, offset, limit)
+        if found is not None:
+            return found
+    return None
+
+
+def aggregated_files(application_id: str, user: str, known: Mapping[str, str]) -> Iterator[str]:
+    """The files of an application that is over, one for each node, where NodeManagers put them.
+
+    ``<dir>/<user>/bucket-logs-tfile/<nnnn>/<application>/<node>``; from Hadoop 2 ``<dir>/<user>/logs/<application>/<node>``.
+    """
+    folder = known.get("yarn.nodemanager.remote-app-log-dir", _DEFAULT_DIR)
+    if not urls.base(folder):
+        folder = (settings.default_fs() or "") + folder
+    bucket = f"{int(application_id.rpartition('_')[2]) % _BUCKETS:04d}"
+    for kind in _entries(urls.join(folder, user)):
+        for candidate in (urls.join(kind, bucket, application_id), urls.join(kind, application_id)):
+            yield from (url for url in _entries(candidate) if not url.endswith(".tmp"))  # .tmp: being written
+
+
+def within(file: BinaryIO, container: str, name: str, offset: int, limit: int) -> tuple[bytes, int] | None:
+    """The same from one aggregated file: a record for each container, in it for each log its name, length and bytes."""
+    for key, value in tfile.records(file):
+        if key[2:].decode(errors="replace") != container:
+            continue
+        while size := value.read(2):
+            found = value.read(struct.unpack(">H", size)[0]).decode()
+            length = int(value.read(struct.unpack(">H", value.read(2))[0]))
+            if found == name:
+                start = max(0, length + offset) if offset < 0 else min(offset, length)
+                value.skip(start)
+                return value.read(min(limit, length - start)), length
+            value.skip(length)
+    return None
+
+
+def _entries(url: str) -> list[str]:
+    try:
+        return [entry.url for entry in filesystem.for_url(url).list_dir(url)]
+    except PathNotFound:
+        return []

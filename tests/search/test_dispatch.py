@@ -616,7 +616,7 @@ def test_every_attempt_of_a_trial_that_failed_counts_as_a_failure():
     bench = Bench(lanes=1, num_trials=1, retries=1)
     bench.begin(0), bench.end(0, "failed", None, error="oops")
     bench.begin(0), bench.end(0, "failed", None, error="oops")
-    assert [(row["attempts"], row["failures"]) for row in bench.dispatch.rows()] == [(2, 2)]
+    assert [(row["attempts"], row["failures"]) for row in bench.dispatch.ledger.rows()] == [(2, 2)]
 
 
 def test_no_more_trials_run_than_there_are_lanes():
@@ -629,7 +629,7 @@ def test_no_more_trials_run_than_there_are_lanes():
 def test_the_table_has_a_row_for_every_trial():
     bench = Bench(num_trials=3)
     bench.begin(0), bench.end(0, value=2.0, seconds=1.5)
-    rows = bench.dispatch.rows()
+    rows = bench.dispatch.ledger.rows()
     assert [(row["number"], row["state"], row["value"]) for row in rows] == [
         (0, "completed", 2.0),
         (1, "placed", None),

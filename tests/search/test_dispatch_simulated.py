@@ -283,7 +283,7 @@ def test_a_size_function_that_fails_costs_its_trial_alone():
 
     dispatch = Checked(SearchSpec(4, size_of=size_of), Counting(), None)
     Simulator(dispatch, lambda config: Work(1.0, [1.0])).slots(2).run()
-    errors = {row["number"]: row["error"] for row in dispatch.rows()}
+    errors = {row["number"]: row["error"] for row in dispatch.ledger.rows()}
     assert errors[0] == "" and "KeyError: 2" in errors[2]
     assert "1 <= minimum <= size" in errors[1] and "('2', 1)" in errors[3]
 

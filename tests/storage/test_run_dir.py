@@ -30,14 +30,13 @@ def test_all_names() -> None:
         run.code,
         run.events,
         run.checkpoints,
-        run.checkpoint(120),
         run.logs,
         run.log(0, 3),
         run.metrics,
         run.export,
         run.outputs_json,
         run.hparams_json,
-        run.trial("lr=1&b=2").log(1, 0),
+        run.trials,
     ] == [
         f"{root}/{name}"
         for name in (
@@ -46,14 +45,13 @@ def test_all_names() -> None:
             "code",
             "events",
             "checkpoints",
-            "checkpoints/step-000000120",
             "logs",
             "logs/g0-rank3.log",
             "metrics.jsonl",
             "export",
             ".outputs.json",
             ".hparams.json",
-            "trials/lr=1&b=2/logs/g1-rank0.log",
+            "trials",
         )
     ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ClusterError
-from hopsml.yarn import aggregated, logs, tfile, web
+from hopsml.yarn import logs, tfile, web
 
 pytestmark = pytest.mark.fast
 
@@ -24,15 +24,15 @@ LAST = b"".join(b"stdout line %d of 2\n" % line for line in range(40))
 def test_part_of_an_aggregated_log(codec: str, offset: int, limit: int, expected: bytes) -> None:
     """The container's value is in chunks of 16 bytes, behind those of two other containers."""
     with (DATA / f"logs-{codec}.tfile").open("rb") as file:
-        found = aggregated.within(file, "container_1_0001_01_000002", "stdout", offset, limit)
+        found = logs.within(file, "container_1_0001_01_000002", "stdout", offset, limit)
     assert found == (expected, len(LAST))
 
 
 def test_what_an_aggregated_log_does_not_have() -> None:
     with (DATA / "logs-none.tfile").open("rb") as file:
-        assert aggregated.within(file, "container_1_0001_01_000009", "stdout", 0, 10) is None
-        assert aggregated.within(file, "container_1_0001_01_000003", "syslog", 0, 10) is None
-        assert aggregated.within(file, "container_1_0001_01_000000", "stdout", 0, 10) == (b"", 0)
+        assert logs.within(file, "container_1_0001_01_000009", "stdout", 0, 10) is None
+        assert logs.within(file, "container_1_0001_01_000003", "syslog", 0, 10) is None
+        assert logs.within(file, "container_1_0001_01_000000", "stdout", 0, 10) == (b"", 0)
 
 
 @pytest.mark.parametrize("cut", [0, 10, 27, 100])

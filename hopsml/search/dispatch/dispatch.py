@@ -167,10 +167,6 @@ class Dispatch:
         else:
             self.ask_tell.repeat(fact)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One dict of plain values for each trial, as in the table of results."""
-        return self.ledger.rows()
-
     def best(self) -> dict[str, Any] | None:
         """The table's row of the best trial that is over; None while none has a value."""
         return None if self.ledger.best is None else row(self.ledger.best)

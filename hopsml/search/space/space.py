@@ -9,13 +9,13 @@ A parameter with ``when`` is part of a configuration only if every parameter nam
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config
-from hopsml.search.space import boundaries as predecessor
 from hopsml.search.space import parameter as kinds
 from hopsml.search.space.parameter import Interval, Parameter, parameter, same
 
@@ -95,7 +95,7 @@ class Searchspace:
             raise ArgumentError(
                 f"a dict of two bounds each is needed, such as {{'lr': [0.01, 0.1]}}; got {boundaries!r}"
             )
-        of_two = predecessor.evolved if categories else predecessor.sampled
+        of_two = _evolved if categories else _sampled
         return cls(**{name: of_two(name, bounds) for name, bounds in boundaries.items()})
 
     # ---------------------------------------------------------------- Maggy's questions
@@ -346,3 +346,41 @@ def _check_named(found: Parameter, name: str, allowed: Iterable[Any], parameters
     for value in allowed:
         if not other.holds(value):
             raise ArgumentError(f"{found.name}: it is there when {name} is {value!r}, which is not of {other.region}")
+
+
+def _sampled(name: str, given: Any) -> tuple[str, list[Any]]:
+    """The parameter for random_search: two integers give INTEGER, with a float among them DOUBLE; must be ascending."""
+    low, high = _two(name, given)
+    if not _is_number(low) or not _is_number(high):
+        raise ArgumentError(f"{name}: {given} was given; random search takes bounds that are integers or floats")
+    if not low < high:
+        raise ArgumentError(f"{name}: the lower bound {low} is not less than the upper bound {high}; swap them")
+    return (kinds.INTEGER if isinstance(low, int) and isinstance(high, int) else kinds.DOUBLE), [low, high]
+
+
+def _evolved(name: str, given: Any) -> tuple[str, list[Any]]:
+    """The rule of differential_evolution: the first bound's type decides.
+
+    Numbers may descend; two that are the same are a constant, and what is no number is a choice between the two. With a
+    first bound that is an integer, the integers that lie between the two.
+    """
+    first, second = _two(name, given)
+    if _is_number(first) != _is_number(second):
+        raise ArgumentError(f"{name}: {given} mixes a number and something else; give two of one kind")
+    if not _is_number(first) or first == second:
+        return kinds.CATEGORICAL, [first, second]
+    low, high = sorted((first, second))
+    if isinstance(first, float) or not math.isfinite(low) or not math.isfinite(high):
+        return kinds.DOUBLE, [low, high]
+    inside = [math.ceil(low), math.floor(high)]
+    return (kinds.INTEGER if inside[0] < inside[1] else kinds.CATEGORICAL), inside
+
+
+def _is_number(bound: object) -> bool:
+    return isinstance(bound, int | float) and not isinstance(bound, bool)
+
+
+def _two(name: str, given: Any) -> tuple[Any, Any]:
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise ArgumentError(f"{name}: {given!r} was given; a boundary list has exactly two elements")
+    return given[0], given[1]

@@ -128,10 +128,6 @@ class RemoteFileSystem(FileSystem):
     def capacity(self, url: str) -> StoreCapacity:
         return StoreCapacity(**self._call("measure", "capacity", url))
 
-    def close(self) -> None:
-        """End idle helper processes, of this store and of all others: they are not bound to one."""
-        POOL.close()
-
     # ------------------------------------------------------------------ what appears whole
 
     def _refuse_taken(self, url: str, overwrite: bool) -> None:

@@ -16,7 +16,7 @@ from hopsml.training.elastic import commit_format
 from hopsml.training.elastic.commit_format import Snapshot
 from hopsml.training.elastic.commit_pace import CommitPace
 from hopsml.training.elastic.commit_writer import CommitWriter, writer_of
-from hopsml.training.progress import ProgressSender
+from hopsml.training.report import ProgressSender
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.training.progress import ProgressSender
+from hopsml.training.report import ProgressSender
 from hopsml.training.tensorflow import fits, optimizers
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 
