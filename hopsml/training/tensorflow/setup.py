@@ -96,7 +96,7 @@ def _prepare_strategies() -> None:
         if not getattr(self, "_std_server_started", False):
             set_heartbeat(cluster, DEFAULT_HEARTBEAT_TIMEOUT_S)
             if not _leads(cluster_resolver):
-                wait_for_port(leader_address(cluster))
+                wait_for_port(leader_address(cluster), LEADER_TIMEOUT_S)
         connect(self, cluster_resolver)
 
     def build_then_merge(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -155,7 +155,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def wait_for_port(address: str, timeout_s: float = LEADER_TIMEOUT_S) -> float:
+def wait_for_port(address: str, timeout_s: float) -> float:
     """Return once something listens at ``address`` ("host:port"), with the seconds that it took.
 
     TensorFlow's channel retries a refused first connection only after a fixed second: a worker that comes before its leader

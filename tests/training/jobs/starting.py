@@ -32,7 +32,7 @@ def refusals() -> dict[str, Any]:
     }
     cluster = {"worker": ["127.0.0.1:9", "127.0.0.1:10"]}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
-    setup.DEFAULT_TIMEOUT_S = 0.2
+    setup.LEADER_TIMEOUT_S = 0.2
     found["no leader"] = _refused()
     import tensorflow as tf
 
