@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.training.elastic.ramp import Ramp, first_ramp
+from hopsml.training.elastic.sampler import Ramp, first_ramp
 
 pytestmark = pytest.mark.fast
 

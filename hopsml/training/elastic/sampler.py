@@ -8,16 +8,17 @@ sample where the last one stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.elastic.ramp import RAMP_EPOCHS, Ramp, first_ramp
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 Scaling = Literal["constant", "linear"]
+RAMP_EPOCHS = 5.0
 
 
 class Sampler:
@@ -35,7 +36,7 @@ class Sampler:
         for batch in state.resume(data):
             optimizer.learning_rate = 0.1 * data.learning_rate_scale
 
-    It falls with the group at once, and rises over ``ramp_epochs`` (section 2.2); ``ramp.py``.
+    It falls with the group at once, and rises over ``ramp_epochs`` (section 2.2); see ``Ramp``.
     """
 
     def __init__(
@@ -200,3 +201,39 @@ def _check_count(name: str, value: Any) -> None:
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of 1 or more")
     if value < 1:
         raise ArgumentError(f"{name}={value} is too small; it must be 1 or more")
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Factor of the learning rate as a function of the samples seen since the beginning of the training.
+
+    With a global batch k times as large the learning rate is multiplied by k (the linear scaling rule), which holds only
+    once the weights no longer change fast. So a rise is spread over some epochs, in equal parts with every batch: gradual
+    warm-up, arXiv 1706.02677, section 2.2, which takes 5. A fall needs no such time, and must not wait: the old rate is too
+    high for the smaller batch.
+
+    From ``start`` at ``began`` samples to ``target`` at ``began + length`` samples, and ``target`` from there on.
+    """
+
+    start: float
+    target: float
+    began: int = 0
+    length: float = 0.0  # samples
+
+    def factor(self, samples: int) -> float:
+        """The factor after ``samples`` samples; 1.0 means the rate that was given for the reference group."""
+        done = samples - self.began
+        if self.target <= self.start or done >= self.length:
+            return self.target
+        return self.start + (self.target - self.start) * max(0.0, done / self.length)
+
+    def towards(self, target: float, samples: int, length: float) -> Ramp:
+        """A ramp from the present factor to another target; this one if the target is the same."""
+        if target == self.target:
+            return self
+        return Ramp(self.factor(samples), target, samples, length)
+
+
+def first_ramp(target: float, length: float) -> Ramp:
+    """The ramp of a training that begins: from 1.0 (the reference group's rate) to ``target`` over ``length`` samples."""
+    return Ramp(1.0, target, 0, length)
