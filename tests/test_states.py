@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopsml import states
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.errors import RunCancelled, RunError
 from hopsml.states import Lifecycle
 

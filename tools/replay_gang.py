@@ -20,7 +20,7 @@ import msgspec
 import hopsml
 from hopsml import redact, settings
 from hopsml.cluster.driver.gang_log import VERSION, described
-from hopsml.cluster.gang import gang_types
+from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic_gang import ElasticGang
 from hopsml.cluster.gang.gang import Gang
 from hopsml.cluster.gang.independent_gang import IndependentGang
@@ -65,11 +65,11 @@ def replay(content: bytes) -> Iterator[Step]:
         yield Step(line["at"], line["event"], decided, machine.phase.value)
 
 
-def _event(line: dict[str, Any] | None) -> gang_types.Event | None:
+def _event(line: dict[str, Any] | None) -> events.Event | None:
     if line is None:
         return None
     fields = dict(line)
-    event: gang_types.Event = msgspec.convert(fields, getattr(gang_types, fields.pop("kind")))
+    event: events.Event = msgspec.convert(fields, getattr(events, fields.pop("kind")))
     return event
 
 

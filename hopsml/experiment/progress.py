@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.delivery import wait_for
 from hopsml.experiment.searches import state as searches
 from hopsml.experiment.searches.state import SearchState

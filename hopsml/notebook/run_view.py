@@ -8,7 +8,7 @@ from typing import Any
 
 from hopsml import states
 from hopsml.cluster.driver.run_state import MemberView
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.errors import WorkerFailed
 from hopsml.notebook.story import Story, Usage, worth_showing
 from hopsml.notebook.style import about

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.notebook.history import MetricHistory
 from hopsml.tracking.listing import plain
 

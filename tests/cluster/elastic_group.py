@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.gang import gang_types as gang
+from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic_gang import ElasticGang
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.spec import ElasticGroup
 
 
@@ -15,65 +15,65 @@ def spec(**other: Any) -> ElasticGroup:
     return ElasticGroup(**{**given, **other})
 
 
-def grant(machine: ElasticGang, *names: str, now: float = 0.0, ready: bool = True) -> list[gang.Action]:
-    return machine.handle(gang.Granted(names, tuple(f"host-{n}" for n in names), (ready,) * len(names)), now)
+def grant(machine: ElasticGang, *names: str, now: float = 0.0, ready: bool = True) -> list[events.Action]:
+    return machine.handle(events.Granted(names, tuple(f"host-{n}" for n in names), (ready,) * len(names)), now)
 
 
 def running(*names: str, **other: Any) -> ElasticGang:
     machine = ElasticGang(spec(**{"size": max(3, len(names)), **other}))
     machine.begin(0.0)
     grant(machine, *names)
-    machine.handle(gang.Tick(), 1.5)
+    machine.handle(events.Tick(), 1.5)
     for name in names:
-        machine.handle(gang.Started(name, 0), 2.0)
+        machine.handle(events.Started(name, 0), 2.0)
     assert machine.phase is Phase.RUNNING
     return machine
 
 
-def of_kind(actions: list[gang.Action], kind: type) -> list[Any]:
+def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def close(machine: ElasticGang, *names: str, now: float = 5.0) -> list[gang.Action]:
-    generation, actions = machine.generation, list[gang.Action]()
+def close(machine: ElasticGang, *names: str, now: float = 5.0) -> list[events.Action]:
+    generation, actions = machine.generation, list[events.Action]()
     for name in names:
-        actions += machine.handle(gang.Closed(name, generation), now)
+        actions += machine.handle(events.Closed(name, generation), now)
     return actions
 
 
-def warned(machine: ElasticGang, *names: str, time_s: float, now: float = 3.0) -> list[gang.Action]:
-    return [one for name in names for one in machine.handle(gang.DrainAsked(name, "its node goes", time_s), now)]
+def warned(machine: ElasticGang, *names: str, time_s: float, now: float = 3.0) -> list[events.Action]:
+    return [one for name in names for one in machine.handle(events.DrainAsked(name, "its node goes", time_s), now)]
 
 
-def committed(machine: ElasticGang, step: int, *names: str, now: float = 3.0) -> list[gang.Action]:
+def committed(machine: ElasticGang, step: int, *names: str, now: float = 3.0) -> list[events.Action]:
     generation = machine.generation
-    return [one for name in names for one in machine.handle(gang.Committed(name, generation, step), now)]
+    return [one for name in names for one in machine.handle(events.Committed(name, generation, step), now)]
 
 
-def parked(machine: ElasticGang, step: int, *names: str, now: float) -> list[gang.Action]:
+def parked(machine: ElasticGang, step: int, *names: str, now: float) -> list[events.Action]:
     generation = machine.generation
-    return [one for name in names for one in machine.handle(gang.Parked(name, generation, step), now)]
+    return [one for name in names for one in machine.handle(events.Parked(name, generation, step), now)]
 
 
 def grown(**other: Any) -> ElasticGang:
     """Two members, who have made commits, and a third that joined them at step 7; generation 1 has begun."""
     machine = running("a", "b", **{"fruitless_limit": 1, "reset_limit": 0, **other})
     for name in "ab":
-        machine.handle(gang.Committed(name, 0, 5), 3.0)
+        machine.handle(events.Committed(name, 0, 5), 3.0)
     grant(machine, "c", now=3.5)
-    machine.handle(gang.Parked("a", 0, 7), 4.0)
-    machine.handle(gang.Committed("b", 0, 7), 4.0)
-    (start,) = of_kind(close(machine, "a", "b", now=4.0), gang.StartGeneration)
+    machine.handle(events.Parked("a", 0, 7), 4.0)
+    machine.handle(events.Committed("b", 0, 7), 4.0)
+    (start,) = of_kind(close(machine, "a", "b", now=4.0), events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b", "c"}
-    machine.handle(gang.Ranked(("a", "b", "c")), 4.2)
+    machine.handle(events.Ranked(("a", "b", "c")), 4.2)
     for name in "abc":
-        machine.handle(gang.Started(name, 1), 4.5)
+        machine.handle(events.Started(name, 1), 4.5)
     return machine
 
 
-def store_fails(machine: ElasticGang, now: float) -> list[gang.Action]:
-    names, actions = tuple(machine.members), list[gang.Action]()
+def store_fails(machine: ElasticGang, now: float) -> list[events.Action]:
+    names, actions = tuple(machine.members), list[events.Action]()
     for name in names:
         cause = "the store could not be read: nobody answers"
-        actions += machine.handle(gang.Failed(name, machine.generation, cause, storage=True), now)
+        actions += machine.handle(events.Failed(name, machine.generation, cause, storage=True), now)
     return actions + close(machine, *names, now=now)

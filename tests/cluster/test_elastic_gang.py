@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang import gang_types as gang
+from hopsml.cluster.gang import events
 from hopsml.cluster.gang.draining import AT_ONCE_S
 from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.gang import Gang
-from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.gang.pace import Pace
 from hopsml.cluster.shared.spec import FixedGroup
 from tests.cluster.elastic_group import (
@@ -33,113 +33,115 @@ pytestmark = pytest.mark.fast
 
 def test_a_group_waits_a_moment_for_more_than_its_minimum():
     machine = ElasticGang(spec())
-    assert machine.begin(0.0) == [gang.AskAgents(2, 3)]
+    assert machine.begin(0.0) == [events.AskAgents(2, 3)]
     assert grant(machine, "a", "b") == []
-    assert machine.handle(gang.Tick(), 0.9) == []
-    assert machine.handle(gang.Tick(), 1.0) == [gang.StartGeneration(0, ("a", "b"))]
+    assert machine.handle(events.Tick(), 0.9) == []
+    assert machine.handle(events.Tick(), 1.0) == [events.StartGeneration(0, ("a", "b"))]
 
 
 def test_the_moment_begins_anew_when_the_minimum_was_not_there_in_between():
     machine = ElasticGang(spec())
     machine.begin(0.0)
     grant(machine, "a", "b")
-    machine.handle(gang.MemberLost("b", "gone"), 0.5)
-    assert machine.handle(gang.Tick(), 0.6) == []
-    assert grant(machine, "c", now=5.0) == [] and machine.handle(gang.Tick(), 5.9) == []
-    assert machine.handle(gang.Tick(), 6.0) == [gang.StartGeneration(0, ("a", "c"))]
+    machine.handle(events.MemberLost("b", "gone"), 0.5)
+    assert machine.handle(events.Tick(), 0.6) == []
+    assert grant(machine, "c", now=5.0) == [] and machine.handle(events.Tick(), 5.9) == []
+    assert machine.handle(events.Tick(), 6.0) == [events.StartGeneration(0, ("a", "c"))]
 
 
 def test_a_full_group_starts_at_once():
     machine = ElasticGang(spec())
     machine.begin(0.0)
-    assert grant(machine, "a", "b", "c") == [gang.StartGeneration(0, ("a", "b", "c"))]
+    assert grant(machine, "a", "b", "c") == [events.StartGeneration(0, ("a", "b", "c"))]
 
 
 def test_survivors_go_on_from_the_newest_commit_that_one_of_them_holds():
     machine = running("a", "b", "c")
-    machine.handle(gang.Committed("a", 0, 10), 3.0)
-    machine.handle(gang.Committed("b", 0, 20), 3.0)
-    machine.handle(gang.Committed("c", 0, 30), 3.0)
-    (stop,) = machine.handle(gang.MemberLost("c", "its executor died"), 4.0)
-    assert stop == gang.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
-    (start,) = of_kind(close(machine, "a", "b"), gang.StartGeneration)
+    machine.handle(events.Committed("a", 0, 10), 3.0)
+    machine.handle(events.Committed("b", 0, 20), 3.0)
+    machine.handle(events.Committed("c", 0, 30), 3.0)
+    (stop,) = machine.handle(events.MemberLost("c", "its executor died"), 4.0)
+    assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
+    (start,) = of_kind(close(machine, "a", "b"), events.StartGeneration)
     assert (start.generation, start.step, start.holders) == (1, 20, ("b",))
     assert set(start.agent_ids) == {"a", "b"}
 
 
 def test_a_worker_that_dies_alone_is_started_again_on_its_agent():
     machine = running("a", "b")
-    machine.handle(gang.Committed("b", 0, 4), 3.0)
-    machine.handle(gang.Failed("b", 0, "killed by signal 9"), 4.0)
-    (start,) = of_kind(close(machine, "b", "a"), gang.StartGeneration)
+    machine.handle(events.Committed("b", 0, 4), 3.0)
+    machine.handle(events.Failed("b", 0, "killed by signal 9"), 4.0)
+    (start,) = of_kind(close(machine, "b", "a"), events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b"} and start.step == 4 and "signal 9" in start.why
 
 
 def test_an_error_of_the_users_code_ends_the_run_even_when_its_echo_came_first():
     machine = running("a", "b")
-    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True, raised=True), 4.0)
-    machine.handle(gang.Failed("b", 0, "ValueError: bad batch", raised=True), 4.1)
-    (outcome,) = of_kind(close(machine, "a", "b"), gang.Conclude)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True, raised=True), 4.0)
+    machine.handle(events.Failed("b", 0, "ValueError: bad batch", raised=True), 4.1)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.Conclude)
     assert (outcome.phase, outcome.rank, outcome.reason) == (Phase.FAILED, 1, "ValueError: bad batch")
 
 
 def test_a_newcomer_is_taken_in_only_when_it_has_imported_everything():
     machine = running("a", "b")
     assert grant(machine, "c", now=3.0, ready=False) == []
-    (park,) = machine.handle(gang.Ready("c"), 4.0)
-    assert park == gang.ParkWorkers(0, ("a", "b"), "1 more joined")
+    (park,) = machine.handle(events.Ready("c"), 4.0)
+    assert park == events.ParkWorkers(0, ("a", "b"), "1 more joined")
 
 
 def test_a_change_waits_for_the_commits_of_all_but_not_for_ever():
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
-    assert machine.handle(gang.Parked("a", 0, 7), 4.0) == []
-    assert of_kind(machine.handle(gang.Committed("b", 0, 7), 4.1), gang.StopWorkers)
+    assert machine.handle(events.Parked("a", 0, 7), 4.0) == []
+    assert of_kind(machine.handle(events.Committed("b", 0, 7), 4.1), events.StopWorkers)
     late = running("a", "b")
     grant(late, "c", now=3.0)
-    late.handle(gang.Parked("a", 0, 7), 4.0)
-    assert of_kind(late.handle(gang.Tick(), 4.0 + spec().agree_s), gang.StopWorkers)
-    (start,) = of_kind(close(late, "a", "b"), gang.StartGeneration)
+    late.handle(events.Parked("a", 0, 7), 4.0)
+    assert of_kind(late.handle(events.Tick(), 4.0 + spec().agree_s), events.StopWorkers)
+    (start,) = of_kind(close(late, "a", "b"), events.StartGeneration)
     assert start.step == 7 and start.holders == ("a",) and len(start.agent_ids) == 3
 
 
 def test_a_draining_member_leaves_and_the_group_waits_when_it_falls_below_the_minimum():
     machine = running("a", "b")
-    (park,) = of_kind(machine.handle(gang.DrainAsked("b", "its node is preempted", AT_ONCE_S), 3.0), gang.ParkWorkers)
+    (park,) = of_kind(
+        machine.handle(events.DrainAsked("b", "its node is preempted", AT_ONCE_S), 3.0), events.ParkWorkers
+    )
     assert "preempted" in park.why
-    machine.handle(gang.Parked("a", 0, 5), 3.5)
-    machine.handle(gang.Committed("b", 0, 5), 3.6)
+    machine.handle(events.Parked("a", 0, 5), 3.5)
+    machine.handle(events.Committed("b", 0, 5), 3.6)
     actions = close(machine, "a", "b", now=4.0)
-    assert gang.ReturnAgents(("b",), "its node is preempted") in actions
-    assert machine.phase is Phase.WAITING and not of_kind(actions, gang.StartGeneration)
-    (outcome,) = of_kind(machine.handle(gang.Tick(), 24.1), gang.Conclude)
+    assert events.ReturnAgents(("b",), "its node is preempted") in actions
+    assert machine.phase is Phase.WAITING and not of_kind(actions, events.StartGeneration)
+    (outcome,) = of_kind(machine.handle(events.Tick(), 24.1), events.Conclude)
     assert outcome.error == "minimum" and outcome.missing == ((1, "no agent"),)
 
 
 def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over():
     machine = running("a", "b", min_size=1)
-    machine.handle(gang.DrainAsked("b", "preempted", AT_ONCE_S), 3.0)
-    machine.handle(gang.Parked("b", 0, 9), 3.5)
-    machine.handle(gang.Tick(), 3.5 + spec().agree_s)  # a was not there in time
+    machine.handle(events.DrainAsked("b", "preempted", AT_ONCE_S), 3.0)
+    machine.handle(events.Parked("b", 0, 9), 3.5)
+    machine.handle(events.Tick(), 3.5 + spec().agree_s)  # a was not there in time
     actions = close(machine, "a", "b", now=4.0)
-    assert not of_kind(actions, gang.ReturnAgents)
-    (start,) = of_kind(actions, gang.StartGeneration)
+    assert not of_kind(actions, events.ReturnAgents)
+    (start,) = of_kind(actions, events.StartGeneration)
     assert start.agent_ids == ("a",) and start.step == 9 and start.holders == ("b",)
-    assert machine.handle(gang.Ready("b"), 4.5) == []
-    assert machine.handle(gang.Started("a", 1), 5.0) == [gang.ReturnAgents(("b",), "preempted")]
-    machine.handle(gang.Failed("a", 1, "killed"), 6.0)
-    (again,) = of_kind(close(machine, "a", now=6.1), gang.StartGeneration)
+    assert machine.handle(events.Ready("b"), 4.5) == []
+    assert machine.handle(events.Started("a", 1), 5.0) == [events.ReturnAgents(("b",), "preempted")]
+    machine.handle(events.Failed("a", 1, "killed"), 6.0)
+    (again,) = of_kind(close(machine, "a", now=6.1), events.StartGeneration)
     assert again.step == 9 and again.holders == ("a",)
 
 
 def test_the_only_worker_waits_for_a_successor_and_hands_over():
     machine = running("a", min_size=1)
-    machine.handle(gang.DrainAsked("a", "preempted", AT_ONCE_S), 3.0)
-    machine.handle(gang.Parked("a", 0, 4), 3.5)
-    assert not of_kind(close(machine, "a", now=4.0), gang.StartGeneration) and machine.phase is Phase.WAITING
-    (start,) = of_kind(grant(machine, "b", now=6.0), gang.StartGeneration)
+    machine.handle(events.DrainAsked("a", "preempted", AT_ONCE_S), 3.0)
+    machine.handle(events.Parked("a", 0, 4), 3.5)
+    assert not of_kind(close(machine, "a", now=4.0), events.StartGeneration) and machine.phase is Phase.WAITING
+    (start,) = of_kind(grant(machine, "b", now=6.0), events.StartGeneration)
     assert start.agent_ids == ("b",) and start.step == 4 and start.holders == ("a",)
-    assert gang.ReturnAgents(("a",), "preempted") in machine.handle(gang.Started("b", 1), 7.0)
+    assert events.ReturnAgents(("a",), "preempted") in machine.handle(events.Started("b", 1), 7.0)
 
 
 # ---------------------------------------------------------------------------------------------------- nodes that go away
@@ -147,27 +149,27 @@ def test_the_only_worker_waits_for_a_successor_and_hands_over():
 
 def test_warned_members_go_on_until_all_their_successors_are_ready():
     machine = running("a", "b", size=2)
-    assert not of_kind(warned(machine, "a", "b", time_s=40.0), gang.ParkWorkers)
-    assert not of_kind(grant(machine, "c", "d", now=10.0, ready=False), gang.ParkWorkers)
-    assert not of_kind(machine.handle(gang.Ready("c"), 12.0), gang.ParkWorkers)
-    (park,) = of_kind(machine.handle(gang.Ready("d"), 13.0), gang.ParkWorkers)
+    assert not of_kind(warned(machine, "a", "b", time_s=40.0), events.ParkWorkers)
+    assert not of_kind(grant(machine, "c", "d", now=10.0, ready=False), events.ParkWorkers)
+    assert not of_kind(machine.handle(events.Ready("c"), 12.0), events.ParkWorkers)
+    (park,) = of_kind(machine.handle(events.Ready("d"), 13.0), events.ParkWorkers)
     assert park.why == "rank 0 leaves: its node goes"
     parked(machine, 9, "a", "b", now=14.0)
-    (start,) = of_kind(close(machine, "a", "b", now=14.1), gang.StartGeneration)
+    (start,) = of_kind(close(machine, "a", "b", now=14.1), events.StartGeneration)
     assert (set(start.agent_ids), start.step, set(start.holders)) == ({"c", "d"}, 9, {"a", "b"})
-    actions = [one for name in "cd" for one in machine.handle(gang.Started(name, 1), 15.0)]
-    assert {one.agent_ids for one in of_kind(actions, gang.ReturnAgents)} == {("a",), ("b",)}
+    actions = [one for name in "cd" for one in machine.handle(events.Started(name, 1), 15.0)]
+    assert {one.agent_ids for one in of_kind(actions, events.ReturnAgents)} == {("a",), ("b",)}
 
 
 def test_warned_members_stand_still_before_their_time_is_up_whoever_is_still_to_come():
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=40.0, now=3.0)
-    assert not of_kind(machine.handle(gang.Tick(), 32.9), gang.ParkWorkers)
-    assert of_kind(machine.handle(gang.Tick(), 33.1), gang.ParkWorkers)
+    assert not of_kind(machine.handle(events.Tick(), 32.9), events.ParkWorkers)
+    assert of_kind(machine.handle(events.Tick(), 33.1), events.ParkWorkers)
     unknown = running("a", "b", size=2, drain_s=20.0)
-    unknown.handle(gang.DrainAsked("a", "its node goes"), 3.0)
-    assert not of_kind(unknown.handle(gang.Tick(), 12.9), gang.ParkWorkers)
-    assert of_kind(unknown.handle(gang.Tick(), 13.1), gang.ParkWorkers)
+    unknown.handle(events.DrainAsked("a", "its node goes"), 3.0)
+    assert not of_kind(unknown.handle(events.Tick(), 12.9), events.ParkWorkers)
+    assert of_kind(unknown.handle(events.Tick(), 13.1), events.ParkWorkers)
 
 
 def test_the_last_holders_commit_is_stored_and_then_nobody_waits_for_them():
@@ -175,28 +177,28 @@ def test_the_last_holders_commit_is_stored_and_then_nobody_waits_for_them():
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     stops = parked(machine, 9, "a", "b", now=4.0)
-    assert of_kind(stops, gang.PersistCommit) == [gang.PersistCommit("a")]
+    assert of_kind(stops, events.PersistCommit) == [events.PersistCommit("a")]
     actions = close(machine, "a", "b", now=4.1)
-    assert machine.phase is Phase.WAITING and not of_kind(actions, gang.ReturnAgents)
-    returned = of_kind(machine.handle(gang.Persisted("a", 9, 0.2), 4.5), gang.ReturnAgents)
+    assert machine.phase is Phase.WAITING and not of_kind(actions, events.ReturnAgents)
+    returned = of_kind(machine.handle(events.Persisted("a", 9, 0.2), 4.5), events.ReturnAgents)
     assert [one.agent_ids for one in returned] == [("a",), ("b",)] and all(one.leave for one in returned)
-    (start,) = of_kind(grant(machine, "c", "d", now=9.0), gang.StartGeneration)
+    (start,) = of_kind(grant(machine, "c", "d", now=9.0), events.StartGeneration)
     assert (start.step, start.holders, start.stored) == (-1, (), 9)
 
 
 def test_a_commit_is_stored_already_at_the_warning_where_all_members_leave():
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
-    assert not of_kind(warned(machine, "a", time_s=40.0), gang.PersistCommit)  # b stays, and has it
-    assert of_kind(warned(machine, "b", time_s=40.0), gang.PersistCommit) == [gang.PersistCommit("a")]
-    machine.handle(gang.Persisted("a", 4), 4.0)
-    assert not of_kind(committed(machine, 6, "a", "b", now=5.0), gang.PersistCommit)  # not each one
-    machine.handle(gang.MemberLost("a", "its node is gone"), 6.0)
-    machine.handle(gang.MemberLost("b", "its node is gone"), 6.0)
+    assert not of_kind(warned(machine, "a", time_s=40.0), events.PersistCommit)  # b stays, and has it
+    assert of_kind(warned(machine, "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
+    machine.handle(events.Persisted("a", 4), 4.0)
+    assert not of_kind(committed(machine, 6, "a", "b", now=5.0), events.PersistCommit)  # not each one
+    machine.handle(events.MemberLost("a", "its node is gone"), 6.0)
+    machine.handle(events.MemberLost("b", "its node is gone"), 6.0)
     actions = grant(machine, "c", "d", now=20.0)
-    (start,) = of_kind(actions, gang.StartGeneration)
+    (start,) = of_kind(actions, events.StartGeneration)
     assert (start.step, start.stored) == (-1, 4)
-    (note,) = of_kind(actions, gang.Note)
+    (note,) = of_kind(actions, events.Note)
     assert note.text == "the commit of step 6 is lost with the agents that held it: the training goes on from step 4"
 
 
@@ -205,12 +207,12 @@ def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_c
     machine = running("a", "b", "c")
     committed(machine, 4, "a", "b", "c")
     committed(machine, 6, "a")
-    machine.handle(gang.Persisted("a", 6), 4.0)
-    machine.handle(gang.MemberLost("a", "gone"), 4.1)
+    machine.handle(events.Persisted("a", 6), 4.0)
+    machine.handle(events.MemberLost("a", "gone"), 4.1)
     actions = close(machine, "b", "c")
-    (start,) = of_kind(actions, gang.StartGeneration)
+    (start,) = of_kind(actions, events.StartGeneration)
     assert (start.step, start.stored) == (4, -1)
-    assert [note.text for note in of_kind(actions, gang.Note)] == [
+    assert [note.text for note in of_kind(actions, events.Note)] == [
         "generation 0 ended after step 6 or later; goes on from the commit of step 4: rank 0: gone",
         "the commit of step 6 is lost with the agents that held it: the training goes on from step 4",
     ]
@@ -221,11 +223,11 @@ def test_what_was_stored_because_its_holders_left_is_read_though_somebody_holds_
     committed(machine, 4, "a", "b")
     warned(machine, "a", time_s=AT_ONCE_S)
     parked(machine, 6, "a", now=4.0)
-    machine.handle(gang.Tick(), 4.0 + spec().agree_s)  # b was not there in time
-    machine.handle(gang.Persisted("a", 6), 4.5)
-    machine.handle(gang.MemberLost("a", "its node is gone"), 4.6)
+    machine.handle(events.Tick(), 4.0 + spec().agree_s)  # b was not there in time
+    machine.handle(events.Persisted("a", 6), 4.5)
+    machine.handle(events.MemberLost("a", "its node is gone"), 4.6)
     close(machine, "b")
-    (start,) = of_kind(grant(machine, "c", now=9.0), gang.StartGeneration)
+    (start,) = of_kind(grant(machine, "c", now=9.0), events.StartGeneration)
     assert (start.step, start.holders, start.stored) == (-1, (), 6)
 
 
@@ -233,8 +235,8 @@ def test_what_is_lost_without_a_checkpoint_is_said_too():
     machine = running("a", "b", size=2)
     committed(machine, 6, "a", "b")
     for name in "ab":
-        machine.handle(gang.MemberLost(name, "its node is gone"), 6.0)
-    (note,) = of_kind(grant(machine, "c", "d", now=20.0), gang.Note)
+        machine.handle(events.MemberLost(name, "its node is gone"), 6.0)
+    (note,) = of_kind(grant(machine, "c", "d", now=20.0), events.Note)
     assert "step 6 is lost" in note.text and "begins where this run began" in note.text
 
 
@@ -243,8 +245,10 @@ def test_where_the_one_that_stores_is_lost_the_next_one_does():
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     parked(machine, 9, "a", "b", now=4.0)
     close(machine, "a", "b", now=4.1)
-    assert of_kind(machine.handle(gang.MemberLost("a", "gone"), 4.2), gang.PersistCommit) == [gang.PersistCommit("b")]
-    assert of_kind(machine.handle(gang.Persisted("b", 9), 4.5), gang.ReturnAgents)
+    assert of_kind(machine.handle(events.MemberLost("a", "gone"), 4.2), events.PersistCommit) == [
+        events.PersistCommit("b")
+    ]
+    assert of_kind(machine.handle(events.Persisted("b", 9), 4.5), events.ReturnAgents)
 
 
 def test_a_newcomer_gets_the_state_from_whoever_leaves_before_it_is_stored():
@@ -252,96 +256,96 @@ def test_a_newcomer_gets_the_state_from_whoever_leaves_before_it_is_stored():
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     parked(machine, 9, "a", "b", now=4.0)
     close(machine, "a", "b", now=4.1)
-    (start,) = of_kind(grant(machine, "c", "d", now=4.2), gang.StartGeneration)
+    (start,) = of_kind(grant(machine, "c", "d", now=4.2), events.StartGeneration)
     assert start.step == 9 and set(start.holders) == {"a", "b"}
-    assert not of_kind(machine.handle(gang.Persisted("a", 9), 4.3), gang.ReturnAgents)  # it is being fetched there
-    assert of_kind([*machine.handle(gang.Started("c", 1), 5.0), *machine.handle(gang.Started("d", 1), 5.0)],
-                   gang.ReturnAgents)  # fmt: skip
+    assert not of_kind(machine.handle(events.Persisted("a", 9), 4.3), events.ReturnAgents)  # it is being fetched there
+    assert of_kind([*machine.handle(events.Started("c", 1), 5.0), *machine.handle(events.Started("d", 1), 5.0)],
+                   events.ReturnAgents)  # fmt: skip
 
 
 def test_spares_that_succeed_members_that_leave_are_kept_when_the_size_is_asked_for_again():
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=40.0)
     grant(machine, "c", now=4.0)
-    assert not of_kind(machine.handle(gang.ResizeAsked(2), 5.0), gang.ReturnAgents)
-    assert of_kind(grant(machine, "d", now=6.0), gang.ParkWorkers)
+    assert not of_kind(machine.handle(events.ResizeAsked(2), 5.0), events.ReturnAgents)
+    assert of_kind(grant(machine, "d", now=6.0), events.ParkWorkers)
 
 
 def test_fewer_are_enough_where_the_group_shall_be_smaller():
     machine = running("a", "b", "c", size=3, min_size=1)
     warned(machine, "c", time_s=40.0)
-    (park,) = of_kind(machine.handle(gang.ResizeAsked(2), 4.0), gang.ParkWorkers)
+    (park,) = of_kind(machine.handle(events.ResizeAsked(2), 4.0), events.ParkWorkers)
     assert park.why.startswith("rank 2 leaves")
 
 
 def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
     machine = Gang(FixedGroup(size=2))
     machine.begin(0.0)
-    machine.handle(gang.Granted(("a", "b")), 0.0)
-    (note,) = machine.handle(gang.DrainAsked("b", "decommissioned"), 1.0)
+    machine.handle(events.Granted(("a", "b")), 0.0)
+    (note,) = machine.handle(events.DrainAsked("b", "decommissioned"), 1.0)
     assert "rank 1 is about to be lost (decommissioned)" in note.text and "min_workers" in note.text
-    assert machine.handle(gang.DrainAsked("stranger", "decommissioned"), 1.0) == []
+    assert machine.handle(events.DrainAsked("stranger", "decommissioned"), 1.0) == []
 
 
 def test_failures_without_a_commit_in_between_end_the_run():
     machine = running("a", "b", fruitless_limit=2)
-    machine.handle(gang.Failed("a", 0, "killed by signal 11"), 3.0)
+    machine.handle(events.Failed("a", 0, "killed by signal 11"), 3.0)
     close(machine, "a", "b")
-    machine.handle(gang.Failed("a", 1, "killed by signal 11"), 6.0)
-    (outcome,) = of_kind(close(machine, "a", "b", now=7.0), gang.Conclude)
+    machine.handle(events.Failed("a", 1, "killed by signal 11"), 6.0)
+    (outcome,) = of_kind(close(machine, "a", "b", now=7.0), events.Conclude)
     assert "2 generations in a row ended without a new commit" in outcome.reason
 
 
 def test_a_host_that_fails_often_is_set_aside_and_comes_back():
     machine = running("a", "b", "c", host_failure_limit=1, host_cooldown_s=15)
-    machine.handle(gang.Committed("a", 0, 1), 3.0)
-    machine.handle(gang.Failed("c", 0, "killed by signal 7"), 4.0)
-    (start,) = of_kind(close(machine, "a", "b", "c", now=4.0), gang.StartGeneration)
+    machine.handle(events.Committed("a", 0, 1), 3.0)
+    machine.handle(events.Failed("c", 0, "killed by signal 7"), 4.0)
+    (start,) = of_kind(close(machine, "a", "b", "c", now=4.0), events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b"}
     for name in "ab":
-        machine.handle(gang.Started(name, 1), 5.0)
-    machine.handle(gang.Committed("a", 1, 2), 5.0)
-    machine.handle(gang.MemberLost("b", "gone"), 6.0)
+        machine.handle(events.Started(name, 1), 5.0)
+    machine.handle(events.Committed("a", 1, 2), 5.0)
+    machine.handle(events.MemberLost("b", "gone"), 6.0)
     assert close(machine, "a", now=6.0)[-1:] != [] and machine.phase is Phase.WAITING
-    assert of_kind(machine.handle(gang.Tick(), 19.5), gang.StartGeneration)
+    assert of_kind(machine.handle(events.Tick(), 19.5), events.StartGeneration)
 
 
 def test_a_host_that_is_set_aside_disturbs_nobody_until_it_has_cooled_down():
     machine = running("a", "b", min_size=1, host_failure_limit=1, host_cooldown_s=15)
-    machine.handle(gang.Committed("a", 0, 1), 3.0)
-    machine.handle(gang.Failed("b", 0, "killed by signal 7"), 4.0)
-    (start,) = of_kind(close(machine, "a", "b", now=4.0), gang.StartGeneration)
+    machine.handle(events.Committed("a", 0, 1), 3.0)
+    machine.handle(events.Failed("b", 0, "killed by signal 7"), 4.0)
+    (start,) = of_kind(close(machine, "a", "b", now=4.0), events.StartGeneration)
     assert start.agent_ids == ("a",)
-    machine.handle(gang.Ready("b"), 4.5)
-    assert machine.handle(gang.Started("a", 1), 5.0) == []
-    assert machine.handle(gang.Tick(), 18.9) == []
-    (park,) = machine.handle(gang.Tick(), 19.1)
-    assert park == gang.ParkWorkers(1, ("a",), "1 more joined")
+    machine.handle(events.Ready("b"), 4.5)
+    assert machine.handle(events.Started("a", 1), 5.0) == []
+    assert machine.handle(events.Tick(), 18.9) == []
+    (park,) = machine.handle(events.Tick(), 19.1)
+    assert park == events.ParkWorkers(1, ("a",), "1 more joined")
 
 
 def test_a_member_that_stands_still_is_named():
     machine = running("a", "b", progress_timeout_s=5.0)
     for now, step in ((3.0, 1), (4.0, 2)):
-        machine.handle(gang.Stepped("a", 0, step), now)
-        machine.handle(gang.Stepped("b", 0, 1), now)
-    assert machine.handle(gang.Tick(), 8.9) == []
-    (stop,) = of_kind(machine.handle(gang.Tick(), 9.1), gang.StopWorkers)
+        machine.handle(events.Stepped("a", 0, step), now)
+        machine.handle(events.Stepped("b", 0, 1), now)
+    assert machine.handle(events.Tick(), 8.9) == []
+    (stop,) = of_kind(machine.handle(events.Tick(), 9.1), events.StopWorkers)
     assert stop.dump
-    (start,) = of_kind(close(machine, "a", "b", now=9.5), gang.StartGeneration)
+    (start,) = of_kind(close(machine, "a", "b", now=9.5), events.StartGeneration)
     assert start.why == "rank 1: no step for 5 s; it is behind the others"
 
 
 def test_a_member_that_the_others_wait_for_is_named_once():
-    machine, said = running("a", "b", "c"), list[gang.Action]()
+    machine, said = running("a", "b", "c"), list[events.Action]()
     for second in range(20):
         for name, step in (("a", second), ("b", second - 1), ("c", second)):
-            said += machine.handle(gang.Stepped(name, 0, max(0, step)), 3.0 + second)
+            said += machine.handle(events.Stepped(name, 0, max(0, step)), 3.0 + second)
     (note,) = said
     assert note.text.startswith("rank 1 on host-b is slower than the others")
-    even, nothing = running("a", "b"), list[gang.Action]()
+    even, nothing = running("a", "b"), list[events.Action]()
     for second in range(20):  # one always reports half a second after the other
-        nothing += even.handle(gang.Stepped("a", 0, 10 * second), 3.0 + second)
-        nothing += even.handle(gang.Stepped("b", 0, 10 * second + 5), 3.5 + second)
+        nothing += even.handle(events.Stepped("a", 0, 10 * second), 3.0 + second)
+        nothing += even.handle(events.Stepped("b", 0, 10 * second + 5), 3.5 + second)
     assert nothing == []
 
 
@@ -349,23 +353,23 @@ def test_a_member_that_the_others_wait_for_is_named_once():
 @pytest.mark.parametrize("behind", [0.0, 0.24])
 def test_when_members_report_does_not_matter(offset: float, behind: float) -> None:
     """Steps of 0.3 s; rank 1 makes each of them ``behind`` seconds later, and reports ``offset`` seconds later."""
-    machine, said = running("a", "b"), list[gang.Action]()
+    machine, said = running("a", "b"), list[events.Action]()
     for second in range(20):
         for name, at, late in (("a", float(second), 0.0), ("b", second + offset, behind)):
             step = max(0, int((at - late) / 0.3))
             age = max(0.0, at - late - 0.3 * step)
-            said += machine.handle(gang.Stepped(name, 0, step, age_s=age), 3.0 + at)
+            said += machine.handle(events.Stepped(name, 0, step, age_s=age), 3.0 + at)
     assert len(said) == (behind > 0), said
 
 
 def test_members_that_do_not_report_their_end_are_cut_off():
     machine = running("a", "b", "c")
-    machine.handle(gang.Committed("a", 0, 3), 3.0)
-    machine.handle(gang.Failed("a", 0, "killed", outside=True), 4.0)
+    machine.handle(events.Committed("a", 0, 3), 3.0)
+    machine.handle(events.Failed("a", 0, "killed", outside=True), 4.0)
     close(machine, "a", "b", now=4.1)
-    actions = machine.handle(gang.Tick(), 4.0 + END_S)
-    assert gang.DropAgents(("c",), "did not report its worker's end in time") in actions
-    (start,) = of_kind(actions, gang.StartGeneration)
+    actions = machine.handle(events.Tick(), 4.0 + END_S)
+    assert events.DropAgents(("c",), "did not report its worker's end in time") in actions
+    (start,) = of_kind(actions, events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b"}
 
 
@@ -374,126 +378,126 @@ def test_members_that_do_not_report_their_end_are_cut_off():
 
 def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first():
     machine = running("a", "b")
-    machine.handle(gang.Committed("b", 0, 4), 3.0)
-    assert machine.handle(gang.Failed("a", 0, "ConnectionResetError", secondary=True, raised=True), 4.0) == []
-    (stop,) = machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 4.2)
+    machine.handle(events.Committed("b", 0, 4), 3.0)
+    assert machine.handle(events.Failed("a", 0, "ConnectionResetError", secondary=True, raised=True), 4.0) == []
+    (stop,) = machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 4.2)
     assert stop.agent_ids == ("a", "b") and stop.keep
-    (start,) = of_kind(close(machine, "a", "b"), gang.StartGeneration)
+    (start,) = of_kind(close(machine, "a", "b"), events.StartGeneration)
     assert start.why == "rank 1: killed by signal 9" and machine.exclusions.failures == {"host-b": 1}
 
 
 def test_a_death_beats_an_error_that_may_have_come_of_it():
     machine = running("a", "b")
-    machine.handle(gang.Failed("a", 0, "RuntimeError: who has gone?", raised=True), 4.0)
-    machine.handle(gang.MemberLost("b", "its executor died"), 4.9)
-    assert not of_kind(close(machine, "a"), gang.Conclude) and machine.phase is Phase.WAITING
+    machine.handle(events.Failed("a", 0, "RuntimeError: who has gone?", raised=True), 4.0)
+    machine.handle(events.MemberLost("b", "its executor died"), 4.9)
+    assert not of_kind(close(machine, "a"), events.Conclude) and machine.phase is Phase.WAITING
     assert machine.why == "rank 1: its executor died"
 
 
 def test_an_error_of_the_users_own_is_not_doubted_for_long():
     machine = running("a", "b")
-    machine.handle(gang.Failed("a", 0, "ValueError", raised=True), 4.0)
-    assert machine.handle(gang.Tick(), 4.9) == []
-    assert of_kind(machine.handle(gang.Tick(), 5.0), gang.StopWorkers)
-    (outcome,) = of_kind(close(machine, "a", "b"), gang.Conclude)
+    machine.handle(events.Failed("a", 0, "ValueError", raised=True), 4.0)
+    assert machine.handle(events.Tick(), 4.9) == []
+    assert of_kind(machine.handle(events.Tick(), 5.0), events.StopWorkers)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.Conclude)
     assert (outcome.rank, outcome.reason) == (0, "ValueError")
 
 
 def test_a_connection_that_broke_because_somebody_called_sys_exit_ends_the_run():
     machine = running("a", "b")
-    machine.handle(gang.Finished("b", 0, exited=True), 3.0)
-    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.1)
-    (outcome,) = of_kind(close(machine, "a", "b"), gang.Conclude)
+    machine.handle(events.Finished("b", 0, exited=True), 3.0)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.Conclude)
     assert outcome.rank == 1 and outcome.reason.startswith("called sys.exit(0)")
 
 
 # ---------------------------------------------------------------------------------------------------- newcomers
 
 
-FAILURES: dict[str, gang.Event] = {
-    "crash": gang.Failed("c", 1, "killed by signal 11"),
-    "kill": gang.Failed("c", 1, "killed by signal 9", outside=True),
-    "its own GPU": gang.Failed("c", 1, "InternalError: CUDA", raised=True),
-    "lost": gang.MemberLost("c", "gone"),
+FAILURES: dict[str, events.Event] = {
+    "crash": events.Failed("c", 1, "killed by signal 11"),
+    "kill": events.Failed("c", 1, "killed by signal 9", outside=True),
+    "its own GPU": events.Failed("c", 1, "InternalError: CUDA", raised=True),
+    "lost": events.MemberLost("c", "gone"),
 }
 
 
 @pytest.mark.parametrize("event", FAILURES.values(), ids=FAILURES)
-def test_a_newcomer_that_fails_before_the_first_commit_leaves_the_group_as_it_was(event: gang.Event):
+def test_a_newcomer_that_fails_before_the_first_commit_leaves_the_group_as_it_was(event: events.Event):
     machine = grown()
-    machine.handle(gang.Failed("a", 1, "UnavailableError", secondary=True, raised=True), 4.9)
+    machine.handle(events.Failed("a", 1, "UnavailableError", secondary=True, raised=True), 4.9)
     machine.handle(event, 5.0)
-    machine.handle(gang.Tick(), 6.0)
+    machine.handle(events.Tick(), 6.0)
     actions = close(machine, "a", "b", "c", now=6.0)
-    (start,) = of_kind(actions, gang.StartGeneration)
+    (start,) = of_kind(actions, events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b"} and start.step == 7
-    (note,) = [one for one in of_kind(actions, gang.Note) if "newcomer" in one.text]
+    (note,) = [one for one in of_kind(actions, events.Note) if "newcomer" in one.text]
     assert "host-c" in note.text and "the group goes on as it was before" in note.text
-    assert ("it may try again in 60 s" in note.text) == isinstance(event, gang.Failed)
+    assert ("it may try again in 60 s" in note.text) == isinstance(event, events.Failed)
     assert machine.resets == machine.fruitless == 0 and machine.exclusions.failures == {"host-c": 1}
 
 
 def test_a_newcomer_that_failed_is_tried_again_later_and_later():
     machine, now = grown(host_failure_limit=9), 5.0
     for attempt in (1, 2):
-        machine.handle(gang.Failed("c", machine.generation, "killed by signal 9", outside=True), now)
+        machine.handle(events.Failed("c", machine.generation, "killed by signal 9", outside=True), now)
         close(machine, "a", "b", "c", now=now)
         for name in "ab":
-            machine.handle(gang.Started(name, machine.generation), now)
+            machine.handle(events.Started(name, machine.generation), now)
         assert len(machine.members) == 2 and machine.phase is Phase.RUNNING
         for name in "ab":
-            machine.handle(gang.Committed(name, machine.generation, 10 * attempt), now)
-        assert machine.handle(gang.Tick(), now + 60 * attempt - 0.1) == []
+            machine.handle(events.Committed(name, machine.generation, 10 * attempt), now)
+        assert machine.handle(events.Tick(), now + 60 * attempt - 0.1) == []
         now += 60.0 * attempt
-        (park,) = machine.handle(gang.Tick(), now)
+        (park,) = machine.handle(events.Tick(), now)
         assert park.why == "1 more joined"
-        machine.handle(gang.Parked("a", machine.generation, 10 * attempt + 1), now)
-        machine.handle(gang.Committed("b", machine.generation, 10 * attempt + 1), now)
+        machine.handle(events.Parked("a", machine.generation, 10 * attempt + 1), now)
+        machine.handle(events.Committed("b", machine.generation, 10 * attempt + 1), now)
         close(machine, "a", "b", now=now)
         for name in "abc":
-            machine.handle(gang.Started(name, machine.generation), now)
+            machine.handle(events.Started(name, machine.generation), now)
         assert len(machine.members) == 3
 
 
 def test_with_its_first_commit_a_newcomer_is_a_member_as_any_other():
     machine = grown(reset_limit=0)
-    machine.handle(gang.Committed("c", 1, 8), 5.0)
-    machine.handle(gang.Failed("c", 1, "killed by signal 9", outside=True), 5.1)
-    (outcome,) = of_kind(close(machine, "a", "b", "c", now=5.2), gang.Conclude)
+    machine.handle(events.Committed("c", 1, 8), 5.0)
+    machine.handle(events.Failed("c", 1, "killed by signal 9", outside=True), 5.1)
+    (outcome,) = of_kind(close(machine, "a", "b", "c", now=5.2), events.Conclude)
     assert "the reset limit of 0 is reached" in outcome.reason
 
 
 def test_an_error_that_an_old_member_raises_too_is_the_users():
     machine = grown()
-    machine.handle(gang.Failed("c", 1, "ValueError: three", raised=True), 5.0)
-    machine.handle(gang.Failed("a", 1, "ValueError: three", raised=True), 5.1)
-    machine.handle(gang.Tick(), 6.0)
-    (outcome,) = of_kind(close(machine, "a", "b", "c", now=6.0), gang.Conclude)
+    machine.handle(events.Failed("c", 1, "ValueError: three", raised=True), 5.0)
+    machine.handle(events.Failed("a", 1, "ValueError: three", raised=True), 5.1)
+    machine.handle(events.Tick(), 6.0)
+    (outcome,) = of_kind(close(machine, "a", "b", "c", now=6.0), events.Conclude)
     assert outcome.reason == "ValueError: three"
 
 
 def test_a_group_whose_growth_does_no_good_goes_back_whoever_it_is_that_dies():
     machine, now = grown(fruitless_limit=2, reset_limit=None), 5.0
     for attempt in (1, 2):
-        machine.handle(gang.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
+        machine.handle(events.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
         actions = close(machine, "a", "b", "c", now=now)
-        (start,) = of_kind(actions, gang.StartGeneration)
+        (start,) = of_kind(actions, events.StartGeneration)
         assert set(start.agent_ids) == set("abc" if attempt == 1 else "ab")
-    assert [note for note in of_kind(actions, gang.Note) if "as it was before" in note.text]
-    machine.handle(gang.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
-    (outcome,) = of_kind(close(machine, "a", "b", now=now), gang.Conclude)
+    assert [note for note in of_kind(actions, events.Note) if "as it was before" in note.text]
+    machine.handle(events.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
+    (outcome,) = of_kind(close(machine, "a", "b", now=now), events.Conclude)
     assert "2 generations in a row" in outcome.reason
 
 
 def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
     machine = running("a", "b", fruitless_limit=2)
-    machine.handle(gang.Committed("a", 0, 5), 3.0)
-    machine.handle(gang.MemberLost("b", "gone"), 4.0)
+    machine.handle(events.Committed("a", 0, 5), 3.0)
+    machine.handle(events.MemberLost("b", "gone"), 4.0)
     close(machine, "a", now=4.0)
-    (start,) = of_kind(grant(machine, "c", now=5.0), gang.StartGeneration)
+    (start,) = of_kind(grant(machine, "c", now=5.0), events.StartGeneration)
     assert set(start.agent_ids) == {"a", "c"}
-    machine.handle(gang.Failed("c", 1, "killed by signal 9", outside=True), 6.0)
-    (again,) = of_kind(close(machine, "a", "c", now=6.0), gang.StartGeneration)
+    machine.handle(events.Failed("c", 1, "killed by signal 9", outside=True), 6.0)
+    (again,) = of_kind(close(machine, "a", "c", now=6.0), events.StartGeneration)
     assert set(again.agent_ids) == {"a", "c"} and machine.fruitless == 1
 
 
@@ -502,15 +506,15 @@ def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
 
 def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():
     machine = running("a", "b", fruitless_limit=1, reset_limit=0, min_workers_timeout_s=100)
-    now, tries, notes = 3.0, 0, list[gang.Action]()
+    now, tries, notes = 3.0, 0, list[events.Action]()
     while not machine.phase.is_final and now < 1000:
         if machine.phase in (Phase.RUNNING, Phase.FORMING):
             tries += 1
             actions = store_fails(machine, now)
-            notes += [one for one in of_kind(actions, gang.Note) if "does not answer" in one.text]
-            outcomes = of_kind(actions, gang.Conclude)
+            notes += [one for one in of_kind(actions, events.Note) if "does not answer" in one.text]
+            outcomes = of_kind(actions, events.Conclude)
         now += 0.5
-        machine.handle(gang.Tick(), now)
+        machine.handle(events.Tick(), now)
     (outcome,), (note,) = outcomes, notes
     assert outcome.error == "storage" and "did not answer for 100 s (min_workers_timeout)" in outcome.reason
     assert "nobody answers" in outcome.reason and "at most 100 s" in note.text
@@ -521,13 +525,13 @@ def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():
 def test_a_store_that_comes_back_is_forgiven():
     machine = running("a", "b", fruitless_limit=1, min_workers_timeout_s=100)
     store_fails(machine, 3.0)
-    assert machine.handle(gang.Tick(), 4.9) == []
-    assert of_kind(machine.handle(gang.Tick(), 5.0), gang.StartGeneration)
+    assert machine.handle(events.Tick(), 4.9) == []
+    assert of_kind(machine.handle(events.Tick(), 5.0), events.StartGeneration)
     for name in "ab":
-        machine.handle(gang.Started(name, 1), 6.0)
-    machine.handle(gang.Committed("a", 1, 1), 90.0)
+        machine.handle(events.Started(name, 1), 6.0)
+    machine.handle(events.Committed("a", 1, 1), 90.0)
     assert machine.store_away is None
-    assert not of_kind(store_fails(machine, 200.0), gang.Conclude)
+    assert not of_kind(store_fails(machine, 200.0), events.Conclude)
 
 
 # ---------------------------------------------------------------------------------------------------- those that stand
@@ -539,22 +543,22 @@ def test_a_stopped_process_is_replaced_within_seconds_even_before_its_first_step
     machine.begin(0.0)
     grant(machine, "a", "b")
     for name in "ab" if began else "a":
-        machine.handle(gang.Started(name, 0), 2.0)
-    (note,) = machine.handle(gang.Stepped("b", 0, -1, stopped=True), 2.5)
+        machine.handle(events.Started(name, 0), 2.0)
+    (note,) = machine.handle(events.Stepped("b", 0, -1, stopped=True), 2.5)
     assert "rank 1 is stopped" in note.text
-    assert machine.handle(gang.Tick(), 7.4) == []
-    assert of_kind(machine.handle(gang.Tick(), 7.5), gang.StopWorkers)
-    (start,) = of_kind(close(machine, "a", "b", now=7.6), gang.StartGeneration)
+    assert machine.handle(events.Tick(), 7.4) == []
+    assert of_kind(machine.handle(events.Tick(), 7.5), events.StopWorkers)
+    (start,) = of_kind(close(machine, "a", "b", now=7.6), events.StartGeneration)
     assert start.why == "rank 1: its process has been stopped (SIGSTOP) for 5 s"
-    assert machine.handle(gang.Tick(), 8.0) == [] and not machine.liveness.stopped
+    assert machine.handle(events.Tick(), 8.0) == [] and not machine.liveness.stopped
 
 
 def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
     machine = running("a", "b")
-    machine.handle(gang.Stepped("a", 0, 0), 3.0)
+    machine.handle(events.Stepped("a", 0, 0), 3.0)
     assert machine.pace.limit_s() == 600
-    machine.handle(gang.Stepped("a", 0, 1), 12.0)  # the generation began at 1.0
-    machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 20.0)
+    machine.handle(events.Stepped("a", 0, 1), 12.0)  # the generation began at 1.0
+    machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 20.0)
     close(machine, "a", "b", now=20.0)
     assert machine.phase is Phase.FORMING and machine.pace.limit_s() == 105  # ten times the 10.5 s that it took
     for first_s, limit in ((2.0, 60.0), (100.0, 600.0)):
@@ -568,15 +572,15 @@ def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
 def test_as_many_resets_as_the_limit_says_are_survived():
     machine = running("a", "b", reset_limit=1)
     for generation in (0, 1):
-        machine.handle(gang.Committed("a", generation, generation + 1), 3.0)
-        machine.handle(gang.Failed("a", generation, "killed by signal 9", outside=True), 4.0)
+        machine.handle(events.Committed("a", generation, generation + 1), 3.0)
+        machine.handle(events.Failed("a", generation, "killed by signal 9", outside=True), 4.0)
         actions = close(machine, "a", "b", now=4.0)
-        assert bool(of_kind(actions, gang.Conclude)) == (generation == 1)
+        assert bool(of_kind(actions, events.Conclude)) == (generation == 1)
 
 
 def test_while_somebody_has_finished_nobody_is_taken_in():
     machine = running("a", "b")
-    machine.handle(gang.Finished("a", 0), 3.0)
+    machine.handle(events.Finished("a", 0), 3.0)
     assert grant(machine, "c", now=4.0) == [] and machine.phase is Phase.RUNNING
 
 
@@ -584,72 +588,74 @@ def finished(*names: str, step: int) -> ElasticGang:
     """A run whose workers have all finished behind the commit of this step."""
     machine = running(*names)
     for name in names:
-        machine.handle(gang.Committed(name, 0, step), 3.0)
+        machine.handle(events.Committed(name, 0, step), 3.0)
     for name in names:
-        machine.handle(gang.Finished(name, 0), 4.0)
+        machine.handle(events.Finished(name, 0), 4.0)
     assert machine.phase is Phase.STOPPING
     return machine
 
 
 def test_a_run_that_finishes_leaves_its_last_commit_as_a_checkpoint():
     machine = finished("a", "b", step=39)
-    machine.handle(gang.Persisted("a", 39), 4.5)
+    machine.handle(events.Persisted("a", 39), 4.5)
     actions = close(machine, "b", "a")
-    assert of_kind(actions, gang.Conclude)[0].phase is Phase.FINISHED and not of_kind(actions, gang.Note)
+    assert of_kind(actions, events.Conclude)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
 
 
 def test_where_the_agent_that_stores_the_last_commit_is_lost_another_one_does():
     machine = finished("a", "b", "c", step=39)
     close(machine, "b", "c")
-    (ask,) = machine.handle(gang.MemberLost("a", "its executor died"), 5.0)
-    assert ask == gang.PersistCommit("b")
-    assert machine.handle(gang.Tick(), 6.0) == []
-    assert machine.handle(gang.MemberLost("b", "its executor died"), 7.0) == [gang.PersistCommit("c")]
-    actions = machine.handle(gang.Persisted("c", 39), 8.0)
-    assert of_kind(actions, gang.Conclude)[0].phase is Phase.FINISHED and not of_kind(actions, gang.Note)
+    (ask,) = machine.handle(events.MemberLost("a", "its executor died"), 5.0)
+    assert ask == events.PersistCommit("b")
+    assert machine.handle(events.Tick(), 6.0) == []
+    assert machine.handle(events.MemberLost("b", "its executor died"), 7.0) == [events.PersistCommit("c")]
+    actions = machine.handle(events.Persisted("c", 39), 8.0)
+    assert of_kind(actions, events.Conclude)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
 
 
 def test_a_last_commit_that_cannot_be_stored_is_said_and_the_run_ends():
     for newest in (0, 36):
         away = finished("a", "b", step=39)
-        away.handle(gang.Persisted("a", newest), 4.5)
+        away.handle(events.Persisted("a", newest), 4.5)
         note, _, outcome = close(away, "b", "a")
         said = f"the run's last commit, of step 39, is no checkpoint: the newest one is of step {newest}"
-        assert note == gang.Note(said) and outcome == gang.Conclude(Phase.FINISHED)
+        assert note == events.Note(said) and outcome == events.Conclude(Phase.FINISHED)
     lost = finished("a", "b", step=39)
     close(lost, "b")
-    lost.handle(gang.MemberLost("a", "its executor died"), 5.0)
+    lost.handle(events.MemberLost("a", "its executor died"), 5.0)
     assert lost.deadline is not None
-    actions = lost.handle(gang.Tick(), lost.deadline)
-    assert "the newest one does not exist" in of_kind(actions, gang.Note)[0].text
-    assert of_kind(actions, gang.Conclude)[0].phase is Phase.FINISHED
+    actions = lost.handle(events.Tick(), lost.deadline)
+    assert "the newest one does not exist" in of_kind(actions, events.Note)[0].text
+    assert of_kind(actions, events.Conclude)[0].phase is Phase.FINISHED
 
 
 def test_where_all_are_on_one_host_it_is_not_set_aside():
     machine = ElasticGang(spec(size=2, host_failure_limit=1))
     machine.begin(0.0)
-    machine.handle(gang.Granted(("a", "b"), ("one", "one"), (True, True)), 0.0)
+    machine.handle(events.Granted(("a", "b"), ("one", "one"), (True, True)), 0.0)
     for name in "ab":
-        machine.handle(gang.Started(name, 0), 1.0)
-    machine.handle(gang.Committed("a", 0, 1), 2.0)
-    machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
+        machine.handle(events.Started(name, 0), 1.0)
+    machine.handle(events.Committed("a", 0, 1), 2.0)
+    machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
     actions = close(machine, "a", "b", now=3.0)
-    assert of_kind(actions, gang.StartGeneration) and not [n for n in of_kind(actions, gang.Note) if "aside" in n.text]
+    assert of_kind(actions, events.StartGeneration) and not [
+        n for n in of_kind(actions, events.Note) if "aside" in n.text
+    ]
 
 
 def test_a_group_that_has_shrunk_waits_for_min_workers_timeout():
     machine = running("a", "b", start_timeout_s=10, min_workers_timeout_s=50)
-    machine.handle(gang.MemberLost("b", "gone"), 3.0)
+    machine.handle(events.MemberLost("b", "gone"), 3.0)
     close(machine, "a", now=3.0)
-    assert machine.handle(gang.Tick(), 52.9) == []
-    (outcome,) = of_kind(machine.handle(gang.Tick(), 53.0), gang.Conclude)
+    assert machine.handle(events.Tick(), 52.9) == []
+    (outcome,) = of_kind(machine.handle(events.Tick(), 53.0), events.Conclude)
     assert outcome.error == "minimum"
 
 
 def test_a_group_is_not_made_smaller_than_its_minimum():
     machine = running("a", "b", "c")
-    (ask, park) = machine.handle(gang.ResizeAsked(1), 3.0)
-    assert ask == gang.AskAgents(0, 2) and park.why == "resized to 2 workers"
+    (ask, park) = machine.handle(events.ResizeAsked(1), 3.0)
+    assert ask == events.AskAgents(0, 2) and park.why == "resized to 2 workers"
 
 
 # ---------------------------------------------------------------------------------------------------- invariants
@@ -713,11 +719,11 @@ class _World:
         self.storing: set[str] = set()  # agents that were told to make one
         self.do(self.machine.begin(0.0))
 
-    def do(self, actions: list[gang.Action]) -> None:
+    def do(self, actions: list[events.Action]) -> None:
         for action in actions:
-            assert not self.concluded or isinstance(action, gang.ReturnAgents)
+            assert not self.concluded or isinstance(action, events.ReturnAgents)
             match action:
-                case gang.StartGeneration():
+                case events.StartGeneration():
                     assert 2 <= len(set(action.agent_ids)) == len(action.agent_ids) <= 4
                     assert not self.alive, "a worker of the last generation lives"
                     assert set(action.agent_ids) | set(action.holders) <= self.held
@@ -730,7 +736,7 @@ class _World:
                     assert action.step < 0 or all(self.states[agent_id] == action.step for agent_id in action.holders)
                     assert bool(action.holders) == (action.step >= 0)
                     self.base = action.step
-                case gang.ReturnAgents():
+                case events.ReturnAgents():
                     assert set(action.agent_ids) <= self.held
                     assert not set(action.agent_ids) & set(self.alive)
                     self.held -= set(action.agent_ids)
@@ -740,15 +746,15 @@ class _World:
                     if action.leave:
                         left = max(self.states.values(), default=-1)
                         assert max(left, self.stored) >= before, "the newest state went with it"
-                case gang.PersistCommit():
+                case events.PersistCommit():
                     assert action.agent_id in self.held and self.states.get(action.agent_id, -1) >= 0
                     self.storing.add(action.agent_id)
-                case gang.DropAgents():
+                case events.DropAgents():
                     for agent_id in action.agent_ids:
                         self.held.discard(agent_id)
                         self.states.pop(agent_id, None)
                         self.alive.pop(agent_id, None)
-                case gang.Conclude():
+                case events.Conclude():
                     self.concluded += 1
 
     def check_drains(self) -> None:
@@ -767,44 +773,44 @@ class _World:
             return
         self.now += 0.01 if kind != "tick" else value
         generation = self.machine.generation
-        event: gang.Event
+        event: events.Event
         if kind == "grant":
             if agent in self.held or self.machine.phase.is_final:
                 return
             self.held.add(agent)
-            event = gang.Granted((agent,), (f"h{agent}",), (value,))
+            event = events.Granted((agent,), (f"h{agent}",), (value,))
         elif kind == "tick":
-            event = gang.Tick()
+            event = events.Tick()
         elif kind == "resize":
-            event = gang.ResizeAsked(value)
+            event = events.ResizeAsked(value)
         elif agent not in self.held:
             return
         elif kind == "lost":
             self.held.discard(agent)
             self.states.pop(agent, None)
             self.alive.pop(agent, None)
-            event = gang.MemberLost(agent, "gone")
+            event = events.MemberLost(agent, "gone")
         elif kind == "ready":
-            event = gang.Ready(agent)
+            event = events.Ready(agent)
         elif kind == "drain":
-            event = gang.DrainAsked(agent, "warned", float(value))
+            event = events.DrainAsked(agent, "warned", float(value))
         elif kind == "persisted":
             if agent not in self.storing or self.states.get(agent, -1) < 0:
                 return
             self.storing.discard(agent)
             self.stored = max(self.stored, self.states[agent])
-            event = gang.Persisted(agent, self.states[agent])
+            event = events.Persisted(agent, self.states[agent])
         elif kind == "closed":
             if self.alive.pop(agent, None) is None:
                 return
-            event = gang.Closed(agent, generation)
+            event = events.Closed(agent, generation)
         elif agent not in self.alive:
             return
         elif kind == "failed":
-            event = gang.Failed(agent, generation, "died", value == "echo", value == "raised")
+            event = events.Failed(agent, generation, "died", value == "echo", value == "raised")
         else:
-            made = {"started": gang.Started, "finished": gang.Finished}.get(kind)
-            with_step = {"committed": gang.Committed, "parked": gang.Parked, "stepped": gang.Stepped}
+            made = {"started": events.Started, "finished": events.Finished}.get(kind)
+            with_step = {"committed": events.Committed, "parked": events.Parked, "stepped": events.Stepped}
             event = made(agent, generation) if made else with_step[kind](agent, generation, value)
             counts = kind == "committed" or (kind == "parked" and self.machine.phase is Phase.PARKING)
             if counts or (kind == "started" and self.base >= 0):
@@ -823,7 +829,7 @@ def test_every_sequence_keeps_the_rules_and_can_be_ended(rounds: list[list[tuple
         waits = machine.phase in (Phase.WAITING, Phase.FORMING, Phase.REFORMING, Phase.STOPPING)
         assert not waits or machine.deadline is not None
         world.check_drains()
-    world.do(world.machine.handle(gang.CancelAsked("enough"), world.now))
+    world.do(world.machine.handle(events.CancelAsked("enough"), world.now))
     for agent in list(world.alive):
         world.apply("closed", agent, 0)
     for _ in range(3):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.cluster.gang import gang_types as gang
+from hopsml.cluster.gang import events
 from hopsml.cluster.gang.draining import AT_ONCE_S
 from hopsml.cluster.gang.elastic_gang import END_S, UNCOMMITTED_S, ElasticGang
-from hopsml.cluster.gang.gang_types import Conclude, Phase
+from hopsml.cluster.gang.events import Conclude, Phase
 from tests.cluster.elastic_group import (
     close,
     committed,
@@ -27,25 +27,25 @@ KILLED = "killed by signal 9"
 CRASHED = "killed by signal 11"
 
 
-def notes(actions: list[gang.Action]) -> list[str]:
-    return [one.text for one in of_kind(actions, gang.Note)]
+def notes(actions: list[events.Action]) -> list[str]:
+    return [one.text for one in of_kind(actions, events.Note)]
 
 
-def kill(machine: ElasticGang, name: str, now: float = 4.0) -> list[gang.Action]:
+def kill(machine: ElasticGang, name: str, now: float = 4.0) -> list[events.Action]:
     """The worker dies from outside, and the generation's other workers end."""
-    actions = machine.handle(gang.Failed(name, machine.generation, KILLED, outside=True), now)
+    actions = machine.handle(events.Failed(name, machine.generation, KILLED, outside=True), now)
     return actions + close(machine, *machine.members, now=now)
 
 
-def started(machine: ElasticGang, *names: str, now: float) -> list[gang.Action]:
+def started(machine: ElasticGang, *names: str, now: float) -> list[events.Action]:
     generation = machine.generation
-    return [one for name in names for one in machine.handle(gang.Started(name, generation), now)]
+    return [one for name in names for one in machine.handle(events.Started(name, generation), now)]
 
 
-def only(actions: list[gang.Action]) -> gang.StartGeneration:
+def only(actions: list[events.Action]) -> events.StartGeneration:
     """The one generation that begins with these actions."""
-    (start,) = of_kind(actions, gang.StartGeneration)
-    assert isinstance(start, gang.StartGeneration)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert isinstance(start, events.StartGeneration)
     return start
 
 
@@ -56,33 +56,33 @@ def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
     machine = ElasticGang(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a")
-    assert machine.handle(gang.Tick(), 9.9) == []
+    assert machine.handle(events.Tick(), 9.9) == []
     missing = ((1, "no agent"), (2, "no agent"))
     reason = "1 of at least 3 workers were there after 10 s"
-    assert machine.handle(gang.Tick(), 10.0) == [
-        gang.AskAgents(0, 0),
-        gang.ReturnAgents(("a",)),
-        gang.ReturnAgents(()),
+    assert machine.handle(events.Tick(), 10.0) == [
+        events.AskAgents(0, 0),
+        events.ReturnAgents(("a",)),
+        events.ReturnAgents(()),
         Conclude(Phase.FAILED, "start", reason, missing=missing),
     ]
 
 
 def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so() -> None:
     machine = running("a", "b")
-    machine.handle(gang.MemberLost("b", "its executor died"), 3.0)
+    machine.handle(events.MemberLost("b", "its executor died"), 3.0)
     close(machine, "a", now=3.0)
-    assert machine.handle(gang.Tick(), 22.9) == []
+    assert machine.handle(events.Tick(), 22.9) == []
     reason = (
         "1 of at least 2 workers were left for 20 s (min_workers_timeout); what ended the last generation: rank 1: "
         "its executor died"
     )
-    (outcome,) = of_kind(machine.handle(gang.Tick(), 23.0), Conclude)
+    (outcome,) = of_kind(machine.handle(events.Tick(), 23.0), Conclude)
     assert outcome == Conclude(Phase.FAILED, "minimum", reason, missing=((1, "no agent"),))
 
 
 def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_host_of_its_own() -> None:
     machine = running("a", "b")
-    assert machine.handle(gang.Granted(("c", "d")), 3.0) == []
+    assert machine.handle(events.Granted(("c", "d")), 3.0) == []
     assert machine.spares == {"c": False, "d": False}
     assert machine.hosts == {"a": "host-a", "b": "host-b", "c": "c", "d": "d"}
 
@@ -90,7 +90,7 @@ def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_h
 @pytest.mark.parametrize("facts", [{"hosts": ("one",)}, {"ready": (True, True, True)}])
 def test_a_grant_says_as_many_hosts_as_agents_or_none(facts: dict[str, tuple[str | bool, ...]]) -> None:
     with pytest.raises(ValueError, match="zip"):
-        running("a", "b").handle(gang.Granted(("c", "d"), **facts), 3.0)  # type: ignore[arg-type]
+        running("a", "b").handle(events.Granted(("c", "d"), **facts), 3.0)  # type: ignore[arg-type]
 
 
 def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_once() -> None:
@@ -103,7 +103,7 @@ def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_o
     assert only(kill(enough, "a")).agent_ids == ("a", "b") and enough.spares == {"c": False}
     too_few = running("a", "b", size=4)
     grant(too_few, "c", now=3.0, ready=False)
-    too_few.handle(gang.MemberLost("b", "gone"), 4.0)
+    too_few.handle(events.MemberLost("b", "gone"), 4.0)
     assert set(only(close(too_few, "a", now=4.0)).agent_ids) == {"a", "c"}
 
 
@@ -112,9 +112,9 @@ def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back() -> Non
     committed(machine, 0, "b")
     grant(machine, "c", now=3.0)
     assert kill(machine, "a")[1:] == [
-        gang.Note(f"generation 0 ended at step 0: rank 0: {KILLED}"),
-        gang.ReturnAgents(("a",)),
-        gang.StartGeneration(1, ("b", "c"), 0, ("b",), f"rank 0: {KILLED}"),
+        events.Note(f"generation 0 ended at step 0: rank 0: {KILLED}"),
+        events.ReturnAgents(("a",)),
+        events.StartGeneration(1, ("b", "c"), 0, ("b",), f"rank 0: {KILLED}"),
     ]
     assert machine.spares == {} and machine.commits == {"b": 0}
 
@@ -122,26 +122,26 @@ def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back() -> Non
 def test_of_those_that_are_too_many_nothing_is_kept() -> None:
     machine = running("a", "b", "c", size=4)
     grant(machine, "d", "e", now=3.0, ready=False)
-    assert machine.handle(gang.ResizeAsked(3), 4.0) == [gang.AskAgents(0, 3), gang.ReturnAgents(("d", "e"))]
+    assert machine.handle(events.ResizeAsked(3), 4.0) == [events.AskAgents(0, 3), events.ReturnAgents(("d", "e"))]
     assert machine.spares == {}
-    assert machine.handle(gang.ResizeAsked(3), 5.0) == [gang.AskAgents(0, 3)]
+    assert machine.handle(events.ResizeAsked(3), 5.0) == [events.AskAgents(0, 3)]
     smaller = running("a", "b", size=4)
     grant(smaller, "c", now=3.0, ready=False)
-    assert smaller.handle(gang.ResizeAsked(3), 4.0) == [gang.AskAgents(0, 3)]  # c is to come in yet
+    assert smaller.handle(events.ResizeAsked(3), 4.0) == [events.AskAgents(0, 3)]  # c is to come in yet
 
 
 def test_spares_are_kept_while_a_generation_ends() -> None:
     machine = running("a", "b", "c")
     grant(machine, "d", now=3.0)
-    machine.handle(gang.Failed("a", 0, KILLED, outside=True), 4.0)
+    machine.handle(events.Failed("a", 0, KILLED, outside=True), 4.0)
     assert machine.phase is Phase.REFORMING
-    assert machine.handle(gang.ResizeAsked(3), 4.1) == [gang.AskAgents(0, 3)]
+    assert machine.handle(events.ResizeAsked(3), 4.1) == [events.AskAgents(0, 3)]
 
 
 @pytest.mark.parametrize(("members", "newcomers", "joined"), [("ab", "c", 1), ("ab", "cd", 1), ("abc", "d", 0)])
 def test_as_many_join_as_there_is_room_for(members: str, newcomers: str, joined: int) -> None:
     machine = running(*members)
-    park = gang.ParkWorkers(0, tuple(members), f"{joined} more joined")
+    park = events.ParkWorkers(0, tuple(members), f"{joined} more joined")
     assert grant(machine, *newcomers, now=3.0) == ([park] if joined else [])
 
 
@@ -149,23 +149,23 @@ def test_nobody_is_taken_in_before_all_have_begun_nor_twice() -> None:
     machine = ElasticGang(spec(size=4))
     machine.begin(0.0)
     grant(machine, "a", "b")
-    machine.handle(gang.Tick(), 1.0)
+    machine.handle(events.Tick(), 1.0)
     assert machine.phase is Phase.FORMING
     assert grant(machine, "c", now=1.1) == started(machine, "a", now=1.2) == []
-    assert started(machine, "b", now=1.3) == [gang.ParkWorkers(0, ("a", "b"), "1 more joined")]
+    assert started(machine, "b", now=1.3) == [events.ParkWorkers(0, ("a", "b"), "1 more joined")]
     assert grant(machine, "d", now=1.4) == []
 
 
 def test_the_layout_gives_the_ranks() -> None:
     machine = running("a", "b")
-    assert machine.handle(gang.Ranked(("b", "a")), 3.0) == []
+    assert machine.handle(events.Ranked(("b", "a")), 3.0) == []
     assert [machine.rank(name) for name in ("a", "b", "stranger")] == [1, 0, -1]
 
 
 def test_who_failed_as_a_newcomer_is_taken_where_it_cannot_be_done_without_it() -> None:
     machine = grown(reset_limit=None, fruitless_limit=2)
     assert only(kill(machine, "c", now=5.0)).agent_ids == ("a", "b")
-    machine.handle(gang.MemberLost("b", "gone"), 6.0)
+    machine.handle(events.MemberLost("b", "gone"), 6.0)
     assert set(only(close(machine, "a", now=6.0)).agent_ids) == {"a", "c"}
 
 
@@ -173,10 +173,10 @@ def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on() -> N
     machine = running("a", "b", "c")
     kill(machine, "a", now=4.0)
     started(machine, "a", "c", now=5.0)
-    assert machine.handle(gang.Tick(), 13.9) == []
-    drop, stop = machine.handle(gang.Tick(), 14.0)
-    assert drop == gang.DropAgents(("b",), "did not start its worker within 10 s")
-    assert stop == gang.StopWorkers(1, ("a", "c"), 0.0, 0.0, keep=True)
+    assert machine.handle(events.Tick(), 13.9) == []
+    drop, stop = machine.handle(events.Tick(), 14.0)
+    assert drop == events.DropAgents(("b",), "did not start its worker within 10 s")
+    assert stop == events.StopWorkers(1, ("a", "c"), 0.0, 0.0, keep=True)
     start = only(close(machine, "a", "c", now=14.1))
     assert start.agent_ids == ("a", "c") and start.why == "rank 1: the agent did not start its worker within 10 s"
 
@@ -188,11 +188,11 @@ def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on() -> N
 def test_the_newest_commit_counts_from_the_first_step_on(step: int) -> None:
     machine = running("a", "b", "c")
     committed(machine, step, "b")
-    machine.handle(gang.Persisted("b", step), 3.5)  # and is not read from the store
-    machine.handle(gang.MemberLost("c", "its executor died"), 4.0)
+    machine.handle(events.Persisted("b", step), 3.5)  # and is not read from the store
+    machine.handle(events.MemberLost("c", "its executor died"), 4.0)
     assert close(machine, "a", "b") == [
-        gang.Note(f"generation 0 ended at step {step}: rank 2: its executor died"),
-        gang.StartGeneration(1, ("b", "a"), step, ("b",), "rank 2: its executor died"),
+        events.Note(f"generation 0 ended at step {step}: rank 2: its executor died"),
+        events.StartGeneration(1, ("b", "a"), step, ("b",), "rank 2: its executor died"),
     ]
 
 
@@ -201,7 +201,7 @@ def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step:
     machine = running("a", "b", "c")
     committed(machine, step, "a", "b")
     committed(machine, 9, "c")
-    machine.handle(gang.MemberLost("c", "gone"), 4.0)
+    machine.handle(events.MemberLost("c", "gone"), 4.0)
     lost = "the commit of step 9 is lost with the agents that held it: the training goes on from step"
     assert notes(close(machine, "a", "b"))[1:] == [f"{lost} {step}"]
 
@@ -209,35 +209,35 @@ def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step:
 def test_where_nothing_is_left_the_run_begins_anew_and_says_so() -> None:
     machine = running("a", "b")
     committed(machine, 9, "a", "b")
-    actions = [one for name in "ab" for one in machine.handle(gang.MemberLost(name, "gone"), 4.0)]
+    actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
     assert notes(actions) == [
         "generation 0 ended after step 9 or later; no agent holds a commit, so the newest checkpoint counts: rank 0: gone"
     ]
     again = grant(machine, "c", "d", "e", now=9.0)
     assert again == [
-        gang.Note(
+        events.Note(
             "the commit of step 9 is lost with the agents that held it: the training begins where this run began, "
             "since there is no checkpoint either"
         ),
-        gang.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone"),
+        events.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone"),
     ]
 
 
 def test_a_checkpoint_counts_where_no_agent_holds_a_commit() -> None:
     machine = running("a", "b")
     committed(machine, 4, "a", "b")
-    machine.handle(gang.Persisted("a", 4), 3.5)
-    actions = [one for name in "ab" for one in machine.handle(gang.MemberLost(name, "gone"), 4.0)]
+    machine.handle(events.Persisted("a", 4), 3.5)
+    actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
     assert notes(actions) == ["generation 0 ended at step 4: rank 0: gone"]
     assert grant(machine, "c", "d", "e", now=9.0) == [
-        gang.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone", stored=4)
+        events.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone", stored=4)
     ]
 
 
 def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another() -> None:
     machine = running("a", "b")
     committed(machine, 1, "a", "b")
-    machine.handle(gang.Stepped("b", 0, 17), 3.5)
+    machine.handle(events.Stepped("b", 0, 17), 3.5)
     goes_on = "goes on from the commit of step 1"
     assert notes(kill(machine, "a"))[0] == f"generation 0 ended after step 17 or later; {goes_on}: rank 0: {KILLED}"
 
@@ -250,24 +250,24 @@ def test_a_generation_that_committed_nothing_begins_anew() -> None:
 
 def test_training_without_a_commit_is_said_once() -> None:
     machine = running("a", "b", "c")
-    assert notes(machine.handle(gang.Tick(), 2.0 + UNCOMMITTED_S - 0.1)) == []
-    (note,) = notes(machine.handle(gang.Tick(), 2.0 + UNCOMMITTED_S))
+    assert notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S - 0.1)) == []
+    (note,) = notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S))
     assert "nothing was committed" in note and "hopsml.tensorflow.callbacks()" in note
-    assert machine.handle(gang.Tick(), 3.0 + UNCOMMITTED_S) == []
+    assert machine.handle(events.Tick(), 3.0 + UNCOMMITTED_S) == []
     waiting = running("a", "b")
     grant(waiting, "c", now=3.0)
     assert waiting.phase is Phase.PARKING, "until a commit that never comes"
-    assert len(notes(waiting.handle(gang.Tick(), 2.0 + UNCOMMITTED_S))) == 1
+    assert len(notes(waiting.handle(events.Tick(), 2.0 + UNCOMMITTED_S))) == 1
     honest = running("a", "b", "c")
     committed(honest, 1, "a")
-    assert honest.handle(gang.Tick(), 2.0 + UNCOMMITTED_S) == []
+    assert honest.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
 
 
 def test_a_commit_that_is_told_late_takes_nothing_back() -> None:
     machine = running("a", "b", "c")
     committed(machine, 20, "a")
     committed(machine, 10, "a")
-    machine.handle(gang.MemberLost("c", "gone"), 4.0)
+    machine.handle(events.MemberLost("c", "gone"), 4.0)
     start = only(close(machine, "a", "b"))
     assert (start.step, start.holders) == (20, ("a",))
 
@@ -289,14 +289,14 @@ def test_the_commit_that_a_generation_began_with_is_no_progress() -> None:
     assert other.fruitless == 0 and not of_kind(kill(other, "a"), Conclude)
 
 
-@pytest.mark.parametrize("how", [gang.Committed, gang.Parked])
+@pytest.mark.parametrize("how", [events.Committed, events.Parked])
 @pytest.mark.parametrize(("step", "proves"), [(7, False), (8, True)])
 def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: type, step: int, proves: bool) -> None:
     machine = grown(size=4)
     grant(machine, "d", now=4.6)
     assert machine.phase is Phase.PARKING
     machine.handle(how("b", 1, step), 5.0)
-    machine.handle(gang.Failed("c", 1, KILLED, outside=True), 5.1)
+    machine.handle(events.Failed("c", 1, KILLED, outside=True), 5.1)
     assert bool(of_kind(close(machine, "a", "b", "c", now=5.2), Conclude)) == proves
 
 
@@ -312,9 +312,9 @@ def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
     assert parked(machine, 0, "a", now=4.0) == []  # b holds nothing
-    assert machine.handle(gang.Tick(), 4.0 + spec().agree_s - 0.01) == []
-    (stop,) = machine.handle(gang.Tick(), 4.0 + spec().agree_s)
-    assert stop == gang.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
+    assert machine.handle(events.Tick(), 4.0 + spec().agree_s - 0.01) == []
+    (stop,) = machine.handle(events.Tick(), 4.0 + spec().agree_s)
+    assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
 
 
 # ---------------------------------------------------------------------------------------------------- nodes that go away
@@ -322,18 +322,18 @@ def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as
 
 def test_a_member_that_is_warned_is_named_and_a_stranger_is_not() -> None:
     machine = running("a", "b")
-    assert warned(machine, "b", time_s=40.0) == [gang.Note("rank 1 is about to leave (its node goes)")]
+    assert warned(machine, "b", time_s=40.0) == [events.Note("rank 1 is about to leave (its node goes)")]
     assert warned(machine, "stranger", time_s=40.0) == []
 
 
 def test_a_spare_that_nobody_needs_leaves_with_its_warning() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=2.5, ready=False)
-    assert warned(machine, "c", time_s=40.0) == [gang.ReturnAgents(("c",), "its node goes")]
+    assert warned(machine, "c", time_s=40.0) == [events.ReturnAgents(("c",), "its node goes")]
     waiting = ElasticGang(spec())
     waiting.begin(0.0)
     grant(waiting, "a")
-    assert warned(waiting, "a", time_s=40.0) == [gang.ReturnAgents(("a",), "its node goes")]  # nobody has a state
+    assert warned(waiting, "a", time_s=40.0) == [events.ReturnAgents(("a",), "its node goes")]  # nobody has a state
     for one in (machine, waiting):
         assert not one.leaving and not one.drains.warned, "it is remembered"
 
@@ -344,17 +344,17 @@ def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int) -
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     actions = parked(machine, step, "a", "b", now=4.0)
     actions += close(machine, "a", "b", now=4.1)
-    assert of_kind(actions, gang.PersistCommit) == [gang.PersistCommit("a")]
-    assert not of_kind(actions, gang.ReturnAgents)
+    assert of_kind(actions, events.PersistCommit) == [events.PersistCommit("a")]
+    assert not of_kind(actions, events.ReturnAgents)
 
 
 def test_a_checkpoint_that_took_long_makes_the_warned_stand_still_sooner() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
-    machine.handle(gang.Persisted("a", 4, seconds=8.0), 3.0)
+    machine.handle(events.Persisted("a", 4, seconds=8.0), 3.0)
     warned(machine, "b", time_s=40.0)
-    assert machine.handle(gang.Tick(), 26.9) == []
-    assert of_kind(machine.handle(gang.Tick(), 27.0), gang.ParkWorkers)
+    assert machine.handle(events.Tick(), 26.9) == []
+    assert of_kind(machine.handle(events.Tick(), 27.0), events.ParkWorkers)
 
 
 def alone(step: int = 5) -> ElasticGang:
@@ -362,7 +362,7 @@ def alone(step: int = 5) -> ElasticGang:
     machine = running("a", "b", "c", min_size=3)
     committed(machine, step, "a")
     for name in "bc":
-        machine.handle(gang.MemberLost(name, "gone"), 4.0)
+        machine.handle(events.MemberLost(name, "gone"), 4.0)
     close(machine, "a", now=4.0)
     grant(machine, "d", now=5.0)
     assert machine.phase is Phase.WAITING
@@ -371,23 +371,25 @@ def alone(step: int = 5) -> ElasticGang:
 
 def test_the_last_holder_stays_until_its_commit_is_stored_where_nobody_can_fetch_it_yet() -> None:
     machine = alone()
-    assert warned(machine, "a", time_s=40.0, now=6.0) == [gang.PersistCommit("a")]
-    assert machine.handle(gang.Persisted("a", 5), 7.0) == [gang.ReturnAgents(("a",), "its node goes")]
+    assert warned(machine, "a", time_s=40.0, now=6.0) == [events.PersistCommit("a")]
+    assert machine.handle(events.Persisted("a", 5), 7.0) == [events.ReturnAgents(("a",), "its node goes")]
 
 
 def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetch_it() -> None:
     machine = running("a", "b", min_size=1)
     warned(machine, "b", time_s=AT_ONCE_S)
     parked(machine, 9, "b", now=3.5)
-    machine.handle(gang.Tick(), 3.5 + spec().agree_s)  # a was not there in time
-    machine.handle(gang.Persisted("b", 9), 3.9)
+    machine.handle(events.Tick(), 3.5 + spec().agree_s)  # a was not there in time
+    machine.handle(events.Persisted("b", 9), 3.9)
     actions = close(machine, "a", "b", now=4.0)
-    assert not of_kind(actions, gang.ReturnAgents)
+    assert not of_kind(actions, events.ReturnAgents)
     start = only(actions)
     assert (start.agent_ids, start.step, start.holders, start.stored) == (("a",), 9, ("b",), -1)
     grant(machine, "c", now=4.1, ready=False)
-    assert warned(machine, "c", time_s=40.0, now=4.2) == [gang.ReturnAgents(("c",), "its node goes")]  # b is read from
-    machine.handle(gang.MemberLost("a", "gone"), 4.3)
+    assert warned(machine, "c", time_s=40.0, now=4.2) == [
+        events.ReturnAgents(("c",), "its node goes")
+    ]  # b is read from
+    machine.handle(events.MemberLost("a", "gone"), 4.3)
     assert machine.phase is Phase.WAITING and machine.leaving == {}, "nobody is there who could fetch it"
 
 
@@ -395,10 +397,10 @@ def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched() -
     machine = running("a", "b", "c")
     warned(machine, "c", time_s=AT_ONCE_S)
     parked(machine, 9, "c", now=3.5)
-    machine.handle(gang.Tick(), 3.5 + spec().agree_s)
+    machine.handle(events.Tick(), 3.5 + spec().agree_s)
     assert only(close(machine, "a", "b", "c", now=4.0)).holders == ("c",)
-    machine.handle(gang.Failed("a", 1, KILLED, outside=True), 4.5)
-    assert machine.handle(gang.Persisted("c", 9), 4.6) == [] and machine.phase is Phase.REFORMING
+    machine.handle(events.Failed("a", 1, KILLED, outside=True), 4.5)
+    assert machine.handle(events.Persisted("c", 9), 4.6) == [] and machine.phase is Phase.REFORMING
     start = only(close(machine, "a", "b", now=4.7))
     assert (start.step, start.holders) == (9, ("c",))
 
@@ -407,13 +409,13 @@ def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another
     machine = running("a", "b", "c", min_size=1)
     warned(machine, "c", time_s=AT_ONCE_S)
     parked(machine, 9, "c", now=3.5)
-    machine.handle(gang.Tick(), 3.5 + spec().agree_s)
+    machine.handle(events.Tick(), 3.5 + spec().agree_s)
     close(machine, "a", "b", "c", now=4.0)
     warned(machine, "a", "b", time_s=40.0, now=4.1)
     grant(machine, "d", now=4.2, ready=False)
     assert started(machine, "a", "b", now=4.3) == [] and machine.phase is Phase.RUNNING
-    assert machine.handle(gang.Ready("d"), 4.4) == []
-    assert of_kind(grant(machine, "e", now=4.5), gang.ParkWorkers)
+    assert machine.handle(events.Ready("d"), 4.4) == []
+    assert of_kind(grant(machine, "e", now=4.5), events.ParkWorkers)
 
 
 def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
@@ -422,7 +424,7 @@ def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
     warned(machine, "a", time_s=AT_ONCE_S)
     parked(machine, 6, "a", now=4.0)
     committed(machine, 6, "b", now=4.0)
-    machine.handle(gang.Persisted("a", 6), 4.1)
+    machine.handle(events.Persisted("a", 6), 4.1)
     start = only(close(machine, "a", "b", now=4.2))
     assert (start.agent_ids, start.step, start.holders, start.stored) == (("b",), 6, ("b",), -1)
 
@@ -430,11 +432,11 @@ def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
 def test_nobody_is_asked_to_store_for_a_run_that_ends() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
-    assert of_kind(warned(machine, "a", "b", time_s=40.0), gang.PersistCommit) == [gang.PersistCommit("a")]
+    assert of_kind(warned(machine, "a", "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
     committed(machine, 6, "a", "b")
-    assert machine.handle(gang.CancelAsked("enough"), 5.0) == [
-        gang.AskAgents(0, 0),
-        gang.StopWorkers(0, ("a", "b"), 2.0, 4.0),
+    assert machine.handle(events.CancelAsked("enough"), 5.0) == [
+        events.AskAgents(0, 0),
+        events.StopWorkers(0, ("a", "b"), 2.0, 4.0),
     ]
 
 
@@ -443,37 +445,37 @@ def test_nobody_is_asked_to_store_for_a_run_that_ends() -> None:
 
 def test_the_surest_word_counts_as_long_as_the_generation_is_ending() -> None:
     machine = running("a", "b", "c")
-    machine.handle(gang.Failed("a", 0, CRASHED), 4.0)
-    assert of_kind(machine.handle(gang.Tick(), 5.0), gang.StopWorkers)
+    machine.handle(events.Failed("a", 0, CRASHED), 4.0)
+    assert of_kind(machine.handle(events.Tick(), 5.0), events.StopWorkers)
     for _ in "twice":
-        machine.handle(gang.Failed("b", 0, KILLED, outside=True), 5.1)
+        machine.handle(events.Failed("b", 0, KILLED, outside=True), 5.1)
     assert [one.cause for one in machine.failures] == [CRASHED, KILLED]
-    machine.handle(gang.Failed("stranger", 0, "who?", outside=True), 5.2)
+    machine.handle(events.Failed("stranger", 0, "who?", outside=True), 5.2)
     assert only(close(machine, "a", "b", "c", now=5.3)).why == f"rank 1: {KILLED}"
 
 
 def test_a_stranger_cannot_fail() -> None:
     machine = running("a", "b")
-    assert machine.handle(gang.Failed("stranger", 0, KILLED, outside=True), 3.0) == []
+    assert machine.handle(events.Failed("stranger", 0, KILLED, outside=True), 3.0) == []
     assert machine.phase is Phase.RUNNING and not machine.failures
 
 
 @pytest.mark.parametrize(("closed", "why"), [(False, "rank 1: gone"), (True, f"rank 0: {CRASHED}")])
 def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(closed: bool, why: str) -> None:
     machine = running("a", "b", "c")
-    machine.handle(gang.Failed("a", 0, CRASHED), 4.0)
-    machine.handle(gang.Tick(), 5.0)
+    machine.handle(events.Failed("a", 0, CRASHED), 4.0)
+    machine.handle(events.Tick(), 5.0)
     close(machine, *("b" if closed else ""), now=5.1)
-    assert machine.handle(gang.MemberLost("b", "gone"), 5.2) == []
+    assert machine.handle(events.MemberLost("b", "gone"), 5.2) == []
     assert only(close(machine, "a", "c", now=5.3)).why == why
 
 
 def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing() -> None:
     machine = running("a", "b", "c", reset_limit=0)
-    machine.handle(gang.ResizeAsked(2), 3.0)
+    machine.handle(events.ResizeAsked(2), 3.0)
     parked(machine, 5, "a", "b", "c", now=4.0)
     assert machine.phase is Phase.REFORMING
-    assert machine.handle(gang.MemberLost("c", "gone"), 4.1) == []
+    assert machine.handle(events.MemberLost("c", "gone"), 4.1) == []
     actions = close(machine, "a", "b", now=4.2)
     assert notes(actions) == ["generation 0 ended at step 5: resized to 2 workers"]
     assert only(actions).why == "resized to 2 workers" and machine.resets == 0
@@ -481,28 +483,28 @@ def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing() -> None:
 
 def test_an_agent_that_goes_when_its_worker_has_ended_well_stops_nobody() -> None:
     machine = running("a", "b")
-    machine.handle(gang.Finished("a", 0), 3.0)
+    machine.handle(events.Finished("a", 0), 3.0)
     close(machine, "a", now=3.1)
-    assert machine.handle(gang.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
+    assert machine.handle(events.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
 
 
 def test_of_those_that_do_not_report_their_end_it_is_said() -> None:
     machine = running("a", "b", "c")
-    machine.handle(gang.Failed("a", 0, CRASHED), 3.0)
-    machine.handle(gang.Tick(), 4.0)
+    machine.handle(events.Failed("a", 0, CRASHED), 3.0)
+    machine.handle(events.Tick(), 4.0)
     close(machine, "a", "b", now=4.1)
-    assert machine.handle(gang.Tick(), 3.9 + END_S) == []
-    actions = machine.handle(gang.Tick(), 4.0 + END_S)
+    assert machine.handle(events.Tick(), 3.9 + END_S) == []
+    actions = machine.handle(events.Tick(), 4.0 + END_S)
     assert only(actions).why == "rank 2: the agent did not report its worker's end in time"
 
 
 def test_a_process_that_the_system_holds_is_named_before_those_behind_it() -> None:
     machine = running("a", "b", progress_timeout_s=2.0)
-    machine.handle(gang.Stepped("a", 0, 5), 3.0)
-    machine.handle(gang.Stepped("b", 0, 6, stopped=True), 3.0)
-    assert machine.handle(gang.Tick(), 5.0) == []
-    assert of_kind(machine.handle(gang.Tick(), 5.1), gang.StopWorkers) == [
-        gang.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True, dump=True)
+    machine.handle(events.Stepped("a", 0, 5), 3.0)
+    machine.handle(events.Stepped("b", 0, 6, stopped=True), 3.0)
+    assert machine.handle(events.Tick(), 5.0) == []
+    assert of_kind(machine.handle(events.Tick(), 5.1), events.StopWorkers) == [
+        events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True, dump=True)
     ]
     assert only(close(machine, "a", "b", now=5.2)).why == "rank 1: no step for 2 s; its process is stopped"
 
@@ -510,25 +512,25 @@ def test_a_process_that_the_system_holds_is_named_before_those_behind_it() -> No
 def test_where_all_stand_still_nobody_is_behind() -> None:
     machine = running("a", "b", progress_timeout_s=5.0)
     for name in "ab":
-        machine.handle(gang.Stepped(name, 0, 3), 3.0)
-    machine.handle(gang.Tick(), 8.1)
+        machine.handle(events.Stepped(name, 0, 3), 3.0)
+    machine.handle(events.Tick(), 8.1)
     assert only(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; all stand still"
 
 
 def test_a_step_counts_from_when_it_was_made() -> None:
     machine = running("a", "b", progress_timeout_s=5.0)
-    machine.handle(gang.Stepped("a", 0, 3, age_s=2.0), 5.0)
-    assert machine.handle(gang.Tick(), 8.0) == []
-    assert of_kind(machine.handle(gang.Tick(), 8.1), gang.StopWorkers)
+    machine.handle(events.Stepped("a", 0, 3, age_s=2.0), 5.0)
+    assert machine.handle(events.Tick(), 8.0) == []
+    assert of_kind(machine.handle(events.Tick(), 8.1), events.StopWorkers)
 
 
 def test_nobody_is_called_slow_while_all_are_about_to_stand_still() -> None:
     machine = running("a", "b", "c")
-    machine.handle(gang.ResizeAsked(2), 2.5)
+    machine.handle(events.ResizeAsked(2), 2.5)
     assert machine.phase is Phase.PARKING
     for second in range(20):
         for name, step in (("a", second), ("b", second - 1), ("c", second)):
-            assert machine.handle(gang.Stepped(name, 0, max(0, step)), 3.0 + second) == []
+            assert machine.handle(events.Stepped(name, 0, max(0, step)), 3.0 + second) == []
 
 
 # ---------------------------------------------------------------------------------------------------- hosts and newcomers
@@ -546,11 +548,13 @@ def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures() -> N
 @pytest.mark.parametrize(
     ("event", "again"),
     [
-        (gang.Failed("c", 1, KILLED, outside=True), "; it may try again in 60 s"),
-        (gang.MemberLost("c", KILLED), ""),
+        (events.Failed("c", 1, KILLED, outside=True), "; it may try again in 60 s"),
+        (events.MemberLost("c", KILLED), ""),
     ],
 )
-def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again(event: gang.Event, again: str) -> None:
+def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again(
+    event: events.Event, again: str
+) -> None:
     machine = grown(host_failure_limit=1)
     machine.handle(event, 5.0)
     assert notes(close(machine, "a", "b", "c", now=5.1)) == [
@@ -589,9 +593,9 @@ def test_a_store_that_does_not_come_back_ends_the_run_with_its_word() -> None:
     away = "the store could not be read: nobody answers"
     said = notes(store_fails(machine, 3.0))
     assert said[0] == f"the store does not answer; the run waits for it, at most 100 s: {away}"
-    machine.handle(gang.Tick(), 5.0)
+    machine.handle(events.Tick(), 5.0)
     assert notes(store_fails(machine, 102.9))[0].startswith("generation 1 ended"), "it is said once"
-    machine.handle(gang.Tick(), 103.0)
+    machine.handle(events.Tick(), 103.0)
     (outcome,) = of_kind(store_fails(machine, 103.0), Conclude)
     reason = f"the store did not answer for 100 s (min_workers_timeout): {away}"
     assert outcome == Conclude(Phase.FAILED, "storage", reason, "a", 0)
@@ -600,11 +604,11 @@ def test_a_store_that_does_not_come_back_ends_the_run_with_its_word() -> None:
 def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time() -> None:
     machine = running("a", "b")
     store_fails(machine, 3.0)
-    machine.handle(gang.Tick(), 5.0)
+    machine.handle(events.Tick(), 5.0)
     committed(machine, 1, "a", "b", now=6.0)
     assert notes(store_fails(machine, 7.0))[0].startswith("the store does not answer")
-    assert machine.handle(gang.Tick(), 8.9) == []
-    assert of_kind(machine.handle(gang.Tick(), 9.0), gang.StartGeneration)
+    assert machine.handle(events.Tick(), 8.9) == []
+    assert of_kind(machine.handle(events.Tick(), 9.0), events.StartGeneration)
 
 
 def test_generations_are_counted() -> None:
@@ -618,12 +622,16 @@ def test_generations_are_counted() -> None:
 def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0, ready=False)
-    stop = gang.StopWorkers(0, ("a", "b"), 2.0, 4.0)
-    assert machine.handle(gang.CancelAsked("enough"), 4.0) == [gang.AskAgents(0, 0), gang.ReturnAgents(("c",)), stop]
+    stop = events.StopWorkers(0, ("a", "b"), 2.0, 4.0)
+    assert machine.handle(events.CancelAsked("enough"), 4.0) == [
+        events.AskAgents(0, 0),
+        events.ReturnAgents(("c",)),
+        stop,
+    ]
     assert machine.spares == {}
-    assert grant(machine, "d", now=4.1) == [gang.ReturnAgents(("d",))]
-    machine.handle(gang.Closed("a", 0), 4.2)
-    assert machine.handle(gang.MemberLost("b", "gone"), 4.3) == [
-        gang.ReturnAgents(("a",)),
+    assert grant(machine, "d", now=4.1) == [events.ReturnAgents(("d",))]
+    machine.handle(events.Closed("a", 0), 4.2)
+    assert machine.handle(events.MemberLost("b", "gone"), 4.3) == [
+        events.ReturnAgents(("a",)),
         Conclude(Phase.CANCELLED, "cancelled", "enough"),
     ]

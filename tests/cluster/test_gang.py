@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang import gang_types as gang
+from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.gang import Gang, MemberState, ranks
-from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup
 
 pytestmark = pytest.mark.fast
@@ -21,26 +21,26 @@ NAMES = ("a", "b")
 def granted(spec: FixedGroup = SPEC) -> Gang:
     machine = Gang(spec)
     machine.begin(0.0)
-    machine.handle(gang.Granted(("a", "b", "c")[: spec.size]), 1.0)
+    machine.handle(events.Granted(("a", "b", "c")[: spec.size]), 1.0)
     return machine
 
 
 def running(spec: FixedGroup = SPEC) -> Gang:
     machine = granted(spec)
     for name in machine.members:
-        machine.handle(gang.Started(name, 0), 2.0)
+        machine.handle(events.Started(name, 0), 2.0)
     return machine
 
 
-def conclusion(actions: list[gang.Action]) -> gang.Conclude:
-    (found,) = [action for action in actions if isinstance(action, gang.Conclude)]
+def conclusion(actions: list[events.Action]) -> events.Conclude:
+    (found,) = [action for action in actions if isinstance(action, events.Conclude)]
     return found
 
 
 def test_ranks_follow_the_order_of_the_grant():
     machine = Gang(SPEC)
-    assert machine.begin(0.0) == [gang.AskAgents(2, 2)]
-    assert machine.handle(gang.Granted(("x", "y")), 1.0) == [gang.StartGeneration(0, ("x", "y"))]
+    assert machine.begin(0.0) == [events.AskAgents(2, 2)]
+    assert machine.handle(events.Granted(("x", "y")), 1.0) == [events.StartGeneration(0, ("x", "y"))]
     assert [machine.rank(name) for name in ("x", "y", "stranger")] == [0, 1, -1]
     assert [machine.agent_of(rank) for rank in (0, 1, 2)] == ["x", "y", None]
 
@@ -48,208 +48,212 @@ def test_ranks_follow_the_order_of_the_grant():
 def test_a_run_finishes_when_all_have_finished_and_closed():
     machine = running()
     assert machine.phase is Phase.RUNNING
-    machine.handle(gang.Finished("a", 0), 3.0)
-    machine.handle(gang.Closed("a", 0), 3.1)
+    machine.handle(events.Finished("a", 0), 3.0)
+    machine.handle(events.Closed("a", 0), 3.1)
     assert machine.phase is Phase.RUNNING
-    machine.handle(gang.Finished("b", 0), 4.0)
-    actions = machine.handle(gang.Closed("b", 0), 4.1)
-    assert actions == [gang.ReturnAgents(NAMES), gang.Conclude(Phase.FINISHED)]
-    assert machine.handle(gang.Tick(), 1e9) == []
+    machine.handle(events.Finished("b", 0), 4.0)
+    actions = machine.handle(events.Closed("b", 0), 4.1)
+    assert actions == [events.ReturnAgents(NAMES), events.Conclude(Phase.FINISHED)]
+    assert machine.handle(events.Tick(), 1e9) == []
 
 
 def test_the_start_deadline_names_the_ranks_that_have_not_begun():
     machine = granted()
-    machine.handle(gang.Started("a", 0), 2.0)
-    assert machine.handle(gang.Tick(), 9.9) == []
-    (stop,) = machine.handle(gang.Tick(), 10.0)
-    assert stop == gang.StopWorkers(0, NAMES, 2, 1)
-    machine.handle(gang.Closed("a", 0), 10.1)
-    outcome = conclusion(machine.handle(gang.Closed("b", 0), 10.2))
+    machine.handle(events.Started("a", 0), 2.0)
+    assert machine.handle(events.Tick(), 9.9) == []
+    (stop,) = machine.handle(events.Tick(), 10.0)
+    assert stop == events.StopWorkers(0, NAMES, 2, 1)
+    machine.handle(events.Closed("a", 0), 10.1)
+    outcome = conclusion(machine.handle(events.Closed("b", 0), 10.2))
     reason = "not all of 2 workers were there after 10 s"
-    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=((1, "not started"),))
+    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=((1, "not started"),))
 
 
 def test_the_start_deadline_without_any_agent_ends_at_once():
     machine = Gang(SPEC)
     machine.begin(0.0)
     reason, missing = "not all of 2 workers were there after 10 s", ((0, "no agent"), (1, "no agent"))
-    assert machine.handle(gang.Tick(), 9.9) == []
-    outcome = conclusion(machine.handle(gang.Tick(), 10.0))
-    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=missing)
+    assert machine.handle(events.Tick(), 9.9) == []
+    outcome = conclusion(machine.handle(events.Tick(), 10.0))
+    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=missing)
 
 
 def test_who_began_in_time_is_under_no_deadline():
-    assert running().deadline is None and running().handle(gang.Tick(), 1e6) == []
+    assert running().deadline is None and running().handle(events.Tick(), 1e6) == []
 
 
 def test_an_echo_waits_for_the_failure_it_echoes():
     machine = running()
-    assert machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0) == []
-    machine.handle(gang.Failed("b", 0, "ValueError: bad batch"), 3.2)
-    machine.handle(gang.Closed("a", 0), 3.3)
-    outcome = conclusion(machine.handle(gang.Closed("b", 0), 3.4))
+    assert machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0) == []
+    machine.handle(events.Failed("b", 0, "ValueError: bad batch"), 3.2)
+    machine.handle(events.Closed("a", 0), 3.3)
+    outcome = conclusion(machine.handle(events.Closed("b", 0), 3.4))
     assert (outcome.rank, outcome.reason) == (1, "ValueError: bad batch")
 
 
 def test_an_echo_without_another_failure_is_the_failure():
     machine = running()
-    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
-    assert machine.handle(gang.Tick(), 3.9) == []
-    (stop,) = machine.handle(gang.Tick(), 4.0)
-    assert isinstance(stop, gang.StopWorkers)
-    machine.handle(gang.Closed("a", 0), 4.1)
-    outcome = conclusion(machine.handle(gang.Closed("b", 0), 4.2))
-    assert outcome == gang.Conclude(Phase.FAILED, "worker", "UnavailableError", "a", 0)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
+    assert machine.handle(events.Tick(), 3.9) == []
+    (stop,) = machine.handle(events.Tick(), 4.0)
+    assert isinstance(stop, events.StopWorkers)
+    machine.handle(events.Closed("a", 0), 4.1)
+    outcome = conclusion(machine.handle(events.Closed("b", 0), 4.2))
+    assert outcome == events.Conclude(Phase.FAILED, "worker", "UnavailableError", "a", 0)
 
 
 def test_an_echo_that_is_told_just_before_the_start_deadline_waits_as_long_as_any_other():
     machine = granted()
-    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 9.5)
-    assert machine.handle(gang.Tick(), 10.4) == []
-    (stop,) = machine.handle(gang.Tick(), 10.5)
-    assert stop == gang.StopWorkers(0, NAMES, 2, 1)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 9.5)
+    assert machine.handle(events.Tick(), 10.4) == []
+    (stop,) = machine.handle(events.Tick(), 10.5)
+    assert stop == events.StopWorkers(0, NAMES, 2, 1)
 
 
 def test_the_loss_of_an_agent_whose_worker_has_told_its_failure_prolongs_no_wait():
     machine = running()
-    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
-    machine.handle(gang.Closed("a", 0), 3.1)
-    assert machine.handle(gang.MemberLost("a", "gone"), 3.2) == []
-    assert machine.handle(gang.Tick(), 3.9) == []
-    (stop,) = machine.handle(gang.Tick(), 4.0)
-    assert stop == gang.StopWorkers(0, ("b",), 2, 1)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
+    machine.handle(events.Closed("a", 0), 3.1)
+    assert machine.handle(events.MemberLost("a", "gone"), 3.2) == []
+    assert machine.handle(events.Tick(), 3.9) == []
+    (stop,) = machine.handle(events.Tick(), 4.0)
+    assert stop == events.StopWorkers(0, ("b",), 2, 1)
     assert machine.outcome is not None and machine.outcome.reason == "UnavailableError"
 
 
 @pytest.mark.parametrize(
     "neighbours",
     [
-        gang.Failed("a", 0, "ConnectionResetError: [Errno 104] Connection reset by peer", secondary=True, raised=True),
-        gang.Failed("a", 0, "RuntimeError: the other one does not answer", raised=True),
+        events.Failed(
+            "a", 0, "ConnectionResetError: [Errno 104] Connection reset by peer", secondary=True, raised=True
+        ),
+        events.Failed("a", 0, "RuntimeError: the other one does not answer", raised=True),
     ],
 )
 @pytest.mark.parametrize(
-    "killing", [gang.Failed("b", 0, "killed by signal 9", outside=True), gang.MemberLost("b", "killed by signal 9")]
+    "killing", [events.Failed("b", 0, "killed by signal 9", outside=True), events.MemberLost("b", "killed by signal 9")]
 )
-def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first(neighbours: gang.Event, killing: gang.Event):
+def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first(
+    neighbours: events.Event, killing: events.Event
+):
     machine = running()
     assert machine.handle(neighbours, 3.0) == [] and machine.phase is Phase.SETTLING
     machine.handle(killing, 3.9)
-    machine.handle(gang.Closed("b", 0), 3.9)
-    outcome = conclusion(machine.handle(gang.Closed("a", 0), 4.0))
+    machine.handle(events.Closed("b", 0), 3.9)
+    outcome = conclusion(machine.handle(events.Closed("a", 0), 4.0))
     assert (outcome.rank, outcome.reason) == (1, "killed by signal 9")
 
 
 def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those_that_have_told():
     machine = Gang(FixedGroup(size=2, settle_s=3, raised_settle_s=1))
     machine.begin(0.0)
-    machine.handle(gang.Granted(NAMES), 1.0)
-    machine.handle(gang.Failed("a", 0, "an echo", secondary=True), 2.0)
+    machine.handle(events.Granted(NAMES), 1.0)
+    machine.handle(events.Failed("a", 0, "an echo", secondary=True), 2.0)
     assert machine.deadline == 5.0
     machine.members["c"] = MemberState(2)  # somebody who may still tell
-    machine.handle(gang.Failed("b", 0, "ValueError", raised=True), 2.5)
-    assert machine.deadline == 3.5 and machine.handle(gang.Tick(), 3.4) == []
-    (stop,) = machine.handle(gang.Tick(), 3.5)
-    assert isinstance(stop, gang.StopWorkers) and machine.outcome is not None and machine.outcome.rank == 1
+    machine.handle(events.Failed("b", 0, "ValueError", raised=True), 2.5)
+    assert machine.deadline == 3.5 and machine.handle(events.Tick(), 3.4) == []
+    (stop,) = machine.handle(events.Tick(), 3.5)
+    assert isinstance(stop, events.StopWorkers) and machine.outcome is not None and machine.outcome.rank == 1
     alone = Gang(FixedGroup(size=1))
     alone.begin(0.0)
-    alone.handle(gang.Granted(("a",)), 1.0)
-    assert isinstance(alone.handle(gang.Failed("a", 0, "ValueError", raised=True), 2.0)[0], gang.StopWorkers)
+    alone.handle(events.Granted(("a",)), 1.0)
+    assert isinstance(alone.handle(events.Failed("a", 0, "ValueError", raised=True), 2.0)[0], events.StopWorkers)
 
 
 def test_an_agent_that_is_lost_after_its_worker_has_closed_is_no_failure():
     machine = running()
-    machine.handle(gang.Finished("a", 0), 3.0)
-    machine.handle(gang.Closed("a", 0), 3.1)
-    assert machine.handle(gang.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
-    machine.handle(gang.Finished("b", 0), 4.0)
-    assert conclusion(machine.handle(gang.Closed("b", 0), 4.1)).phase is Phase.FINISHED
+    machine.handle(events.Finished("a", 0), 3.0)
+    machine.handle(events.Closed("a", 0), 3.1)
+    assert machine.handle(events.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
+    machine.handle(events.Finished("b", 0), 4.0)
+    assert conclusion(machine.handle(events.Closed("b", 0), 4.1)).phase is Phase.FINISHED
 
 
 def test_the_files_of_a_finished_run_have_their_time():
     machine = running()
     for name in NAMES:
-        machine.handle(gang.Finished(name, 0), 3.0)
+        machine.handle(events.Finished(name, 0), 3.0)
     limit = 3.0 + SPEC.grace_s + SPEC.flush_s
-    assert machine.handle(gang.Tick(), limit + 9.9) == []
-    (drop, *_) = machine.handle(gang.Tick(), limit + 10)
-    assert drop == gang.DropAgents(NAMES, "did not report its worker's end in time")
+    assert machine.handle(events.Tick(), limit + 9.9) == []
+    (drop, *_) = machine.handle(events.Tick(), limit + 10)
+    assert drop == events.DropAgents(NAMES, "did not report its worker's end in time")
 
 
 def test_who_has_reported_its_end_is_not_dropped_with_those_that_have_not():
     machine = running()
     for name in NAMES:
-        machine.handle(gang.Finished(name, 0), 3.0)
-    machine.handle(gang.Closed("a", 0), 3.1)
-    drop, back, outcome = machine.handle(gang.Tick(), 100.0)
-    assert drop == gang.DropAgents(("b",), "did not report its worker's end in time")
-    assert (back, outcome) == (gang.ReturnAgents(("a",)), gang.Conclude(Phase.FINISHED))
+        machine.handle(events.Finished(name, 0), 3.0)
+    machine.handle(events.Closed("a", 0), 3.1)
+    drop, back, outcome = machine.handle(events.Tick(), 100.0)
+    assert drop == events.DropAgents(("b",), "did not report its worker's end in time")
+    assert (back, outcome) == (events.ReturnAgents(("a",)), events.Conclude(Phase.FINISHED))
 
 
 def test_the_end_of_a_run_that_is_stopping_stands_whatever_the_backend_says():
     machine = running()
-    machine.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
-    assert machine.handle(gang.Refused("the application ends", "application"), 3.1) == []
-    machine.handle(gang.Closed("a", 0), 3.2)
-    assert conclusion(machine.handle(gang.Closed("b", 0), 3.3)).reason == "killed by signal 9"
+    machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
+    assert machine.handle(events.Refused("the application ends", "application"), 3.1) == []
+    machine.handle(events.Closed("a", 0), 3.2)
+    assert conclusion(machine.handle(events.Closed("b", 0), 3.3)).reason == "killed by signal 9"
     finished = running()
     for name in NAMES:
-        finished.handle(gang.Finished(name, 0), 3.0)
-    assert finished.handle(gang.Refused("the application ends", "application"), 3.1) == []
-    finished.handle(gang.Closed("a", 0), 3.2)
-    assert conclusion(finished.handle(gang.Closed("b", 0), 3.3)).phase is Phase.FINISHED
+        finished.handle(events.Finished(name, 0), 3.0)
+    assert finished.handle(events.Refused("the application ends", "application"), 3.1) == []
+    finished.handle(events.Closed("a", 0), 3.2)
+    assert conclusion(finished.handle(events.Closed("b", 0), 3.3)).phase is Phase.FINISHED
 
 
 def test_a_run_for_which_there_is_no_cluster_ends_in_whatever_state_it_is():
     machine = Gang(SPEC)
     machine.begin(0.0)
-    outcome = conclusion(machine.handle(gang.Refused("there is 1 slot"), 1.0))
-    assert outcome == gang.Conclude(Phase.FAILED, "slots", "there is 1 slot")
+    outcome = conclusion(machine.handle(events.Refused("there is 1 slot"), 1.0))
+    assert outcome == events.Conclude(Phase.FAILED, "slots", "there is 1 slot")
     machine = running()
-    assert machine.handle(gang.Refused("it was stopped", "application"), 3.0) == [gang.StopWorkers(0, NAMES, 2, 1)]
-    assert machine.handle(gang.Tick(), 3.0 + SPEC.grace_s + SPEC.failed_flush_s + 1.9) == []
-    drop, *_, outcome = machine.handle(gang.Tick(), 3.0 + SPEC.grace_s + SPEC.failed_flush_s + 2)
-    assert drop == gang.DropAgents(NAMES, "did not report its worker's end in time")
-    assert outcome == gang.Conclude(Phase.FAILED, "application", "it was stopped")
+    assert machine.handle(events.Refused("it was stopped", "application"), 3.0) == [events.StopWorkers(0, NAMES, 2, 1)]
+    assert machine.handle(events.Tick(), 3.0 + SPEC.grace_s + SPEC.failed_flush_s + 1.9) == []
+    drop, *_, outcome = machine.handle(events.Tick(), 3.0 + SPEC.grace_s + SPEC.failed_flush_s + 2)
+    assert drop == events.DropAgents(NAMES, "did not report its worker's end in time")
+    assert outcome == events.Conclude(Phase.FAILED, "application", "it was stopped")
 
 
 def test_a_cancellation_ends_what_still_saves_its_files_and_replaces_no_failure():
     machine = running()
-    assert machine.handle(gang.CancelAsked("Ctrl-C"), 3.0) == [gang.StopWorkers(0, NAMES, 2, 1)]
-    machine.handle(gang.Closed("a", 0), 3.1)
-    cancelled = conclusion(machine.handle(gang.Closed("b", 0), 3.1))
-    assert cancelled == gang.Conclude(Phase.CANCELLED, "cancelled", "Ctrl-C")
+    assert machine.handle(events.CancelAsked("Ctrl-C"), 3.0) == [events.StopWorkers(0, NAMES, 2, 1)]
+    machine.handle(events.Closed("a", 0), 3.1)
+    cancelled = conclusion(machine.handle(events.Closed("b", 0), 3.1))
+    assert cancelled == events.Conclude(Phase.CANCELLED, "cancelled", "Ctrl-C")
     saving = running()
     for name in NAMES:
-        saving.handle(gang.Finished(name, 0), 3.0)
-    assert saving.handle(gang.CancelAsked("Ctrl-C"), 3.1) == [gang.StopWorkers(0, NAMES, 2, 1)]
-    assert saving.handle(gang.CancelAsked("again"), 3.2) == []
+        saving.handle(events.Finished(name, 0), 3.0)
+    assert saving.handle(events.CancelAsked("Ctrl-C"), 3.1) == [events.StopWorkers(0, NAMES, 2, 1)]
+    assert saving.handle(events.CancelAsked("again"), 3.2) == []
     assert saving.outcome == cancelled
     failed = running()
-    failed.handle(gang.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
-    assert failed.handle(gang.CancelAsked("Ctrl-C"), 3.1) == []
-    assert failed.outcome == gang.Conclude(Phase.FAILED, "worker", "killed by signal 9", "b", 1)
+    failed.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
+    assert failed.handle(events.CancelAsked("Ctrl-C"), 3.1) == []
+    assert failed.outcome == events.Conclude(Phase.FAILED, "worker", "killed by signal 9", "b", 1)
 
 
 def test_agents_that_come_after_the_end_go_back():
     machine = Gang(SPEC)
     machine.begin(0.0)
-    machine.handle(gang.CancelAsked("Ctrl-C"), 1.0)
+    machine.handle(events.CancelAsked("Ctrl-C"), 1.0)
     assert machine.phase is Phase.CANCELLED
-    assert machine.handle(gang.Granted(NAMES), 2.0) == [gang.ReturnAgents(NAMES)]
-    assert machine.handle(gang.CancelAsked("again"), 3.0) == []
+    assert machine.handle(events.Granted(NAMES), 2.0) == [events.ReturnAgents(NAMES)]
+    assert machine.handle(events.CancelAsked("again"), 3.0) == []
 
 
 def test_strangers_say_nothing_that_counts():
     machine = running()
     for event in (
-        gang.Started("c", 0),
-        gang.Stepped("c", 0, 1, stopped=True),
-        gang.Finished("c", 0),
-        gang.Failed("c", 0, "ValueError", raised=True),
-        gang.Closed("c", 0),
-        gang.MemberLost("c", "gone"),
-        gang.DrainAsked("c", "its node goes"),
+        events.Started("c", 0),
+        events.Stepped("c", 0, 1, stopped=True),
+        events.Finished("c", 0),
+        events.Failed("c", 0, "ValueError", raised=True),
+        events.Closed("c", 0),
+        events.MemberLost("c", "gone"),
+        events.DrainAsked("c", "its node goes"),
     ):
         assert machine.handle(event, 3.0) == [], event
         assert machine.phase is Phase.RUNNING and not machine.failures
@@ -257,17 +261,17 @@ def test_strangers_say_nothing_that_counts():
 
 def test_the_second_word_of_a_workers_failure_is_not_another_failure():
     machine = running()
-    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
-    machine.handle(gang.Failed("a", 0, "ValueError", raised=True), 3.1)
-    machine.handle(gang.Tick(), 3.0 + SPEC.settle_s)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
+    machine.handle(events.Failed("a", 0, "ValueError", raised=True), 3.1)
+    machine.handle(events.Tick(), 3.0 + SPEC.settle_s)
     assert machine.outcome is not None and machine.outcome.reason == "UnavailableError"
 
 
 def test_a_warned_node_is_told_of_with_what_would_help():
     machine = running()
     for rank, name in enumerate(NAMES):
-        assert machine.handle(gang.DrainAsked(name, "its node goes"), 3.0) == [
-            gang.Note(
+        assert machine.handle(events.DrainAsked(name, "its node goes"), 3.0) == [
+            events.Note(
                 f"rank {rank} is about to be lost (its node goes), and a group of fixed size ends with it; with "
                 "min_workers= instead of num_workers= it would go on"
             )
@@ -290,61 +294,63 @@ def test_ranks_in_words(numbers: list[int], words: str):
 # ---------------------------------------------------------------------------------------------- those that do nothing
 
 
-def stepped(name: str, stopped: bool = False, idle_s: float = 0.0) -> gang.Stepped:
-    return gang.Stepped(name, 0, -1, stopped, idle_s=idle_s)
+def stepped(name: str, stopped: bool = False, idle_s: float = 0.0) -> events.Stepped:
+    return events.Stepped(name, 0, -1, stopped, idle_s=idle_s)
 
 
 def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
     machine = running()
     assert machine.handle(stepped("b", stopped=True), 3.0) == [
-        gang.Note(
+        events.Note(
             "the process of rank 1 is stopped (SIGSTOP), and the others wait for it; if nobody lets it go on within 60 s "
             "it counts as lost"
         )
     ]
     assert machine.handle(stepped("b", stopped=True), 4.0) == []
-    assert machine.handle(gang.Tick(), 62.9) == []
-    (stop,) = machine.handle(gang.Tick(), 63.0)
-    assert stop == gang.StopWorkers(0, NAMES, 2, 1)
+    assert machine.handle(events.Tick(), 62.9) == []
+    (stop,) = machine.handle(events.Tick(), 63.0)
+    assert stop == events.StopWorkers(0, NAMES, 2, 1)
     reason = "its process has been stopped (SIGSTOP) for 60 s"
-    assert machine.outcome == gang.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
 
 
 def test_a_stopped_process_is_the_cause_whatever_is_said_when_all_are_ended():
     spec = ElasticGroup(size=2, min_size=2, stopped_s=5)
     machine = ElasticGang(spec)
     machine.begin(0.0)
-    machine.handle(gang.Granted(NAMES), 1.0)
+    machine.handle(events.Granted(NAMES), 1.0)
     for name in NAMES:
-        machine.handle(gang.Started(name, 0), 2.0)
+        machine.handle(events.Started(name, 0), 2.0)
     machine.handle(stepped("b", stopped=True), 3.0)
-    assert machine.handle(gang.Tick(), 7.9) == []
-    (stop,) = machine.handle(gang.Tick(), 8.0)
-    assert stop == gang.StopWorkers(0, NAMES, 0.0, 0.0, keep=True)
+    assert machine.handle(events.Tick(), 7.9) == []
+    (stop,) = machine.handle(events.Tick(), 8.0)
+    assert stop == events.StopWorkers(0, NAMES, 0.0, 0.0, keep=True)
     for name in NAMES:  # by us
-        machine.handle(gang.Failed(name, 0, "killed by signal 9", outside=True), 8.1)
+        machine.handle(events.Failed(name, 0, "killed by signal 9", outside=True), 8.1)
     assert [failure.agent_id for failure in machine.failures] == ["b", "a"]
-    machine.handle(gang.Closed("a", 0), 8.3)
-    note, *_ = machine.handle(gang.Closed("b", 0), 8.3)
-    assert isinstance(note, gang.Note) and note.text.endswith("rank 1: its process has been stopped (SIGSTOP) for 5 s")
+    machine.handle(events.Closed("a", 0), 8.3)
+    note, *_ = machine.handle(events.Closed("b", 0), 8.3)
+    assert isinstance(note, events.Note) and note.text.endswith(
+        "rank 1: its process has been stopped (SIGSTOP) for 5 s"
+    )
 
 
 def test_a_process_that_goes_on_is_forgiven():
     machine = running()
     machine.handle(stepped("b", stopped=True), 3.0)
     machine.handle(stepped("b"), 50.0)
-    assert machine.handle(gang.Tick(), 70.0) == []
+    assert machine.handle(events.Tick(), 70.0) == []
     (note,) = machine.handle(stepped("b", stopped=True), 71.0)
-    assert isinstance(note, gang.Note) and machine.handle(gang.Tick(), 130.9) == []
+    assert isinstance(note, events.Note) and machine.handle(events.Tick(), 130.9) == []
 
 
 def left_alone(exited: bool, idle_s: float, after: float) -> Gang:
     """Rank 1 left at 10.0 s, and rank 0 has done nothing for ``idle_s`` seconds, ``after`` seconds later."""
     machine = running()
-    machine.handle(gang.Finished("b", 0, exited), 10.0)
-    machine.handle(gang.Closed("b", 0), 10.0)
+    machine.handle(events.Finished("b", 0, exited), 10.0)
+    machine.handle(events.Closed("b", 0), 10.0)
     machine.handle(stepped("a", idle_s=idle_s), 10.0 + after)
-    machine.handle(gang.Tick(), 10.0 + after)
+    machine.handle(events.Tick(), 10.0 + after)
     return machine
 
 
@@ -354,29 +360,29 @@ def test_who_waits_for_a_member_that_has_left_is_not_left_waiting():
         "most likely waiting for it in a collective: every rank must take part in every collective, up to the last one"
     )
     reason = f"called sys.exit(0), and rank 0 has done nothing for 30 s since, {remedy}"
-    assert machine.outcome == gang.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
     machine = left_alone(False, 200.0, SPEC.returned_s or 0)
     reason = f"returned, and rank 0 has done nothing for 120 s since, {remedy}"
-    assert machine.outcome == gang.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
 
 
 def test_the_wait_for_those_that_have_left_counts_from_the_first_of_them():
     machine = running(FixedGroup(size=3, returned_s=30))
-    machine.handle(gang.Finished("b", 0), 10.0)
-    machine.handle(gang.Finished("a", 0), 35.0)
+    machine.handle(events.Finished("b", 0), 10.0)
+    machine.handle(events.Finished("a", 0), 35.0)
     machine.handle(stepped("c", idle_s=30.0), 39.0)
-    assert machine.handle(gang.Tick(), 39.9) == []
-    machine.handle(gang.Tick(), 40.0)
+    assert machine.handle(events.Tick(), 39.9) == []
+    machine.handle(events.Tick(), 40.0)
     assert machine.outcome is not None and machine.outcome.rank == 0
 
 
 def test_all_who_wait_for_one_that_has_left_are_named():
     machine = running(FixedGroup(size=3, exited_s=30))
-    machine.handle(gang.Finished("b", 0, exited=True), 10.0)
+    machine.handle(events.Finished("b", 0, exited=True), 10.0)
     for name, idle_s in (("a", 100.0), ("c", 20.0)):
         machine.handle(stepped(name, idle_s=idle_s), 30.0)
-    assert machine.handle(gang.Tick(), 39.9) == []  # one of them was still at work at 10.0
-    machine.handle(gang.Tick(), 40.0)
+    assert machine.handle(events.Tick(), 39.9) == []  # one of them was still at work at 10.0
+    machine.handle(events.Tick(), 40.0)
     assert machine.outcome is not None and machine.outcome.reason.startswith(
         "called sys.exit(0), and ranks 0 and 2 have done nothing for 30 s since, most likely"
     )
@@ -385,9 +391,9 @@ def test_all_who_wait_for_one_that_has_left_are_named():
 def test_who_has_worked_since_it_was_idle_is_not_counted_as_waiting():
     machine = running()
     machine.handle(stepped("a", idle_s=50.0), 9.0)
-    machine.handle(gang.Finished("b", 0, exited=True), 10.0)
+    machine.handle(events.Finished("b", 0, exited=True), 10.0)
     machine.handle(stepped("a", idle_s=0.0), 20.0)
-    assert machine.handle(gang.Tick(), 100.0) == [] and machine.phase is Phase.RUNNING
+    assert machine.handle(events.Tick(), 100.0) == [] and machine.phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -400,139 +406,139 @@ def test_who_is_at_work_after_the_others_have_left_may_go_on(exited: bool, idle_
 def test_an_evaluator_waits_as_long_as_it_likes():
     machine = Gang(FixedGroup(size=2, returned_s=None, exited_s=None))
     machine.begin(0.0)
-    machine.handle(gang.Granted(NAMES), 1.0)
+    machine.handle(events.Granted(NAMES), 1.0)
     for name in NAMES:
-        machine.handle(gang.Started(name, 0), 1.0)
-    machine.handle(gang.Finished("a", 0), 2.0)
+        machine.handle(events.Started(name, 0), 1.0)
+    machine.handle(events.Finished("a", 0), 2.0)
     machine.handle(stepped("b", idle_s=1e6), 1e6)
-    assert machine.handle(gang.Tick(), 1e6) == []
+    assert machine.handle(events.Tick(), 1e6) == []
 
 
 def test_a_connection_that_broke_because_somebody_called_sys_exit_is_that_ones_failure():
     machine = running()
-    machine.handle(gang.Finished("b", 0, exited=True), 3.0)
-    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.1)  # nobody is left to tell more
+    machine.handle(events.Finished("b", 0, exited=True), 3.0)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)  # nobody is left to tell more
     reason = "called sys.exit(0) while rank 0 still worked with it, which then met: UnavailableError"
-    assert machine.outcome == gang.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
     machine = running()
-    machine.handle(gang.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
-    machine.handle(gang.Finished("b", 0), 3.1)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
+    machine.handle(events.Finished("b", 0), 3.1)
     assert machine.outcome is not None and machine.outcome.rank == 0
     assert machine.outcome.reason == "when the function of rank 1 had returned: UnavailableError"
 
 
 def test_the_first_failure_stands_when_more_follow():
     machine = running()
-    machine.handle(gang.Failed("b", 0, "first"), 3.0)
-    machine.handle(gang.Failed("a", 0, "second"), 3.1)
-    machine.handle(gang.Closed("a", 0), 3.2)
-    assert conclusion(machine.handle(gang.Closed("b", 0), 3.3)).reason == "first"
+    machine.handle(events.Failed("b", 0, "first"), 3.0)
+    machine.handle(events.Failed("a", 0, "second"), 3.1)
+    machine.handle(events.Closed("a", 0), 3.2)
+    assert conclusion(machine.handle(events.Closed("b", 0), 3.3)).reason == "first"
 
 
 def test_a_lost_agent_ends_the_run_and_is_not_waited_for():
     machine = running()
-    (stop,) = machine.handle(gang.MemberLost("b", "gone"), 3.0)
-    assert stop == gang.StopWorkers(0, ("a",), 2, 1)
-    actions = machine.handle(gang.Closed("a", 0), 3.1)
-    assert gang.ReturnAgents(("a",)) in actions
-    assert conclusion(actions) == gang.Conclude(Phase.FAILED, "worker", "gone", "b", 1)
+    (stop,) = machine.handle(events.MemberLost("b", "gone"), 3.0)
+    assert stop == events.StopWorkers(0, ("a",), 2, 1)
+    actions = machine.handle(events.Closed("a", 0), 3.1)
+    assert events.ReturnAgents(("a",)) in actions
+    assert conclusion(actions) == events.Conclude(Phase.FAILED, "worker", "gone", "b", 1)
 
 
 def all_lost():
     machine = running()
-    machine.handle(gang.MemberLost("b", "gone"), 3.0)
-    assert machine.handle(gang.MemberLost("a", "gone, too"), 3.1) == []
+    machine.handle(events.MemberLost("b", "gone"), 3.0)
+    assert machine.handle(events.MemberLost("a", "gone, too"), 3.1) == []
     return machine
 
 
 def test_all_agents_lost_at_once_are_explained_by_the_end_of_their_cluster():
     machine = all_lost()
-    found = conclusion(machine.handle(gang.Refused("its SparkContext was stopped", "application"), 3.4))
+    found = conclusion(machine.handle(events.Refused("its SparkContext was stopped", "application"), 3.4))
     assert (found.phase, found.error, found.reason) == (
         Phase.FAILED,
         "application",
         "its SparkContext was stopped",
     )
-    assert machine.handle(gang.Refused("again", "application"), 3.5) == []
+    assert machine.handle(events.Refused("again", "application"), 3.5) == []
 
 
 def test_all_agents_lost_at_once_are_what_it_was_where_the_cluster_is_still_there():
     machine = all_lost()
-    assert machine.handle(gang.Tick(), 3.1 + SPEC.settle_s - 0.01) == []
-    found = conclusion(machine.handle(gang.Tick(), 3.1 + SPEC.settle_s))
+    assert machine.handle(events.Tick(), 3.1 + SPEC.settle_s - 0.01) == []
+    found = conclusion(machine.handle(events.Tick(), 3.1 + SPEC.settle_s))
     assert (found.error, found.rank, found.reason) == ("worker", 1, "gone")
 
 
 def test_nobody_is_cut_off_while_only_the_word_of_the_cluster_is_awaited():
     machine = running(FixedGroup(size=2, settle_s=60))
     for name in NAMES:
-        machine.handle(gang.MemberLost(name, "gone"), 3.0)
+        machine.handle(events.MemberLost(name, "gone"), 3.0)
     assert machine.deadline is not None and machine.deadline < 62.9
-    assert machine.handle(gang.Tick(), 62.9) == []
-    assert machine.handle(gang.Tick(), 63.0)[0] == gang.ReturnAgents(())
+    assert machine.handle(events.Tick(), 62.9) == []
+    assert machine.handle(events.Tick(), 63.0)[0] == events.ReturnAgents(())
 
 
 def test_the_end_of_the_cluster_does_not_replace_what_a_user_raised_or_wanted():
     for event, error in (
-        (gang.Failed("b", 0, "ValueError", raised=True), "worker"),
-        (gang.CancelAsked("no"), "cancelled"),
+        (events.Failed("b", 0, "ValueError", raised=True), "worker"),
+        (events.CancelAsked("no"), "cancelled"),
     ):
         machine = running()
         machine.handle(event, 3.0)
-        machine.handle(gang.Closed("b", 0), 3.1)
-        machine.handle(gang.Tick(), 3.0 + SPEC.settle_s)
-        assert machine.handle(gang.Refused("stopped", "application"), 4.2) == []
-        machine.handle(gang.MemberLost("b", "gone"), 4.25)
-        assert conclusion(machine.handle(gang.MemberLost("a", "gone"), 4.3)).error == error
+        machine.handle(events.Closed("b", 0), 3.1)
+        machine.handle(events.Tick(), 3.0 + SPEC.settle_s)
+        assert machine.handle(events.Refused("stopped", "application"), 4.2) == []
+        machine.handle(events.MemberLost("b", "gone"), 4.25)
+        assert conclusion(machine.handle(events.MemberLost("a", "gone"), 4.3)).error == error
 
 
 def test_an_agent_lost_after_its_worker_closed_does_not_fail_a_finished_run():
     machine = running()
     for name in NAMES:
-        machine.handle(gang.Finished(name, 0), 3.0)
-    machine.handle(gang.Closed("a", 0), 3.1)
-    machine.handle(gang.MemberLost("a", "gone"), 3.2)
-    assert conclusion(machine.handle(gang.Closed("b", 0), 3.3)).phase is Phase.FINISHED
+        machine.handle(events.Finished(name, 0), 3.0)
+    machine.handle(events.Closed("a", 0), 3.1)
+    machine.handle(events.MemberLost("a", "gone"), 3.2)
+    assert conclusion(machine.handle(events.Closed("b", 0), 3.3)).phase is Phase.FINISHED
 
 
 def test_agents_that_never_report_the_end_are_dropped_at_the_deadline():
     machine = running()
-    machine.handle(gang.CancelAsked("the user"), 3.0)
-    assert machine.handle(gang.Tick(), 7.9) == []
-    actions = machine.handle(gang.Tick(), 8.0)
-    assert isinstance(actions[0], gang.DropAgents) and actions[0].agent_ids == NAMES
+    machine.handle(events.CancelAsked("the user"), 3.0)
+    assert machine.handle(events.Tick(), 7.9) == []
+    actions = machine.handle(events.Tick(), 8.0)
+    assert isinstance(actions[0], events.DropAgents) and actions[0].agent_ids == NAMES
     assert conclusion(actions).phase is Phase.CANCELLED
 
 
 def test_events_of_another_generation_change_nothing():
     machine = running()
-    assert machine.handle(gang.Failed("a", 1, "from the future"), 3.0) == []
+    assert machine.handle(events.Failed("a", 1, "from the future"), 3.0) == []
     assert machine.phase is Phase.RUNNING
 
 
 def test_agents_granted_to_a_run_that_is_over_its_waiting_go_back():
     machine = running()
-    assert machine.handle(gang.Granted(("c",)), 3.0) == [gang.ReturnAgents(("c",))]
+    assert machine.handle(events.Granted(("c",)), 3.0) == [events.ReturnAgents(("c",))]
 
 
 agents = st.sampled_from(["a", "b", "c", "stranger"])
 generations = st.integers(0, 1)
-events = st.one_of(
-    st.just(gang.Granted(("a", "b", "c"))),
-    st.builds(gang.Refused, st.just("no")),
-    st.builds(gang.MemberLost, agents, st.just("gone")),
-    st.builds(gang.Started, agents, generations),
-    st.builds(gang.Finished, agents, generations, st.booleans()),
-    st.builds(gang.Failed, agents, generations, st.just("bad"), *[st.booleans()] * 4),
-    st.builds(gang.Stepped, agents, generations, st.just(-1), st.booleans(), idle_s=st.sampled_from([0.0, 500.0])),
-    st.builds(gang.Closed, agents, generations),
-    st.builds(gang.CancelAsked, st.just("stop")),
-    st.just(gang.Tick()),
+moves = st.one_of(
+    st.just(events.Granted(("a", "b", "c"))),
+    st.builds(events.Refused, st.just("no")),
+    st.builds(events.MemberLost, agents, st.just("gone")),
+    st.builds(events.Started, agents, generations),
+    st.builds(events.Finished, agents, generations, st.booleans()),
+    st.builds(events.Failed, agents, generations, st.just("bad"), *[st.booleans()] * 4),
+    st.builds(events.Stepped, agents, generations, st.just(-1), st.booleans(), idle_s=st.sampled_from([0.0, 500.0])),
+    st.builds(events.Closed, agents, generations),
+    st.builds(events.CancelAsked, st.just("stop")),
+    st.just(events.Tick()),
 )
-sequences = st.lists(st.tuples(events, st.floats(0, 5)), max_size=40)
+sequences = st.lists(st.tuples(moves, st.floats(0, 5)), max_size=40)
 
 
-def play(sequence: list[tuple[gang.Event, float]]) -> tuple[Gang, list[list[gang.Action]]]:
+def play(sequence: list[tuple[events.Event, float]]) -> tuple[Gang, list[list[events.Action]]]:
     machine, now = Gang(FixedGroup(size=3, start_timeout_s=10)), 0.0
     history = [machine.begin(now)]
     for event, pause in sequence:
@@ -546,14 +552,14 @@ def play(sequence: list[tuple[gang.Event, float]]) -> tuple[Gang, list[list[gang
 def test_every_sequence_ends_or_has_a_deadline_or_runs(sequence):
     machine, history = play(sequence)
     actions = [action for step in history for action in step]
-    concluded = [action for action in actions if isinstance(action, gang.Conclude)]
+    concluded = [action for action in actions if isinstance(action, events.Conclude)]
     assert len(concluded) <= 1, "a run is concluded once"
     assert bool(concluded) == machine.phase.is_final
     if concluded:
         assert concluded[0].phase is Phase.FINISHED or (concluded[0].error and concluded[0].reason), "a named cause"
     if not machine.phase.is_final and machine.phase is not Phase.RUNNING:
         assert machine.deadline is not None
-    starts = [action for action in actions if isinstance(action, gang.StartGeneration)]
+    starts = [action for action in actions if isinstance(action, events.StartGeneration)]
     assert len(starts) <= 1, "one generation, all members at once"
     assert all(len(set(start.agent_ids)) == 3 for start in starts)
 
@@ -564,7 +570,7 @@ def test_time_alone_ends_whatever_is_not_running(sequence):
     machine, _ = play(sequence)
     if machine.phase is not Phase.RUNNING:
         for minute in range(1, 30):
-            machine.handle(gang.Tick(), 1e6 + 60.0 * minute)
+            machine.handle(events.Tick(), 1e6 + 60.0 * minute)
         assert machine.phase.is_final
 
 
@@ -579,8 +585,8 @@ def test_the_same_events_give_the_same_actions(sequence):
 def test_every_agent_that_was_granted_and_lives_is_given_back_at_the_end(sequence):
     machine, history = play(sequence)
     actions = [action for step in history for action in step]
-    if machine.phase.is_final and any(isinstance(action, gang.StartGeneration) for action in actions):
-        returned = {a for action in actions if isinstance(action, gang.ReturnAgents) for a in action.agent_ids}
-        dropped = {a for action in actions if isinstance(action, gang.DropAgents) for a in action.agent_ids}
+    if machine.phase.is_final and any(isinstance(action, events.StartGeneration) for action in actions):
+        returned = {a for action in actions if isinstance(action, events.ReturnAgents) for a in action.agent_ids}
+        dropped = {a for action in actions if isinstance(action, events.DropAgents) for a in action.agent_ids}
         lost = {agent for agent, member in machine.members.items() if member.lost}
         assert set(machine.members) == (returned & set(machine.members)) | dropped | lost

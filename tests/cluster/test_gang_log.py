@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from hopsml.cluster.driver import gang_log
 from hopsml.cluster.driver.gang_log import GangLog
-from hopsml.cluster.gang import gang_types as gang
+from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.gang import Gang
-from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.gang.independent_gang import IndependentGang
 from hopsml.cluster.shared.spec import FixedGroup
 from hopsml.errors import WorkerFailed
@@ -40,12 +40,12 @@ def watch(machine: Gang) -> GangLog:
     """A log of all that this machine is told from now on."""
     log, begin, handle = GangLog(machine), machine.begin, machine.handle
 
-    def logged_begin(now: float) -> list[gang.Action]:
+    def logged_begin(now: float) -> list[events.Action]:
         actions = begin(now)
         log.add(now, None, actions)
         return actions
 
-    def logged_handle(event: gang.Event, now: float) -> list[gang.Action]:
+    def logged_handle(event: events.Event, now: float) -> list[events.Action]:
         actions = handle(event, now)
         log.add(now, event, actions)
         return actions
@@ -79,7 +79,7 @@ def check_replays(logs: list[GangLog]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(test_gang.sequences)
-def test_whatever_happens_to_a_group_of_fixed_size_replays(sequence: list[tuple[gang.Event, float]]) -> None:
+def test_whatever_happens_to_a_group_of_fixed_size_replays(sequence: list[tuple[events.Event, float]]) -> None:
     with watched() as logs:
         test_gang.play(sequence)
     check_replays(logs)
@@ -95,10 +95,10 @@ def test_whatever_happens_to_a_group_that_changes_replays(rounds: list[list[tupl
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), test_independent_gang.SEQUENCES, st.booleans())
-def test_whatever_happens_to_lanes_replays(size: int, events: list[tuple[str, int]], complete: bool) -> None:
+def test_whatever_happens_to_lanes_replays(size: int, moves: list[tuple[str, int]], complete: bool) -> None:
     play = test_independent_gang.test_whatever_happens_lanes_are_counted_once_and_every_group_ends
     with watched() as logs:
-        play.hypothesis.inner_test(size, events, complete)
+        play.hypothesis.inner_test(size, moves, complete)
     check_replays(logs)
 
 
@@ -115,13 +115,13 @@ def failing(cause: str = "killed by signal 9") -> GangLog:
     machine = Gang(FixedGroup(size=2))
     log = watch(machine)
     machine.begin(10.0)
-    machine.handle(gang.Granted(("a", "b")), 11.0)
+    machine.handle(events.Granted(("a", "b")), 11.0)
     for name in ("a", "b"):
-        machine.handle(gang.Started(name, 0), 12.0)
-        machine.handle(gang.Tick(), 12.5)
-    machine.handle(gang.Failed("b", 0, cause, outside=True), 13.0)
+        machine.handle(events.Started(name, 0), 12.0)
+        machine.handle(events.Tick(), 12.5)
+    machine.handle(events.Failed("b", 0, cause, outside=True), 13.0)
     for name in ("a", "b"):
-        machine.handle(gang.Closed(name, 0), 14.0)
+        machine.handle(events.Closed(name, 0), 14.0)
     assert machine.phase is Phase.FAILED
     return log
 

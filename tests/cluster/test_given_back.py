@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.driver.active_run import gang_for
-from hopsml.cluster.gang import gang_types as gang
-from hopsml.cluster.gang import pool
+from hopsml.cluster.gang import events, pool
 from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.gang import Gang
-from hopsml.cluster.gang.gang_types import Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
 
@@ -36,37 +35,37 @@ class World:
         self.count = 0
         self.gang: Gang
         self.run_id = ""
-        self.outcome: gang.Conclude | None = None
+        self.outcome: events.Conclude | None = None
 
     def begin(self, kind: str) -> None:
         self.run_id, self.outcome = f"{kind}-{self.count}", None
         self.gang = gang_for(KINDS[kind])
         self.carry_out(self.gang.begin(self.now))
 
-    def tell(self, event: gang.Event) -> None:
+    def tell(self, event: events.Event) -> None:
         self.carry_out(self.gang.handle(event, self.now))
 
-    def carry_out(self, actions: list[gang.Action]) -> None:
+    def carry_out(self, actions: list[events.Action]) -> None:
         for action in actions:
             match action:
-                case gang.AskAgents():
+                case events.AskAgents():
                     most = action.most if self.gang.spec.changes else None
                     self.serve(self.pool.demand(self.run_id, action.count, most))
-                case gang.StartGeneration():
+                case events.StartGeneration():
                     if isinstance(self.gang, ElasticGang):
-                        self.tell(gang.Ranked(action.agent_ids))
+                        self.tell(events.Ranked(action.agent_ids))
                     for agent_id in action.agent_ids:
                         self.agents[agent_id] = action.generation
-                case gang.DropAgents():
+                case events.DropAgents():
                     for agent_id in action.agent_ids:
                         self.lose(agent_id)
-                case gang.ReturnAgents():
+                case events.ReturnAgents():
                     assert not [agent_id for agent_id in action.agent_ids if self.agents[agent_id] is not None]
                     if action.leave:
                         self.serve(self.pool.dismiss(action.agent_ids, action.leave))
                     else:
                         self.serve(self.pool.returned(action.agent_ids, self.now))
-                case gang.Conclude():
+                case events.Conclude():
                     assert self.outcome is None
                     self.outcome = action
                     assert not self.held(), "the gang has not given these back by itself"
@@ -80,7 +79,7 @@ class World:
                 case pool.Grant():
                     ready = tuple(int(agent_id[1:]) % 3 > 0 for agent_id in action.agent_ids)
                     hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
-                    self.tell(gang.Granted(action.agent_ids, hosts, ready))
+                    self.tell(events.Granted(action.agent_ids, hosts, ready))
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         del self.agents[agent_id]
@@ -100,7 +99,7 @@ class World:
         if agent_id in self.agents:
             del self.agents[agent_id]
             self.pool.lost(agent_id, False)
-            self.tell(gang.MemberLost(agent_id, "its executor died"))
+            self.tell(events.MemberLost(agent_id, "its executor died"))
             self.serve(self.pool.serve())
 
     def drain(self, agent_id: str) -> None:
@@ -108,13 +107,13 @@ class World:
             self.serve(self.pool.dismiss((agent_id,), "its node goes"))
         else:
             self.pool.leaves(agent_id, "its node goes")
-            self.tell(gang.DrainAsked(agent_id, "its node goes"))
+            self.tell(events.DrainAsked(agent_id, "its node goes"))
             self.serve(self.pool.serve())
 
     def close(self, agent_id: str) -> None:
         generation, self.agents[agent_id] = self.agents[agent_id], None
         assert generation is not None
-        self.tell(gang.Closed(agent_id, generation))
+        self.tell(events.Closed(agent_id, generation))
 
     def happen(self, what: str, which: int) -> None:
         self.now += 0.5
@@ -123,13 +122,13 @@ class World:
         elif what == "tick":
             self.now += which % 15
             self.serve(self.pool.tick(self.now))
-            self.tell(gang.Tick())
+            self.tell(events.Tick())
         elif what == "resize":
-            self.tell(gang.ResizeAsked(which % 5))
+            self.tell(events.ResizeAsked(which % 5))
         elif what == "refuse":
-            self.tell(gang.Refused("the application ends", "application"))
+            self.tell(events.Refused("the application ends", "application"))
         elif what == "cancel":
-            self.tell(gang.CancelAsked("enough", complete=which % 2 == 0))
+            self.tell(events.CancelAsked("enough", complete=which % 2 == 0))
         elif self.agents:
             agent_id = list(self.agents)[which % len(self.agents)]
             self.happen_to(what, agent_id, self.agents[agent_id], which)
@@ -140,20 +139,20 @@ class World:
         elif what == "drain":
             self.drain(agent_id)
         elif what == "ready":
-            self.tell(gang.Ready(agent_id))
+            self.tell(events.Ready(agent_id))
         elif generation is not None:
             match what:
                 case "start":
-                    self.tell(gang.Started(agent_id, generation))
+                    self.tell(events.Started(agent_id, generation))
                 case "commit":
-                    self.tell(gang.Committed(agent_id, generation, which))
+                    self.tell(events.Committed(agent_id, generation, which))
                 case "park":
-                    self.tell(gang.Parked(agent_id, generation, which))
+                    self.tell(events.Parked(agent_id, generation, which))
                 case "finish":
-                    self.tell(gang.Finished(agent_id, generation))
+                    self.tell(events.Finished(agent_id, generation))
                     self.close(agent_id)
                 case "fail":
-                    self.tell(gang.Failed(agent_id, generation, "died", which % 3 == 0, which % 5 == 0))
+                    self.tell(events.Failed(agent_id, generation, "died", which % 3 == 0, which % 5 == 0))
                     self.close(agent_id)
 
     def end(self) -> None:
@@ -162,7 +161,7 @@ class World:
             if self.gang.phase.is_final:
                 return
             if self.gang.phase is not Phase.STOPPING:
-                self.tell(gang.CancelAsked("that is all"))
+                self.tell(events.CancelAsked("that is all"))
             for agent_id in [agent_id for agent_id, lane in self.agents.items() if lane is not None]:
                 if self.agents.get(agent_id) is not None:
                     self.close(agent_id)
@@ -187,13 +186,13 @@ RUNS = st.lists(st.tuples(st.sampled_from(sorted(KINDS)), SEQUENCES), min_size=1
 @given(RUNS)
 def test_no_agent_is_kept_for_a_run_that_is_over_and_idle_ones_go(runs: list[tuple[str, list[tuple[str, int]]]]):
     world = World()
-    for kind, events in runs:
+    for kind, moves in runs:
         world.begin(kind)
-        for what, which in events:
+        for what, which in moves:
             world.happen(what, which)
         world.end()
         world.check_nothing_is_kept()
-        for what, which in events[:5]:  # what comes too late changes nothing of that
+        for what, which in moves[:5]:  # what comes too late changes nothing of that
             world.happen(what, which)
         world.check_nothing_is_kept()
     world.now += KEEP_WARM_S
@@ -220,8 +219,8 @@ def test_spares_of_a_group_that_shall_be_smaller_are_given_back_at_once() -> Non
         world.come()
     world.happen("tick", 2)
     for agent_id in ("a0", "a1"):
-        world.tell(gang.Started(agent_id, 0))
+        world.tell(events.Started(agent_id, 0))
     world.come()  # a2 would join at the next commit
     assert world.held() == ["a0", "a1", "a2"] or world.gang.phase is Phase.PARKING
-    world.tell(gang.ResizeAsked(2))
+    world.tell(events.ResizeAsked(2))
     assert world.held() == ["a0", "a1"]

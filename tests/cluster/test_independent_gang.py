@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang import gang_types as gang
-from hopsml.cluster.gang import pool
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang import events, pool
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.independent_gang import FRUITLESS_LIMIT, IndependentGang
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.spec import IndependentGroup
@@ -22,8 +21,8 @@ def spec(**other: Any) -> IndependentGroup:
     return IndependentGroup(**{"size": 3, "start_timeout_s": 10, "host_cooldown_s": 5, **other})
 
 
-def grant(machine: IndependentGang, *names: str, host: str = "", now: float = 0.0) -> list[gang.Action]:
-    return machine.handle(gang.Granted(names, tuple(host or f"host-{n}" for n in names)), now)
+def grant(machine: IndependentGang, *names: str, host: str = "", now: float = 0.0) -> list[events.Action]:
+    return machine.handle(events.Granted(names, tuple(host or f"host-{n}" for n in names)), now)
 
 
 def running(*names: str, host: str = "", **other: Any) -> IndependentGang:
@@ -31,18 +30,18 @@ def running(*names: str, host: str = "", **other: Any) -> IndependentGang:
     machine.begin(0.0)
     grant(machine, *names, host=host)
     for number, name in enumerate(names):
-        machine.handle(gang.Started(name, number), 1.0)
+        machine.handle(events.Started(name, number), 1.0)
     assert machine.phase is Phase.RUNNING
     return machine
 
 
-def of_kind(actions: list[gang.Action], kind: type) -> list[Any]:
+def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def die(machine: IndependentGang, name: str, now: float) -> list[gang.Action]:
+def die(machine: IndependentGang, name: str, now: float) -> list[events.Action]:
     lane = machine.members[name].rank
-    return machine.handle(gang.Failed(name, lane, "signal 9"), now) + machine.handle(gang.Closed(name, lane), now)
+    return machine.handle(events.Failed(name, lane, "signal 9"), now) + machine.handle(events.Closed(name, lane), now)
 
 
 def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> IndependentGang:
@@ -53,78 +52,78 @@ def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> Indepen
     grant(machine, *names[1:], host="one", now=6.0)
     grant(machine, *at_work, now=6.0)
     for name in at_work:
-        machine.handle(gang.Started(name, machine.members[name].rank), 6.0)
+        machine.handle(events.Started(name, machine.members[name].rank), 6.0)
     assert machine.resting == list(names) and list(machine.members) == list(at_work)
     return machine
 
 
 def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
     machine = IndependentGang(spec())
-    assert machine.begin(0.0) == [gang.AskAgents(1, 3)]
-    assert grant(machine, "a") == [gang.StartGeneration(0, ("a",))]
-    assert machine.handle(gang.Started("a", 0), 1.0) == [gang.Announce("joined", 0, "host-a")]
-    assert grant(machine, "b", "c") == [gang.StartGeneration(1, ("b",)), gang.StartGeneration(2, ("c",))]
+    assert machine.begin(0.0) == [events.AskAgents(1, 3)]
+    assert grant(machine, "a") == [events.StartGeneration(0, ("a",))]
+    assert machine.handle(events.Started("a", 0), 1.0) == [events.Announce("joined", 0, "host-a")]
+    assert grant(machine, "b", "c") == [events.StartGeneration(1, ("b",)), events.StartGeneration(2, ("c",))]
     assert machine.phase is Phase.RUNNING
 
 
 def test_a_worker_that_dies_is_another_lane_on_its_agent_and_takes_nobody_along():
     machine = running("a", "b")
-    assert machine.handle(gang.Failed("a", 0, "signal 9"), 2.0) == [gang.Announce("left", 0, "signal 9")]
-    assert machine.handle(gang.Closed("a", 0), 2.1) == [gang.StartGeneration(2, ("a",))]
-    assert machine.handle(gang.Started("a", 0), 2.2) == []  # a word of the dead one
-    assert machine.handle(gang.Started("a", 2), 2.2) == [gang.Announce("joined", 2, "host-a")]
+    assert machine.handle(events.Failed("a", 0, "signal 9"), 2.0) == [events.Announce("left", 0, "signal 9")]
+    assert machine.handle(events.Closed("a", 0), 2.1) == [events.StartGeneration(2, ("a",))]
+    assert machine.handle(events.Started("a", 0), 2.2) == []  # a word of the dead one
+    assert machine.handle(events.Started("a", 2), 2.2) == [events.Announce("joined", 2, "host-a")]
 
 
 def test_a_lost_agent_is_a_lost_lane_and_the_last_one_begins_a_wait_that_ends_with_its_reason():
     machine = running("a", "b")
-    assert machine.handle(gang.MemberLost("b", "its executor died"), 2.0) == [
-        gang.Announce("left", 1, "its executor died")
+    assert machine.handle(events.MemberLost("b", "its executor died"), 2.0) == [
+        events.Announce("left", 1, "its executor died")
     ]
-    machine.handle(gang.MemberLost("a", "that one too"), 3.0)
+    machine.handle(events.MemberLost("a", "that one too"), 3.0)
     assert machine.phase is Phase.WAITING
-    assert machine.handle(gang.Tick(), 12.9) == []
-    (outcome,) = of_kind(machine.handle(gang.Tick(), 13.0), gang.Conclude)
+    assert machine.handle(events.Tick(), 12.9) == []
+    (outcome,) = of_kind(machine.handle(events.Tick(), 13.0), events.Conclude)
     reason = "no agent was there for 10 s; what ended the last lane: that one too"
-    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=((2, "no agent"),))
+    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=((2, "no agent"),))
 
 
 def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
     machine = IndependentGang(spec())
     machine.begin(5.0)
-    assert machine.handle(gang.Tick(), 14.9) == []
-    ask, outcome = machine.handle(gang.Tick(), 15.0)
+    assert machine.handle(events.Tick(), 14.9) == []
+    ask, outcome = machine.handle(events.Tick(), 15.0)
     reason = "no agent was there for 10 s"
-    assert ask == gang.AskAgents(0, 0)
-    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=((0, "no agent"),))
+    assert ask == events.AskAgents(0, 0)
+    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=((0, "no agent"),))
 
 
 def test_where_all_agents_rest_that_is_why_nobody_works():
     machine = resting("a", "b", host_cooldown_s=60)
-    assert machine.phase is Phase.WAITING and machine.handle(gang.Tick(), 15.9) == []
-    ask, back, outcome = machine.handle(gang.Tick(), 16.0)
-    assert (ask, back) == (gang.AskAgents(0, 0), gang.ReturnAgents(("a", "b")))
+    assert machine.phase is Phase.WAITING and machine.handle(events.Tick(), 15.9) == []
+    ask, back, outcome = machine.handle(events.Tick(), 16.0)
+    assert (ask, back) == (events.AskAgents(0, 0), events.ReturnAgents(("a", "b")))
     reason = "all 2 agents are on hosts that are set aside; what ended the last lane: lane 4 on one: signal 9"
-    assert outcome == gang.Conclude(Phase.FAILED, "start", reason, missing=((5, "no agent"),))
+    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=((5, "no agent"),))
 
 
 def test_the_wait_ends_with_the_next_agent():
     machine = running("a")
-    machine.handle(gang.MemberLost("a", "gone"), 2.0)
-    assert grant(machine, "b", now=11.0) == [gang.StartGeneration(1, ("b",))]
-    assert machine.handle(gang.Tick(), 15.0) == [] and machine.phase is Phase.FORMING
+    machine.handle(events.MemberLost("a", "gone"), 2.0)
+    assert grant(machine, "b", now=11.0) == [events.StartGeneration(1, ("b",))]
+    assert machine.handle(events.Tick(), 15.0) == [] and machine.phase is Phase.FORMING
 
 
 def test_a_host_on_which_workers_die_in_a_row_is_set_aside_and_tried_again_later():
     machine = running("a", host="one")
     for count in range(1, FRUITLESS_LIMIT):
-        assert of_kind(die(machine, "a", float(count)), gang.StartGeneration)
+        assert of_kind(die(machine, "a", float(count)), events.StartGeneration)
     actions = die(machine, "a", 6.0)
     text = "host one is set aside for 5 s: 5 workers in a row died there, the last of signal 9"
-    assert of_kind(actions, gang.Note) == [gang.Note(text)] and not of_kind(actions, gang.StartGeneration)
+    assert of_kind(actions, events.Note) == [events.Note(text)] and not of_kind(actions, events.StartGeneration)
     assert grant(machine, "b", host="one", now=7.0) == []
-    assert grant(machine, "c", host="two", now=7.0) == [gang.StartGeneration(5, ("c",))]
-    assert machine.handle(gang.Tick(), 10.9) == []
-    starts = of_kind(machine.handle(gang.Tick(), 11.0), gang.StartGeneration)
+    assert grant(machine, "c", host="two", now=7.0) == [events.StartGeneration(5, ("c",))]
+    assert machine.handle(events.Tick(), 10.9) == []
+    starts = of_kind(machine.handle(events.Tick(), 11.0), events.StartGeneration)
     assert [start.agent_ids for start in starts] == [("a",), ("b",)]
 
 
@@ -132,157 +131,161 @@ def test_a_word_of_a_worker_makes_its_host_good_again():
     machine = running("a", host="one")
     for count in range(3 * FRUITLESS_LIMIT):
         lane = machine.members["a"].rank
-        machine.handle(gang.Started("a", lane), float(count))
-        machine.handle(gang.Heard("a", lane), float(count))
-        assert of_kind(die(machine, "a", float(count)), gang.StartGeneration)
+        machine.handle(events.Started("a", lane), float(count))
+        machine.handle(events.Heard("a", lane), float(count))
+        assert of_kind(die(machine, "a", float(count)), events.StartGeneration)
 
 
 def test_a_worker_that_returns_unasked_is_told_of_as_that_and_counts_as_dead():
     machine = running("a", host="one")
     for lane in range(FRUITLESS_LIMIT):
-        machine.handle(gang.Started("a", lane), 1.0)
-        assert machine.handle(gang.Finished("a", lane), 2.0) == []
-        left, *rest = machine.handle(gang.Closed("a", lane), 2.0)
-        assert left == gang.Announce("left", lane, "its worker returned")
-    assert rest == [gang.Note("host one is set aside for 5 s: 5 workers in a row died there, the last of a return")]
-    machine.handle(gang.ResizeAsked(0), 3.0)
+        machine.handle(events.Started("a", lane), 1.0)
+        assert machine.handle(events.Finished("a", lane), 2.0) == []
+        left, *rest = machine.handle(events.Closed("a", lane), 2.0)
+        assert left == events.Announce("left", lane, "its worker returned")
+    assert rest == [events.Note("host one is set aside for 5 s: 5 workers in a row died there, the last of a return")]
+    machine.handle(events.ResizeAsked(0), 3.0)
     assert machine.last_cause == "lane 4 on one: its worker returned"
 
 
 def test_agents_that_rest_count_as_there_and_may_go_away():
     machine = resting("a", "b", at_work=("c",))
-    assert grant(machine, "d", now=7.0) == [gang.ReturnAgents(("d",))]
-    assert machine.handle(gang.DrainAsked("a", "its node goes"), 7.0) == [gang.ReturnAgents(("a",), "its node goes")]
-    assert machine.handle(gang.DrainAsked("stranger", "its node goes"), 7.0) == []
-    assert machine.handle(gang.MemberLost("b", "its executor died"), 8.0) == []
-    assert machine.resting == [] and machine.handle(gang.Tick(), 11.0) == []
-    assert grant(machine, "d", now=12.0) == [gang.StartGeneration(6, ("d",))]
+    assert grant(machine, "d", now=7.0) == [events.ReturnAgents(("d",))]
+    assert machine.handle(events.DrainAsked("a", "its node goes"), 7.0) == [
+        events.ReturnAgents(("a",), "its node goes")
+    ]
+    assert machine.handle(events.DrainAsked("stranger", "its node goes"), 7.0) == []
+    assert machine.handle(events.MemberLost("b", "its executor died"), 8.0) == []
+    assert machine.resting == [] and machine.handle(events.Tick(), 11.0) == []
+    assert grant(machine, "d", now=12.0) == [events.StartGeneration(6, ("d",))]
 
 
 def test_hosts_cool_down_each_for_itself():
     machine = resting("a", at_work=("b",), size=3, host_cooldown_s=3)  # host one: from 6 s to 9 s
     for count in range(FRUITLESS_LIMIT):
         die(machine, "b", 7.0 + count / 4)  # its own host: from 8 s to 11 s
-    assert machine.resting == ["a", "b"] and machine.handle(gang.Tick(), 8.9) == []
-    assert machine.handle(gang.Tick(), 9.0) == [gang.StartGeneration(10, ("a",))]
-    assert machine.handle(gang.Tick(), 10.9) == []
-    assert machine.handle(gang.Tick(), 11.0) == [gang.StartGeneration(11, ("b",))]
+    assert machine.resting == ["a", "b"] and machine.handle(events.Tick(), 8.9) == []
+    assert machine.handle(events.Tick(), 9.0) == [events.StartGeneration(10, ("a",))]
+    assert machine.handle(events.Tick(), 10.9) == []
+    assert machine.handle(events.Tick(), 11.0) == [events.StartGeneration(11, ("b",))]
 
 
 def test_more_lanes_are_asked_for_and_of_too_many_those_that_rest_go_first():
     machine = resting("a", "b", at_work=("c", "d"))
-    assert machine.handle(gang.ResizeAsked(6), 7.0) == [gang.AskAgents(0, 6)]
-    assert machine.handle(gang.ResizeAsked(4), 7.0) == [gang.AskAgents(0, 4)]
-    assert machine.handle(gang.ResizeAsked(3), 7.0) == [gang.AskAgents(0, 3), gang.ReturnAgents(("a",))]
-    assert machine.handle(gang.ResizeAsked(1), 7.0) == [gang.AskAgents(0, 1), gang.ReturnAgents(("b",))]
+    assert machine.handle(events.ResizeAsked(6), 7.0) == [events.AskAgents(0, 6)]
+    assert machine.handle(events.ResizeAsked(4), 7.0) == [events.AskAgents(0, 4)]
+    assert machine.handle(events.ResizeAsked(3), 7.0) == [events.AskAgents(0, 3), events.ReturnAgents(("a",))]
+    assert machine.handle(events.ResizeAsked(1), 7.0) == [events.AskAgents(0, 1), events.ReturnAgents(("b",))]
     assert list(machine.members) == ["c", "d"]  # which of them goes is the search's to say
     died = die(machine, "c", 8.0)
-    assert died == [gang.Announce("left", 5, "signal 9"), gang.ReturnAgents(("c",))]
-    assert die(machine, "d", 8.0)[-1] == gang.StartGeneration(7, ("d",))
-    assert machine.handle(gang.ResizeAsked(-1), 9.0) == [gang.AskAgents(0, 0)]
+    assert died == [events.Announce("left", 5, "signal 9"), events.ReturnAgents(("c",))]
+    assert die(machine, "d", 8.0)[-1] == events.StartGeneration(7, ("d",))
+    assert machine.handle(events.ResizeAsked(-1), 9.0) == [events.AskAgents(0, 0)]
 
 
 def test_nobody_is_waited_for_while_no_lane_is_wanted():
     machine = running("a")
-    machine.handle(gang.MemberLost("a", "gone"), 2.0)
+    machine.handle(events.MemberLost("a", "gone"), 2.0)
     assert machine.phase is Phase.WAITING and machine.deadline == 12.0
-    assert machine.handle(gang.ResizeAsked(0), 3.0) == [gang.AskAgents(0, 0)]
-    assert machine.handle(gang.Tick(), 1000.0) == []
-    assert machine.handle(gang.ResizeAsked(2), 1000.0) == [gang.AskAgents(0, 2)]
-    assert machine.handle(gang.ResizeAsked(3), 1005.0) == [gang.AskAgents(0, 3)]  # which prolongs nothing
-    assert machine.handle(gang.Tick(), 1009.9) == []
-    assert of_kind(machine.handle(gang.Tick(), 1010.0), gang.Conclude)
+    assert machine.handle(events.ResizeAsked(0), 3.0) == [events.AskAgents(0, 0)]
+    assert machine.handle(events.Tick(), 1000.0) == []
+    assert machine.handle(events.ResizeAsked(2), 1000.0) == [events.AskAgents(0, 2)]
+    assert machine.handle(events.ResizeAsked(3), 1005.0) == [events.AskAgents(0, 3)]  # which prolongs nothing
+    assert machine.handle(events.Tick(), 1009.9) == []
+    assert of_kind(machine.handle(events.Tick(), 1010.0), events.Conclude)
 
 
 def test_a_grant_names_the_host_of_each_agent_or_none():
     machine = IndependentGang(spec())
     machine.begin(0.0)
     with pytest.raises(ValueError, match="shorter"):
-        machine.handle(gang.Granted(("a", "b"), ("one",)), 0.0)
-    assert machine.handle(gang.Granted(("c",)), 0.0) == [gang.StartGeneration(0, ("c",))]
-    assert machine.handle(gang.Started("c", 0), 0.0) == [gang.Announce("joined", 0, "c")]
+        machine.handle(events.Granted(("a", "b"), ("one",)), 0.0)
+    assert machine.handle(events.Granted(("c",)), 0.0) == [events.StartGeneration(0, ("c",))]
+    assert machine.handle(events.Started("c", 0), 0.0) == [events.Announce("joined", 0, "c")]
 
 
 def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
     machine = running("a", "b")
-    assert machine.handle(gang.DrainAsked("a", "its node goes"), 2.0) == [gang.ParkWorkers(0, ("a",), "its node goes")]
-    assert machine.handle(gang.DrainAsked("a", "its node goes"), 2.0) == []
-    assert machine.handle(gang.ReleaseAsked(1), 2.0) == [gang.ParkWorkers(1, ("b",), "")]
-    assert machine.handle(gang.ReleaseAsked(7), 2.0) == []
-    machine.handle(gang.Finished("a", 0), 3.0)
-    assert machine.handle(gang.Closed("a", 0), 3.0) == [
-        gang.Announce("left", 0, "its node goes"),
-        gang.ReturnAgents(("a",), "its node goes"),
+    assert machine.handle(events.DrainAsked("a", "its node goes"), 2.0) == [
+        events.ParkWorkers(0, ("a",), "its node goes")
     ]
-    assert machine.handle(gang.Closed("b", 1), 3.0) == [
-        gang.Announce("left", 1, "released"),
-        gang.ReturnAgents(("b",)),
+    assert machine.handle(events.DrainAsked("a", "its node goes"), 2.0) == []
+    assert machine.handle(events.ReleaseAsked(1), 2.0) == [events.ParkWorkers(1, ("b",), "")]
+    assert machine.handle(events.ReleaseAsked(7), 2.0) == []
+    machine.handle(events.Finished("a", 0), 3.0)
+    assert machine.handle(events.Closed("a", 0), 3.0) == [
+        events.Announce("left", 0, "its node goes"),
+        events.ReturnAgents(("a",), "its node goes"),
+    ]
+    assert machine.handle(events.Closed("b", 1), 3.0) == [
+        events.Announce("left", 1, "released"),
+        events.ReturnAgents(("b",)),
     ]
 
 
 def test_the_successor_of_a_lane_that_goes_away_begins_while_that_finishes_what_it_does():
     machine = running("a", "b", "c")
-    machine.handle(gang.DrainAsked("a", "its node goes"), 2.0)
-    assert grant(machine, "d", now=2.0) == [gang.StartGeneration(3, ("d",))]  # given back it would be granted again
-    assert grant(machine, "e", now=2.0) == [gang.ReturnAgents(("e",))]
+    machine.handle(events.DrainAsked("a", "its node goes"), 2.0)
+    assert grant(machine, "d", now=2.0) == [events.StartGeneration(3, ("d",))]  # given back it would be granted again
+    assert grant(machine, "e", now=2.0) == [events.ReturnAgents(("e",))]
 
 
 def test_a_search_that_ends_takes_no_more_agents_whatever_it_is_asked():
     machine = running("a")
-    machine.handle(gang.CancelAsked("enough"), 2.0)
-    assert machine.handle(gang.ResizeAsked(3), 2.1) == []
-    assert grant(machine, "b", now=2.2) == [gang.ReturnAgents(("b",))]
+    machine.handle(events.CancelAsked("enough"), 2.0)
+    assert machine.handle(events.ResizeAsked(3), 2.1) == []
+    assert grant(machine, "b", now=2.2) == [events.ReturnAgents(("b",))]
 
 
 def test_one_that_does_not_start_its_worker_is_cut_off():
     machine = IndependentGang(spec())
     machine.begin(0.0)
     grant(machine, "a", "b")
-    machine.handle(gang.Started("a", 0), 1.0)
-    assert machine.handle(gang.Tick(), 10.0) == []
-    (drop,) = machine.handle(gang.Tick(), 10.1)
-    assert drop == gang.DropAgents(("b",), "did not start its worker within 10 s")
-    assert machine.handle(gang.MemberLost("b", drop.reason), 10.5) == []  # nobody has heard of it
+    machine.handle(events.Started("a", 0), 1.0)
+    assert machine.handle(events.Tick(), 10.0) == []
+    (drop,) = machine.handle(events.Tick(), 10.1)
+    assert drop == events.DropAgents(("b",), "did not start its worker within 10 s")
+    assert machine.handle(events.MemberLost("b", drop.reason), 10.5) == []  # nobody has heard of it
 
 
 def test_a_complete_search_lets_lanes_leave_by_themselves_and_ends_late_ones():
     machine = running("a", "b")
-    assert machine.handle(gang.CancelAsked("all trials are done", complete=True), 2.0) == [
-        gang.AskAgents(0, 0),
-        gang.ParkWorkers(0, ("a",), ""),
-        gang.ParkWorkers(1, ("b",), ""),
+    assert machine.handle(events.CancelAsked("all trials are done", complete=True), 2.0) == [
+        events.AskAgents(0, 0),
+        events.ParkWorkers(0, ("a",), ""),
+        events.ParkWorkers(1, ("b",), ""),
     ]
-    assert machine.handle(gang.Closed("a", 0), 2.1)[-1] == gang.ReturnAgents(("a",))
-    assert machine.handle(gang.Tick(), 3.9) == []
-    (stop,) = machine.handle(gang.Tick(), 2.0 + machine.spec.grace_s)
-    assert stop == gang.StopWorkers(1, ("b",), machine.spec.grace_s, machine.spec.flush_s)
-    *_, outcome = machine.handle(gang.Closed("b", 1), 5.0)
-    assert outcome == gang.Conclude(Phase.FINISHED, reason="all trials are done")
+    assert machine.handle(events.Closed("a", 0), 2.1)[-1] == events.ReturnAgents(("a",))
+    assert machine.handle(events.Tick(), 3.9) == []
+    (stop,) = machine.handle(events.Tick(), 2.0 + machine.spec.grace_s)
+    assert stop == events.StopWorkers(1, ("b",), machine.spec.grace_s, machine.spec.flush_s)
+    *_, outcome = machine.handle(events.Closed("b", 1), 5.0)
+    assert outcome == events.Conclude(Phase.FINISHED, reason="all trials are done")
 
 
 def test_the_files_of_a_complete_search_have_their_time():
     machine = running("a", grace_s=2, flush_s=100)
-    machine.handle(gang.CancelAsked("all trials are done", complete=True), 10.0)
-    assert of_kind(machine.handle(gang.Tick(), 12.0), gang.StopWorkers)
-    assert machine.handle(gang.Tick(), 12.0 + 2 + 100 + 1.9) == []
-    drop, outcome = machine.handle(gang.Tick(), 12.0 + 2 + 100 + 2)
-    assert drop == gang.DropAgents(("a",), "did not report its worker's end in time")
-    assert outcome == gang.Conclude(Phase.FINISHED, reason="all trials are done")
+    machine.handle(events.CancelAsked("all trials are done", complete=True), 10.0)
+    assert of_kind(machine.handle(events.Tick(), 12.0), events.StopWorkers)
+    assert machine.handle(events.Tick(), 12.0 + 2 + 100 + 1.9) == []
+    drop, outcome = machine.handle(events.Tick(), 12.0 + 2 + 100 + 2)
+    assert drop == events.DropAgents(("a",), "did not report its worker's end in time")
+    assert outcome == events.Conclude(Phase.FINISHED, reason="all trials are done")
 
 
 def test_a_lane_that_answers_nothing_at_the_end_is_cut_off():
     machine = resting("b", at_work=("a",))
-    assert machine.handle(gang.CancelAsked("enough"), 20.0) == [
-        gang.AskAgents(0, 0),
-        gang.ReturnAgents(("b",)),
-        gang.StopWorkers(5, ("a",), machine.spec.grace_s, machine.spec.failed_flush_s),
+    assert machine.handle(events.CancelAsked("enough"), 20.0) == [
+        events.AskAgents(0, 0),
+        events.ReturnAgents(("b",)),
+        events.StopWorkers(5, ("a",), machine.spec.grace_s, machine.spec.failed_flush_s),
     ]
     limit = 20.0 + machine.spec.grace_s + machine.spec.failed_flush_s + 2
-    assert machine.handle(gang.CancelAsked("again"), 21.0) == [] == machine.handle(gang.Tick(), limit - 0.1)
-    drop, outcome = machine.handle(gang.Tick(), limit)
-    assert drop == gang.DropAgents(("a",), "did not report its worker's end in time")
-    assert outcome == gang.Conclude(Phase.CANCELLED, "cancelled", "enough")
-    assert machine.handle(gang.Tick(), limit + 1) == [] and machine.agent_of(5) is None
+    assert machine.handle(events.CancelAsked("again"), 21.0) == [] == machine.handle(events.Tick(), limit - 0.1)
+    drop, outcome = machine.handle(events.Tick(), limit)
+    assert drop == events.DropAgents(("a",), "did not report its worker's end in time")
+    assert outcome == events.Conclude(Phase.CANCELLED, "cancelled", "enough")
+    assert machine.handle(events.Tick(), limit + 1) == [] and machine.agent_of(5) is None
 
 
 # ---------------------------------------------------------------------------------------------- invariants
@@ -301,43 +304,43 @@ class World:
         self.joined: set[int] = set()
         self.left: set[int] = set()
         self.lanes: list[int] = []
-        self.outcome: gang.Conclude | None = None
+        self.outcome: events.Conclude | None = None
         self.count = 0
         self.carry_out(self.gang.begin(self.now))
 
-    def tell(self, event: gang.Event) -> None:
+    def tell(self, event: events.Event) -> None:
         self.carry_out(self.gang.handle(event, self.now))
 
-    def carry_out(self, actions: list[gang.Action]) -> None:
+    def carry_out(self, actions: list[events.Action]) -> None:
         for action in actions:
             match action:
-                case gang.AskAgents():
+                case events.AskAgents():
                     self.serve(self.pool.demand("run", action.count, action.most))
-                case gang.StartGeneration(number, (agent_id,)):
+                case events.StartGeneration(number, (agent_id,)):
                     assert self.agents[agent_id] is None, "two workers on one agent"
                     assert not self.lanes or number > self.lanes[-1], "numbers only grow"
                     self.lanes.append(number)
                     self.agents[agent_id] = number
-                case gang.ParkWorkers(number, (agent_id,)) | gang.StopWorkers(number, (agent_id,)):
+                case events.ParkWorkers(number, (agent_id,)) | events.StopWorkers(number, (agent_id,)):
                     assert self.agents[agent_id] == number
                     self.told.add(number)
-                case gang.DropAgents():
+                case events.DropAgents():
                     for agent_id in action.agent_ids:
                         self.lose(agent_id)
-                case gang.ReturnAgents():
+                case events.ReturnAgents():
                     for agent_id in action.agent_ids:
                         assert self.agents[agent_id] is None, "returned at work"
                     if action.leave:
                         self.serve(self.pool.dismiss(action.agent_ids, action.leave))
                     else:
                         self.serve(self.pool.returned(action.agent_ids, self.now))
-                case gang.Announce("joined"):
+                case events.Announce("joined"):
                     assert action.rank not in self.joined
                     self.joined.add(action.rank)
-                case gang.Announce("left"):
+                case events.Announce("left"):
                     assert action.rank in self.joined and action.rank not in self.left
                     self.left.add(action.rank)
-                case gang.Conclude():
+                case events.Conclude():
                     assert self.outcome is None
                     self.outcome = action
                     self.serve(self.pool.withdraw("run", self.now))
@@ -349,7 +352,7 @@ class World:
                     self.coming += [(action.ask, index) for index in range(action.count)]
                 case pool.Grant():
                     hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
-                    self.tell(gang.Granted(action.agent_ids, hosts))
+                    self.tell(events.Granted(action.agent_ids, hosts))
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         del self.agents[agent_id]
@@ -369,15 +372,15 @@ class World:
         if agent_id in self.agents:
             del self.agents[agent_id]
             self.pool.lost(agent_id, False)
-            self.tell(gang.MemberLost(agent_id, "its executor died"))
+            self.tell(events.MemberLost(agent_id, "its executor died"))
             self.serve(self.pool.serve())
 
     def end_worker(self, agent_id: str, dies: bool) -> None:
         lane = self.agents[agent_id]
         assert lane is not None
-        self.tell(gang.Failed(agent_id, lane, "signal 9") if dies else gang.Finished(agent_id, lane))
+        self.tell(events.Failed(agent_id, lane, "signal 9") if dies else events.Finished(agent_id, lane))
         self.agents[agent_id] = None
-        self.tell(gang.Closed(agent_id, lane))
+        self.tell(events.Closed(agent_id, lane))
 
     def happen(self, what: str, which: int) -> None:
         self.now += 0.5
@@ -388,22 +391,22 @@ class World:
         elif what == "tick":
             self.now += which % 9
             self.serve(self.pool.tick(self.now))
-            self.tell(gang.Tick())
+            self.tell(events.Tick())
         elif what == "resize":
-            self.tell(gang.ResizeAsked(which % 5))
+            self.tell(events.ResizeAsked(which % 5))
         elif what == "lose" and self.agents:
             self.lose(list(self.agents)[which % len(self.agents)])
         elif what == "drain" and self.agents:
-            self.tell(gang.DrainAsked(list(self.agents)[which % len(self.agents)], "its node goes"))
+            self.tell(events.DrainAsked(list(self.agents)[which % len(self.agents)], "its node goes"))
         elif chosen is not None:
             lane = self.agents[chosen]
             assert lane is not None
             if what == "start":
-                self.tell(gang.Started(chosen, lane))
+                self.tell(events.Started(chosen, lane))
             elif what == "say":
-                self.tell(gang.Heard(chosen, lane))
+                self.tell(events.Heard(chosen, lane))
             elif what == "release":
-                self.tell(gang.ReleaseAsked(lane))
+                self.tell(events.ReleaseAsked(lane))
             elif what == "end":
                 self.end_worker(chosen, dies=lane not in self.told)
 
@@ -421,13 +424,13 @@ SEQUENCES = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 100)), ma
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), SEQUENCES, st.booleans())
 def test_whatever_happens_lanes_are_counted_once_and_every_group_ends(
-    size: int, events: list[tuple[str, int]], complete: bool
+    size: int, moves: list[tuple[str, int]], complete: bool
 ) -> None:
     world = World(size)
-    for what, which in events:
+    for what, which in moves:
         world.happen(what, which)
         world.check()
-    world.tell(gang.CancelAsked("that is all", complete))
+    world.tell(events.CancelAsked("that is all", complete))
     for _ in range(200):
         if world.outcome is not None:
             break

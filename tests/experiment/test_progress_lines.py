@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.experiment import progress
 from hopsml.experiment.progress import RunLines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hopsml.cluster.driver.run_state import Change, MemberView
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.notebook.run_view import view_of
 from hopsml.notebook.story import Story
 from hopsml.notebook.view import View

@@ -13,7 +13,7 @@ import pytest
 
 from hopsml import tracebacks
 from hopsml.cluster.driver.run_state import Change, RunState
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import progress
 from hopsml.notebook import display, frontend

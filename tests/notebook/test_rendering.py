@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook import html, style, text
 from hopsml.notebook.story import Story

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook.history import KEPT, MetricHistory
 from hopsml.notebook.run_view import METRICS, ROWS, TAIL_LINES

@@ -29,8 +29,8 @@ from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.driver.run_texts import error_of, waiting_text, why_missing
 from hopsml.cluster.driver.sessions import AgentSession, Sessions
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
-from hopsml.cluster.gang import gang_types, pool
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang import events, pool
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared import protocol
 from hopsml.delivery import logger_aside
 from hopsml.errors import CoordinatorLost
@@ -109,7 +109,7 @@ class Coordinator:
 
     def resize(self, run_id: str, size: int) -> None:
         """Let an elastic run have at most ``size`` workers from its next commit on."""
-        self._call(self._event, run_id, gang_types.ResizeAsked(size))
+        self._call(self._event, run_id, events.ResizeAsked(size))
 
     def tell(self, run_id: str, rank: int, data: bytes) -> None:
         """Send ``data`` to the worker of the rank; dropped where that is gone."""
@@ -117,7 +117,7 @@ class Coordinator:
 
     def release(self, run_id: str, rank: int) -> None:
         """Let an independent worker finish its trial, and return its agent to the pool."""
-        self._call(self._event, run_id, gang_types.ReleaseAsked(rank))
+        self._call(self._event, run_id, events.ReleaseAsked(rank))
 
     def complete(self, run_id: str, reason: str, result: bytes = b"") -> None:
         """End a run of independent members as FINISHED, because all is done; ``result``: its pickled value."""
@@ -125,7 +125,7 @@ class Coordinator:
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Have a run ended; returns at once, and its state tells when it has."""
-        self._call(self._event, run_id, gang_types.CancelAsked(reason))
+        self._call(self._event, run_id, events.CancelAsked(reason))
 
     def close(self, timeout_s: float = 15.0) -> None:
         """End all runs, dismiss all agents, close server and thread; waits at most ``timeout_s`` seconds."""
@@ -177,7 +177,7 @@ class Coordinator:
         while not self._closing.is_set():
             now = time.monotonic()
             for run_id in list(self.runs):
-                self._event(run_id, gang_types.Tick())
+                self._event(run_id, events.Tick())
             if now - renewed >= RENEW_S:
                 renewed = now
                 self.door.renew()
@@ -202,7 +202,7 @@ class Coordinator:
             self._agent_lost.clear()
             if gone := await asyncio.to_thread(self.backend.gone) if self.runs else "":
                 for run_id in list(self.runs):
-                    self._event(run_id, gang_types.Refused(gone, "application"))
+                    self._event(run_id, events.Refused(gone, "application"))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._agent_lost.wait(), TICK_S)
 
@@ -237,11 +237,11 @@ class Coordinator:
 
     async def _wind_up(self) -> None:
         for run_id in list(self.runs):
-            self._event(run_id, gang_types.CancelAsked("the application ends"))
+            self._event(run_id, events.CancelAsked("the application ends"))
         deadline = time.monotonic() + 10
         while self.runs and time.monotonic() < deadline:
             for run_id in list(self.runs):
-                self._event(run_id, gang_types.Tick())
+                self._event(run_id, events.Tick())
             await asyncio.sleep(0.05)
         for session in self.door.agents.values():
             session.post(protocol.Dismiss("the application ends"))
@@ -267,7 +267,7 @@ class Coordinator:
         self.inspection.left(session.agent_id)
         if session.work is not None:
             place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
-            self._event(session.work[0], gang_types.MemberLost(session.agent_id, place))
+            self._event(session.work[0], events.MemberLost(session.agent_id, place))
         if session.was_cut:  # a frozen one would hold its slot for ever
             self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
         self._pool(self.pool.serve())
@@ -287,7 +287,7 @@ class Coordinator:
                 session.modules = frozenset(message.modules)
                 run = self.runs.get(session.work[0]) if session.work is not None else None
                 if run is not None and is_ready(session, run):
-                    self._event(run.run_id, gang_types.Ready(session.agent_id))
+                    self._event(run.run_id, events.Ready(session.agent_id))
                 return
             case protocol.PortHeld():
                 session.port = message.port
@@ -346,7 +346,7 @@ class Coordinator:
         self._gang(run, actions)
         self._say_who_waits()
 
-    def _event(self, run_id: str, event: gang_types.Event) -> None:
+    def _event(self, run_id: str, event: events.Event) -> None:
         run = self.runs.get(run_id)
         if run is None:
             return
@@ -362,7 +362,7 @@ class Coordinator:
     def _complete(self, run_id: str, reason: str, result: bytes) -> None:
         if run := self.runs.get(run_id):
             run.result = result
-            self._event(run_id, gang_types.CancelAsked(reason, complete=True))
+            self._event(run_id, events.CancelAsked(reason, complete=True))
 
     def _tell(self, run_id: str, rank: int, data: bytes) -> None:
         run = self.runs.get(run_id)
@@ -371,16 +371,16 @@ class Coordinator:
         if session is not None and session.work is not None and session.work[0] == run_id:
             session.post(protocol.Tell(*session.work, data))
 
-    def _gang(self, run: ActiveRun, actions: list[gang_types.Action]) -> None:
+    def _gang(self, run: ActiveRun, actions: list[events.Action]) -> None:
         for action in actions:
             match action:
-                case gang_types.AskAgents():
+                case events.AskAgents():
                     run_id = run.run_id
                     most = action.most if run.request.spec.group.changes else None
                     self._pool(self.pool.demand(run_id, action.count, most))
-                case gang_types.StartGeneration():
+                case events.StartGeneration():
                     self._former.start(run, action)
-                case gang_types.StopWorkers():
+                case events.StopWorkers():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
                             run_id = run.run_id
@@ -389,29 +389,29 @@ class Coordinator:
                                     run_id, action.generation, action.grace_s, action.flush_s, action.keep, action.dump
                                 )
                             )
-                case gang_types.ParkWorkers():
+                case events.ParkWorkers():
                     if run.request.spec.group.regroups:
                         run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
                             session.post(protocol.Park(run.run_id, action.generation))
-                case gang_types.PersistCommit():
+                case events.PersistCommit():
                     if session := self.door.agents.get(action.agent_id):
                         session.post(protocol.Persist(run.run_id))
-                case gang_types.DropAgents():
+                case events.DropAgents():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
                             self.door.cut(session, action.reason)
-                case gang_types.ReturnAgents():
+                case events.ReturnAgents():
                     self._take_back(run, action)
-                case gang_types.Announce():
+                case events.Announce():
                     run.state.announce(action.kind, action.rank, action.text)
-                case gang_types.Note():
+                case events.Note():
                     run.state.publish(Change("note", text=action.text))
-                case gang_types.Conclude():
+                case events.Conclude():
                     self._conclude(run, action)
 
-    def _take_back(self, run: ActiveRun, action: gang_types.ReturnAgents) -> None:
+    def _take_back(self, run: ActiveRun, action: events.ReturnAgents) -> None:
         self.inspection.returned(action.agent_ids)
         for agent_id in action.agent_ids:
             if session := self.door.agents.get(agent_id):
@@ -447,10 +447,10 @@ class Coordinator:
             self._pool(self.pool.dismiss((session.agent_id,), reason))
         else:
             self.pool.leaves(session.agent_id, reason)
-            self._event(run.run_id, gang_types.DrainAsked(session.agent_id, reason, time_s))
+            self._event(run.run_id, events.DrainAsked(session.agent_id, reason, time_s))
             self._pool(self.pool.serve())
 
-    def _conclude(self, run: ActiveRun, outcome: gang_types.Conclude) -> None:
+    def _conclude(self, run: ActiveRun, outcome: events.Conclude) -> None:
         run_id = run.run_id
         del self.runs[run_id]
         for session in self.door.agents.values():  # whatever the gang has not given back
@@ -529,7 +529,7 @@ class Coordinator:
         failed = bool(problem) and ask not in self._cancelled
         for run in self._waiting() if failed else ():
             if run.gang.generation == 0:  # a group that has trained waits for others until its own deadline
-                self._event(run.run_id, gang_types.Refused(problem, "launcher"))
+                self._event(run.run_id, events.Refused(problem, "launcher"))
         return failed
 
     def _waiting(self) -> list[ActiveRun]:

@@ -11,7 +11,7 @@ from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import formation_of, launch_of, member_of
 from hopsml.cluster.driver.run_state import Change, MemberView
 from hopsml.cluster.driver.sessions import AgentSession
-from hopsml.cluster.gang import gang_types
+from hopsml.cluster.gang import events
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import form
 from hopsml.delivery import logger_aside
@@ -23,7 +23,7 @@ log = logger_aside("hopsml.coordinator")
 class Former:
     """Starts the workers of groups that begin; ``tell`` brings an event to a run's gang."""
 
-    def __init__(self, agents: dict[str, AgentSession], tell: Callable[[str, gang_types.Event], None]) -> None:
+    def __init__(self, agents: dict[str, AgentSession], tell: Callable[[str, events.Event], None]) -> None:
         self._agents, self._tell = agents, tell
 
     def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
@@ -36,12 +36,12 @@ class Former:
         if changes:  # the layout is made when it is known who takes part in a generation
             hosts = tuple(session.hello.hostname for session in sessions)
             ready = tuple(is_ready(session, run) for session in sessions)
-            self._tell(run.run_id, gang_types.Granted(agent_ids, hosts, ready))
+            self._tell(run.run_id, events.Granted(agent_ids, hosts, ready))
             for session in sessions:
                 if session.work == (run.run_id, -1):  # those that take part at once have been told with the rest
                     session.post(protocol.Preload(run.request.spec.modules))
         elif self._lay_out(run, agent_ids):
-            self._tell(run.run_id, gang_types.Granted(tuple(run.placements)))
+            self._tell(run.run_id, events.Granted(tuple(run.placements)))
 
     def _lay_out(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> bool:
         """Assign ranks to these agents; False, and the run is told why, where that is not possible."""
@@ -49,7 +49,7 @@ class Former:
         try:
             layout = form([member_of(s.agent_id, s.hello, s.port) for s in sessions], run.request.spec.roles)
         except ArgumentError as error:
-            self._tell(run.run_id, gang_types.Refused(str(error), "launcher"))
+            self._tell(run.run_id, events.Refused(str(error), "launcher"))
             return False
         run.state.layout = layout
         for note in layout.notes:
@@ -57,16 +57,16 @@ class Former:
         run.placements = {placement.agent_id: placement for placement in layout.placements}
         return True
 
-    def start(self, run: ActiveRun, action: gang_types.StartGeneration) -> None:
+    def start(self, run: ActiveRun, action: events.StartGeneration) -> None:
         """Send the messages that start a generation's workers; an error here ends this run, not an agent's session."""
         try:
             with _garbage_kept():
                 self._start(run, action)
         except Exception as error:
             log.exception("run %s cannot be started", run.run_id)
-            self._tell(run.run_id, gang_types.Refused(f"{type(error).__name__}: {error}", "launcher"))
+            self._tell(run.run_id, events.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
-    def _start(self, run: ActiveRun, action: gang_types.StartGeneration) -> None:
+    def _start(self, run: ActiveRun, action: events.StartGeneration) -> None:
         group = run.request.spec.group
         if not group.collective:
             self._start_lane(run, action)
@@ -74,7 +74,7 @@ class Former:
         if group.changes:
             if not self._lay_out(run, action.agent_ids):
                 return
-            self._tell(run.run_id, gang_types.Ranked(tuple(run.placements)))
+            self._tell(run.run_id, events.Ranked(tuple(run.placements)))
             run.state.begin_generation(action.generation, len(action.agent_ids))
         layout = run.state.layout
         assert layout is not None  # granted before
@@ -90,7 +90,7 @@ class Former:
                 launch = launch_of(run.request, placement, action.generation, holds)
                 session.post(protocol.Preload(run.request.spec.modules), shared, launch)
 
-    def _start_lane(self, run: ActiveRun, action: gang_types.StartGeneration) -> None:
+    def _start_lane(self, run: ActiveRun, action: events.StartGeneration) -> None:
         """Start one independent worker; its number is both its rank and its generation."""
         (agent_id,) = action.agent_ids
         if (session := self._agents.get(agent_id)) is None:
@@ -105,7 +105,7 @@ class Former:
         launch = launch_of(run.request, placement, action.generation)
         session.post(protocol.Preload(run.request.spec.modules), formation, launch)
 
-    def _source(self, action: gang_types.StartGeneration) -> protocol.CommitSource:
+    def _source(self, action: events.StartGeneration) -> protocol.CommitSource:
         """Where members without the commit can fetch it: an agent that holds it, else the checkpoint to begin from."""
         for agent_id in action.holders:
             session = self._agents.get(agent_id)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hopsml import delivery, redact
 from hopsml.cluster.driver.gang_log import GangLog
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.layout import Layout
 from hopsml.delivery import Observers
 from hopsml.states import Lifecycle

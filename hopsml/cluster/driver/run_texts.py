@@ -9,7 +9,7 @@ from hopsml.cluster.driver import remedies
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.run_state import RunState
-from hopsml.cluster.gang.gang_types import Conclude, Phase
+from hopsml.cluster.gang.events import Conclude, Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.protocol import FailureReport
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, RunCancelled, RunError, StartTimeout, WorkerFailed

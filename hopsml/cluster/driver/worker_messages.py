@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.gang import gang_types
+from hopsml.cluster.gang import events
 from hopsml.cluster.shared import protocol
 from hopsml.states import Lifecycle
 
@@ -38,7 +38,7 @@ def _apply_mirror_state(run: ActiveRun, agent: str, problem: str) -> None:
         run.state.publish(Change("note", text="mirroring has caught up"))
 
 
-def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> gang_types.Event | None:
+def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> events.Event | None:
     """What became of a checkpoint. People are told when trouble with the store begins and when it ends, not in between.
 
     Returns the event for the gang; None for a checkpoint that could not be written.
@@ -53,23 +53,23 @@ def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> 
         run.checkpoints_fail = False
         missed = f"; {message.missed} were missed" if message.missed else ""
         run.state.publish(Change("note", text=f"checkpoints are written again{missed}"))
-    return gang_types.Persisted(agent, message.step, message.seconds)
+    return events.Persisted(agent, message.step, message.seconds)
 
 
-def apply(run: ActiveRun, agent: str, message: OfWorker) -> gang_types.Event | None:
+def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
     """Bring the run's state up to date. Returns the event for its gang; None where the gang need not know."""
     generation, rank = message.generation, run.gang.rank(agent)
     view = run.state.members[rank]
     match message:
         case protocol.WorkerStarted():
             view.state = Lifecycle.RUNNING
-            return gang_types.Started(agent, generation)
+            return events.Started(agent, generation)
         case protocol.WorkerStepped():
             view.step = message.step if message.step >= 0 else view.step
-            return gang_types.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
+            return events.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
         case protocol.Committed():
             run.state.committed = True
-            kind = gang_types.Parked if message.parked else gang_types.Committed
+            kind = events.Parked if message.parked else events.Committed
             return kind(agent, generation, message.step)
         case protocol.WorkerReport():
             view.step = message.step if message.step is not None else view.step
@@ -81,7 +81,7 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> gang_types.Event | N
             )
         case protocol.Said():
             run.state.publish(Change("said", rank, data=message.data))
-            return gang_types.Heard(agent, generation)
+            return events.Heard(agent, generation)
         case protocol.WorkerUsage():
             run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
         case protocol.WorkerFinished():
@@ -89,16 +89,16 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> gang_types.Event | N
             view.seen = dict(message.seen)
             if rank == 0 and run.request.spec.group.collective:
                 run.result = message.result
-            return gang_types.Finished(agent, generation, message.exited)
+            return events.Finished(agent, generation, message.exited)
         case protocol.FailureReport():
             view.state = Lifecycle.FAILED
             run.failures[agent] = message
             told = (message.secondary, message.raised, message.outside, message.storage)
-            return gang_types.Failed(agent, generation, message.cause, *told)
+            return events.Failed(agent, generation, message.cause, *told)
         case protocol.WorkerClosed():
             if message.behind:
                 run.state.behind[rank] = message.behind
-            return gang_types.Closed(agent, generation)
+            return events.Closed(agent, generation)
         case protocol.LogLines():
             run.state.publish(Change("log", rank, message.text))
         case protocol.WorkNote():

@@ -20,36 +20,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure, first_of
 from hopsml.cluster.gang.draining import Drains
+from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.exclusions import Exclusions
 from hopsml.cluster.gang.gang import Gang, MemberState, failure_of
-from hopsml.cluster.gang.gang_types import (
-    Action,
-    AskAgents,
-    Committed,
-    Conclude,
-    DrainAsked,
-    DropAgents,
-    Event,
-    Failed,
-    Granted,
-    MemberLost,
-    Note,
-    Parked,
-    ParkWorkers,
-    PersistCommit,
-    Persisted,
-    Phase,
-    Ranked,
-    Ready,
-    ResizeAsked,
-    ReturnAgents,
-    Started,
-    StartGeneration,
-    Stepped,
-    StopWorkers,
-)
 from hopsml.cluster.gang.pace import Liveness, Pace
 from hopsml.cluster.shared.spec import ElasticGroup
 
@@ -104,7 +80,7 @@ class ElasticGang(Gang):
         self.unfit = Exclusions(1, self.spec.host_cooldown_s)
         self.pace = Pace(now, self.spec.progress_timeout_s)
         self.deadline = now + self.spec.start_timeout_s
-        return [AskAgents(self.spec.minimum, self.target)]
+        return [events.AskAgents(self.spec.minimum, self.target)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """As in ``Gang``; and whatever has happened, the newest state must not be lost with the nodes that go away."""
@@ -114,30 +90,30 @@ class ElasticGang(Gang):
 
     def _other(self, event: Event, now: float) -> list[Action]:
         match event:
-            case Ready():
+            case events.Ready():
                 if event.agent_id in self.spares:
                     self.spares[event.agent_id] = True
                 return self._use_spares(now)
-            case Ranked():
+            case events.Ranked():
                 for rank, agent_id in enumerate(event.agent_ids):
                     self.members[agent_id].rank = rank
-            case Committed():
+            case events.Committed():
                 return self._committed(event, now)
-            case Parked():
+            case events.Parked():
                 return self._parked(event, now)
-            case DrainAsked():
+            case events.DrainAsked():
                 return self._drain(event, now)
-            case Persisted():
+            case events.Persisted():
                 self.drains.persisted(event.step, event.seconds, event.agent_id in self.leaving)
                 return self._let_go(now) if self.phase is Phase.WAITING else self._conclude_if_over()
-            case ResizeAsked():
+            case events.ResizeAsked():
                 self.target = max(event.size, self.spec.minimum)
                 if self.phase is Phase.STOPPING:
                     return []
-                return [AskAgents(0, self.target), *self._use_spares(now), *self._shed()]
+                return [events.AskAgents(0, self.target), *self._use_spares(now), *self._shed()]
         return []
 
-    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+    def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
         notes = super()._stepped(event, now)
         if event.step < 0:
             return notes
@@ -148,14 +124,14 @@ class ElasticGang(Gang):
         host = self.hosts[event.agent_id]
         return [
             *notes,
-            Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step"),
+            events.Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step"),
         ]
 
     # -------------------------------------------------------------------------------- who could take part
 
-    def _granted(self, event: Granted, now: float) -> list[Action]:
+    def _granted(self, event: events.Granted, now: float) -> list[Action]:
         if self.phase is Phase.STOPPING:
-            return [ReturnAgents(event.agent_ids)]
+            return [events.ReturnAgents(event.agent_ids)]
         ready = event.ready or (False,) * len(event.agent_ids)
         self.spares |= dict(zip(event.agent_ids, ready, strict=True))
         self.hosts |= dict(zip(event.agent_ids, event.hosts or event.agent_ids, strict=True))
@@ -174,7 +150,7 @@ class ElasticGang(Gang):
     def _give_back(self, agent_ids: tuple[str, ...]) -> list[Action]:
         for agent_id in agent_ids:
             self._forget(agent_id)
-        return [ReturnAgents(agent_ids)] if agent_ids else []
+        return [events.ReturnAgents(agent_ids)] if agent_ids else []
 
     def _use_spares(self, now: float) -> list[Action]:
         if self.phase is Phase.WAITING:
@@ -231,7 +207,9 @@ class ElasticGang(Gang):
         self.pace = self.pace.following(now)
         # On hosts that are set aside there may be agents that have the newest state and are not members.
         holders = tuple(a for a in (*chosen, *self.spares) if newest >= 0 and self.commits.get(a) == newest)
-        start = StartGeneration(self.generation, chosen, newest, holders, self.why, -1 if newest >= 0 else stored)
+        start = events.StartGeneration(
+            self.generation, chosen, newest, holders, self.why, -1 if newest >= 0 else stored
+        )
         return [*returned, *self._lost_commits(newest if newest >= 0 else stored), start]
 
     def _lost_commits(self, step: int) -> list[Action]:
@@ -244,7 +222,7 @@ class ElasticGang(Gang):
             if step >= 0
             else "begins where this run began, since there is no checkpoint either"
         )
-        return [Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
+        return [events.Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
 
     def attendance(self, idle: int) -> tuple[int, str]:
         """As in ``Gang``; those that are there belong to the group already."""
@@ -252,7 +230,7 @@ class ElasticGang(Gang):
 
     # -------------------------------------------------------------------------------- changes that are planned
 
-    def _started(self, event: Started, now: float) -> list[Action]:
+    def _started(self, event: events.Started, now: float) -> list[Action]:
         actions = super()._started(event, now)
         if event.agent_id in self.members:  # it has got the state that the generation goes on from
             self._holds(event.agent_id, self.base)
@@ -280,9 +258,9 @@ class ElasticGang(Gang):
         else:
             return []
         self.phase, self.deadline, self.why = Phase.PARKING, None, why
-        return [ParkWorkers(self.generation, tuple(self.members), why)]
+        return [events.ParkWorkers(self.generation, tuple(self.members), why)]
 
-    def _committed(self, event: Committed, now: float) -> list[Action]:
+    def _committed(self, event: events.Committed, now: float) -> list[Action]:
         if event.agent_id not in self.members:
             return []
         self.committed = True
@@ -297,7 +275,7 @@ class ElasticGang(Gang):
         self.proven = frozenset(self.members)
         self.store_away, self.store_tries = None, 0
 
-    def _parked(self, event: Parked, now: float) -> list[Action]:
+    def _parked(self, event: events.Parked, now: float) -> list[Action]:
         if event.agent_id not in self.members or self.phase is not Phase.PARKING:
             return []
         self.committed = True
@@ -328,14 +306,14 @@ class ElasticGang(Gang):
             return []
         return self._reform(now)
 
-    def _drain(self, event: DrainAsked, now: float) -> list[Action]:
+    def _drain(self, event: events.DrainAsked, now: float) -> list[Action]:
         if event.agent_id not in self.spares and event.agent_id not in self.members:
             return []
         self.leaving[event.agent_id] = event.reason
         self.drains.warn(event.agent_id, now, self.spec.drain_s if event.time_s is None else event.time_s)
         if (member := self.members.get(event.agent_id)) is None:
             return self._let_go(now)
-        return [Note(f"rank {member.rank} is about to leave ({event.reason})"), *self._use_spares(now)]
+        return [events.Note(f"rank {member.rank} is about to leave ({event.reason})"), *self._use_spares(now)]
 
     def _is_last_holder(self, agent_id: str) -> bool:
         """Whether nobody that stays has as new a commit: then it must stay until somebody has got it."""
@@ -355,17 +333,17 @@ class ElasticGang(Gang):
         for agent_id, reason in list(self.leaving.items()):
             if agent_id in self.spares and not self._is_needed(agent_id, now):
                 self._forget(agent_id)
-                actions.append(ReturnAgents((agent_id,), reason))
+                actions.append(events.ReturnAgents((agent_id,), reason))
         return actions
 
     def _secure(self) -> list[Action]:
         """Have the newest commit put on shared storage where only agents hold it that leave, whoever may fetch it, too."""
         asked = self.drains.to_store(self.commits, self.leaving, once=self.phase in (Phase.RUNNING, Phase.PARKING))
-        return [PersistCommit(asked)] if asked is not None else []
+        return [events.PersistCommit(asked)] if asked is not None else []
 
     # -------------------------------------------------------------------------------- failures
 
-    def _failed(self, event: Failed, now: float) -> list[Action]:
+    def _failed(self, event: events.Failed, now: float) -> list[Action]:
         actions = super()._failed(event, now)
         member = self.members.get(event.agent_id)
         if self.phase is Phase.REFORMING and member is not None and not member.failed:
@@ -376,7 +354,7 @@ class ElasticGang(Gang):
     def _settled(self, now: float) -> list[Action]:
         return self._reform(now)
 
-    def _lost(self, event: MemberLost, now: float) -> list[Action]:
+    def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
         member = self.members.get(event.agent_id)
         self._forget(event.agent_id)
         if member is None or member.lost:
@@ -411,7 +389,7 @@ class ElasticGang(Gang):
                 return self._store_last(holders)
             where = f"is of step {self.drains.stored}" if self.drains.stored >= 0 else "does not exist"
             actions.append(
-                Note(f"the run's last commit, of step {self.reached}, is no checkpoint: the newest one {where}")
+                events.Note(f"the run's last commit, of step {self.reached}, is no checkpoint: the newest one {where}")
             )
         return actions + super()._conclude_if_over()
 
@@ -419,7 +397,7 @@ class ElasticGang(Gang):
         if self.storing_last in holders:  # it is at work
             return []
         self.storing_last = holders[0]
-        return [PersistCommit(self.storing_last)]
+        return [events.PersistCommit(self.storing_last)]
 
     # -------------------------------------------------------------------------------- from one generation to the next
 
@@ -429,7 +407,7 @@ class ElasticGang(Gang):
         working = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
         actions: list[Action] = []
         if working:
-            actions.append(StopWorkers(self.generation, working, 0.0, 0.0, keep=True, dump=dump))
+            actions.append(events.StopWorkers(self.generation, working, 0.0, 0.0, keep=True, dump=dump))
         return actions + self._next_if_over(now)
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
@@ -449,7 +427,7 @@ class ElasticGang(Gang):
         actions += self._let_go(now)
         self.generation += 1
         self.phase, self.deadline = Phase.WAITING, now + self.spec.min_workers_timeout_s
-        actions.append(Note(f"generation {self.generation - 1} {self._where_it_ended()}: {self.why}"))
+        actions.append(events.Note(f"generation {self.generation - 1} {self._where_it_ended()}: {self.why}"))
         return actions + self._start_if_enough(now)
 
     def _where_it_ended(self) -> str:
@@ -490,7 +468,7 @@ class ElasticGang(Gang):
         if self.fruitless >= self.spec.fruitless_limit and (newcomers := self._newcomers()):
             self.fruitless = self.spec.fruitless_limit - 1  # whoever died: it was the growth that did no good
             text = "no generation with the newcomers has come to a commit, and the group goes on as it was before"
-            actions.append(Note(f"{text}; they may try again later: {first.cause}"))
+            actions.append(events.Note(f"{text}; they may try again later: {first.cause}"))
             for agent_id in newcomers:
                 self.unfit.failed(agent_id, now)
         elif self.fruitless >= self.spec.fruitless_limit:
@@ -504,7 +482,7 @@ class ElasticGang(Gang):
         length = self.exclusions.failed(host, now)
         if length is not None and len(set(self.hosts.values())) > 1:
             failed = self.exclusions.failures[host]
-            actions.append(Note(f"host {host} is set aside for {length:g} s: {failed} failures"))
+            actions.append(events.Note(f"host {host} is set aside for {length:g} s: {failed} failures"))
 
     def _costs_only_its_place(self, first: Failure) -> bool:
         """Whether a newcomer failed before the group with it made a commit, and the group can go on as it was before."""
@@ -524,7 +502,7 @@ class ElasticGang(Gang):
         text = f"a newcomer on {host} failed before the first commit with it, and the group goes on as it was before: "
         member = self.members.get(newcomer.agent_id)
         again = f"; it may try again in {length:g} s" if member is not None and not member.lost else ""
-        actions.append(Note(f"{text}{newcomer.cause}{again}"))
+        actions.append(events.Note(f"{text}{newcomer.cause}{again}"))
         self._count_against_host(newcomer, now, actions)
 
     def _wait_for_store(self, first: Failure, now: float, actions: list[Action]) -> Conclude | None:
@@ -535,7 +513,9 @@ class ElasticGang(Gang):
             reason = f"the store did not answer for {limit:g} s (min_workers_timeout): {first.cause}"
             return Conclude(Phase.FAILED, "storage", reason, first.agent_id, first.rank)
         if not self.store_tries:
-            actions.append(Note(f"the store does not answer; the run waits for it, at most {limit:g} s: {first.cause}"))
+            actions.append(
+                events.Note(f"the store does not answer; the run waits for it, at most {limit:g} s: {first.cause}")
+            )
         self.store_tries += 1
         pause = min(STORE_MOST_S, 2.0**self.store_tries, self.store_away + limit - now)
         self.try_again_at = now + pause
@@ -576,12 +556,12 @@ class ElasticGang(Gang):
         if self.committed or since is None or now - since < UNCOMMITTED_S:
             return []
         self.uncommitted_since = math.inf
-        return [Note(f"nothing was committed in the first {UNCOMMITTED_S:g} s of training. {WITHOUT_COMMITS}")]
+        return [events.Note(f"nothing was committed in the first {UNCOMMITTED_S:g} s of training. {WITHOUT_COMMITS}")]
 
     def _cut_off(self, agent_ids: tuple[str, ...], reason: str, now: float) -> list[Action]:
-        actions: list[Action] = [DropAgents(agent_ids, reason)]
+        actions: list[Action] = [events.DropAgents(agent_ids, reason)]
         for agent_id in agent_ids:
-            actions += self._lost(MemberLost(agent_id, f"the agent {reason}"), now)
+            actions += self._lost(events.MemberLost(agent_id, f"the agent {reason}"), now)
         return actions
 
     def _hung(self, now: float) -> list[Action]:
@@ -612,7 +592,7 @@ class ElasticGang(Gang):
         return Conclude(Phase.FAILED, "minimum", reason, missing=missing)
 
     def _take_no_more(self) -> list[Action]:
-        return [AskAgents(0, 0), *self._give_back(tuple(self.spares))]
+        return [events.AskAgents(0, 0), *self._give_back(tuple(self.spares))]
 
 
 def _with_reason(blamed: Conclude, reason: str) -> Conclude:

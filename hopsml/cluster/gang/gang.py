@@ -16,31 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure, first_of
-from hopsml.cluster.gang.gang_types import (
-    Action,
-    AskAgents,
-    CancelAsked,
-    Closed,
-    Conclude,
-    DrainAsked,
-    DropAgents,
-    Event,
-    Failed,
-    Finished,
-    Granted,
-    MemberLost,
-    Note,
-    OfWorker,
-    Phase,
-    Refused,
-    ReturnAgents,
-    Started,
-    StartGeneration,
-    Stepped,
-    StopWorkers,
-    Tick,
-)
+from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
@@ -86,7 +64,7 @@ class Gang:
     def begin(self, now: float) -> list[Action]:
         """Ask for agents. Returns the first actions; ``now``: monotonic seconds, as everywhere."""
         self.deadline = now + self.spec.start_timeout_s
-        return [AskAgents(self.spec.size, self.spec.size)]
+        return [events.AskAgents(self.spec.size, self.spec.size)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take in an event; returns what is to be done.
@@ -94,29 +72,29 @@ class Gang:
         Events for a run that is over, or of another generation, change nothing.
         """
         if self.phase.is_final:  # agents that come too late are not this run's
-            return [ReturnAgents(event.agent_ids)] if isinstance(event, Granted) else []
-        if isinstance(event, OfWorker) and not self.is_current(event.agent_id, event.generation):
+            return [events.ReturnAgents(event.agent_ids)] if isinstance(event, events.Granted) else []
+        if isinstance(event, events.OfWorker) and not self.is_current(event.agent_id, event.generation):
             return []
         match event:
-            case Granted():
+            case events.Granted():
                 return self._granted(event, now)
-            case Started():
+            case events.Started():
                 return self._started(event, now)
-            case Finished():
+            case events.Finished():
                 return self._finished(event, now)
-            case Failed():
+            case events.Failed():
                 return self._failed(event, now)
-            case Closed():
+            case events.Closed():
                 return self._over(event.agent_id, now)
-            case Stepped():
+            case events.Stepped():
                 return self._stepped(event, now)
-            case MemberLost():
+            case events.MemberLost():
                 return self._lost(event, now)
-            case Refused():
+            case events.Refused():
                 return self._refused(Conclude(Phase.FAILED, event.error, event.reason), now)
-            case CancelAsked():
+            case events.CancelAsked():
                 return self.cancel(event, now)
-            case Tick():
+            case events.Tick():
                 return self._tick(now)
             case _:
                 return self._other(event, now)
@@ -125,7 +103,7 @@ class Gang:
         """Whether what the agent says of this generation counts."""
         return generation == self.generation
 
-    def cancel(self, event: CancelAsked, now: float) -> list[Action]:
+    def cancel(self, event: events.CancelAsked, now: float) -> list[Action]:
         """End the run because the user, or the end of the application, wants it."""
         return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
 
@@ -146,23 +124,23 @@ class Gang:
 
     def _other(self, event: Event, now: float) -> list[Action]:
         """Events that matter to groups that may change; here a warning is only passed on."""
-        if isinstance(event, DrainAsked) and (rank := self.rank(event.agent_id)) >= 0:
+        if isinstance(event, events.DrainAsked) and (rank := self.rank(event.agent_id)) >= 0:
             return [
-                Note(
+                events.Note(
                     f"rank {rank} is about to be lost ({event.reason}), and a group of fixed size ends with it; with "
                     "min_workers= instead of num_workers= it would go on"
                 )
             ]
         return []
 
-    def _granted(self, event: Granted, now: float) -> list[Action]:
+    def _granted(self, event: events.Granted, now: float) -> list[Action]:
         if self.phase is not Phase.WAITING:
-            return [ReturnAgents(event.agent_ids)]
+            return [events.ReturnAgents(event.agent_ids)]
         self.members = {agent_id: MemberState(rank) for rank, agent_id in enumerate(event.agent_ids)}
         self.phase = Phase.FORMING
-        return [StartGeneration(self.generation, event.agent_ids)]
+        return [events.StartGeneration(self.generation, event.agent_ids)]
 
-    def _started(self, event: Started, now: float) -> list[Action]:
+    def _started(self, event: events.Started, now: float) -> list[Action]:
         member = self.members.get(event.agent_id)
         if member is None:
             return []
@@ -173,7 +151,7 @@ class Gang:
 
     # -------------------------------------------------------------------------------- ends of single workers
 
-    def _finished(self, event: Finished, now: float) -> list[Action]:
+    def _finished(self, event: events.Finished, now: float) -> list[Action]:
         member = self.members.get(event.agent_id)
         if member is None or self.phase not in (*self.training, Phase.SETTLING):
             return []
@@ -189,7 +167,7 @@ class Gang:
         self.deadline = now + self.spec.grace_s + self.spec.flush_s + 10
         return self._take_no_more() + self._conclude_if_over()
 
-    def _failed(self, event: Failed, now: float) -> list[Action]:
+    def _failed(self, event: events.Failed, now: float) -> list[Action]:
         member = self.members.get(event.agent_id)
         if member is None or member.failed or self.phase not in (*self.training, Phase.SETTLING):
             return []
@@ -226,7 +204,7 @@ class Gang:
         before = f"when the function of {ranks(returned)} had returned: " if first.echo and returned else ""
         return Conclude(Phase.FAILED, "worker", before + first.cause, first.agent_id, first.rank)
 
-    def _lost(self, event: MemberLost, now: float) -> list[Action]:
+    def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
         member = self.members.get(event.agent_id)
         if member is None or member.lost:
             return []
@@ -252,7 +230,7 @@ class Gang:
 
     # -------------------------------------------------------------------------------- those that do nothing
 
-    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+    def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
         """Take in how a worker is. One that the system holds (SIGSTOP) is named at its first heartbeat that says so."""
         member = self.members.get(event.agent_id)
         if member is None:
@@ -262,7 +240,9 @@ class Gang:
         if self.phase not in self.training or was_stopped or not event.stopped:
             return []
         limit = f"if nobody lets it go on within {self.spec.stopped_s:g} s it counts as lost"
-        return [Note(f"the process of rank {member.rank} is stopped (SIGSTOP), and the others wait for it; {limit}")]
+        return [
+            events.Note(f"the process of rank {member.rank} is stopped (SIGSTOP), and the others wait for it; {limit}")
+        ]
 
     def _look(self, now: float) -> list[Action]:
         """With each tick, while workers are at work: end those that are held, or wait for one that will not come."""
@@ -303,7 +283,7 @@ class Gang:
         working = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
         actions = self._take_no_more()
         if working:
-            actions.append(StopWorkers(self.generation, working, self.spec.grace_s, self.spec.failed_flush_s))
+            actions.append(events.StopWorkers(self.generation, working, self.spec.grace_s, self.spec.failed_flush_s))
         return actions + self._conclude_if_over()
 
     def _refused(self, outcome: Conclude, now: float) -> list[Action]:
@@ -330,7 +310,7 @@ class Gang:
             return []
         self.phase, self.deadline = self.outcome.phase, None
         returned = tuple(agent_id for agent_id, m in self.members.items() if not m.lost)
-        return [ReturnAgents(returned), self.outcome]
+        return [events.ReturnAgents(returned), self.outcome]
 
     def _tick(self, now: float) -> list[Action]:
         if self.phase in self.training and (actions := self._look(now)):
@@ -346,7 +326,7 @@ class Gang:
             silent = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
             for agent_id in silent:
                 self.members[agent_id].lost = True
-            dropped = [DropAgents(silent, "did not report its worker's end in time")] if silent else []
+            dropped = [events.DropAgents(silent, "did not report its worker's end in time")] if silent else []
             return [*dropped, *self._conclude_if_over()]
         return self._end(self._start_timeout(), now)
 
@@ -366,7 +346,7 @@ def ranks(numbers: list[int]) -> str:
     return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def failure_of(event: Failed, member: MemberState) -> Failure:
+def failure_of(event: events.Failed, member: MemberState) -> Failure:
     """What the agent has told of the end of this member's worker."""
     return Failure(
         event.agent_id, member.rank, event.cause, event.secondary, event.raised, event.outside, event.storage

@@ -13,33 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hopsml.cluster.gang import events
+from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.exclusions import Exclusions
 from hopsml.cluster.gang.gang import Gang, MemberState
-from hopsml.cluster.gang.gang_types import (
-    Action,
-    Announce,
-    AskAgents,
-    CancelAsked,
-    Conclude,
-    DrainAsked,
-    DropAgents,
-    Event,
-    Failed,
-    Finished,
-    Granted,
-    Heard,
-    MemberLost,
-    Note,
-    ParkWorkers,
-    Phase,
-    ReleaseAsked,
-    ResizeAsked,
-    ReturnAgents,
-    Started,
-    StartGeneration,
-    Stepped,
-    StopWorkers,
-)
 from hopsml.cluster.shared.spec import IndependentGroup
 
 FRUITLESS_LIMIT = 5  # workers in a row that died on a host without a word
@@ -72,7 +49,7 @@ class IndependentGang(Gang):
         self.target = self.spec.size
         self.exclusions = Exclusions(FRUITLESS_LIMIT, self.spec.host_cooldown_s)
         self.deadline = now + self.spec.start_timeout_s
-        return [AskAgents(min(1, self.target), self.target)]
+        return [events.AskAgents(min(1, self.target), self.target)]
 
     def attendance(self, idle: int) -> tuple[int, str]:
         """As in ``Gang``; one lane is enough for a search."""
@@ -85,14 +62,14 @@ class IndependentGang(Gang):
 
     def _other(self, event: Event, now: float) -> list[Action]:
         match event:
-            case Heard():
+            case events.Heard():
                 self.exclusions.failures.pop(self.hosts[event.agent_id], None)
-            case ReleaseAsked():
+            case events.ReleaseAsked():
                 agent_id = self.agent_of(event.rank)
                 return self._let_go(agent_id, "") if agent_id is not None else []
-            case DrainAsked():
+            case events.DrainAsked():
                 return self._drain(event)
-            case ResizeAsked():
+            case events.ResizeAsked():
                 return self._resize(max(0, event.size), now)
         return []
 
@@ -104,16 +81,16 @@ class IndependentGang(Gang):
         surplus = max(0, self._count() - target)
         going, self.resting = tuple(self.resting[:surplus]), self.resting[surplus:]
         self._watch_for_agents(now)
-        return [AskAgents(0, target), *([ReturnAgents(going)] if going else [])]
+        return [events.AskAgents(0, target), *([events.ReturnAgents(going)] if going else [])]
 
     # -------------------------------------------------------------------------------- agents come, lanes begin
 
-    def _granted(self, event: Granted, now: float) -> list[Action]:
+    def _granted(self, event: events.Granted, now: float) -> list[Action]:
         self.hosts |= dict(zip(event.agent_ids, event.hosts or event.agent_ids, strict=True))
         actions: list[Action] = []
         for agent_id in event.agent_ids:
             if self.phase is Phase.STOPPING or self._count() >= self.target:
-                actions.append(ReturnAgents((agent_id,)))
+                actions.append(events.ReturnAgents((agent_id,)))
             else:
                 actions += self._start_or_rest(agent_id, now)
         return actions
@@ -131,16 +108,16 @@ class IndependentGang(Gang):
         self.members[agent_id] = LaneMember(number, born=now)
         if self.phase is Phase.WAITING:
             self.phase, self.deadline = Phase.FORMING, None
-        return [StartGeneration(number, (agent_id,))]
+        return [events.StartGeneration(number, (agent_id,))]
 
-    def _started(self, event: Started, now: float) -> list[Action]:
+    def _started(self, event: events.Started, now: float) -> list[Action]:
         lane = self.members[event.agent_id]
         if lane.started:
             return []
         lane.started = True
         if self.phase is Phase.FORMING:
             self.phase = Phase.RUNNING
-        return [Announce("joined", lane.rank, self.hosts[event.agent_id])]
+        return [events.Announce("joined", lane.rank, self.hosts[event.agent_id])]
 
     # -------------------------------------------------------------------------------- lanes end
 
@@ -150,23 +127,23 @@ class IndependentGang(Gang):
         if self.phase is Phase.STOPPING or lane.leave is not None:
             return []
         lane.leave = leave
-        return [ParkWorkers(lane.rank, (agent_id,), leave)]
+        return [events.ParkWorkers(lane.rank, (agent_id,), leave)]
 
-    def _drain(self, event: DrainAsked) -> list[Action]:
+    def _drain(self, event: events.DrainAsked) -> list[Action]:
         if event.agent_id in self.resting:
             self.resting.remove(event.agent_id)
-            return [ReturnAgents((event.agent_id,), event.reason)]
+            return [events.ReturnAgents((event.agent_id,), event.reason)]
         return self._let_go(event.agent_id, event.reason) if event.agent_id in self.members else []
 
-    def _stepped(self, event: Stepped, now: float) -> list[Action]:
+    def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
         """Nobody waits for a lane; its agent ends one that the system holds."""
         return []
 
-    def _finished(self, event: Finished, now: float) -> list[Action]:
+    def _finished(self, event: events.Finished, now: float) -> list[Action]:
         """What follows comes with ``Closed``."""
         return []
 
-    def _failed(self, event: Failed, now: float) -> list[Action]:
+    def _failed(self, event: events.Failed, now: float) -> list[Action]:
         lane = self.members[event.agent_id]
         lane.cause = event.cause
         return self._left(lane, event.cause)
@@ -176,9 +153,9 @@ class IndependentGang(Gang):
         if not lane.started or lane.over:
             return []
         lane.over = True
-        return [Announce("left", lane.rank, reason)]
+        return [events.Announce("left", lane.rank, reason)]
 
-    def _lost(self, event: MemberLost, now: float) -> list[Action]:
+    def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
         if event.agent_id in self.resting:
             self.resting.remove(event.agent_id)
         lane = self.members.pop(event.agent_id, None)
@@ -194,9 +171,9 @@ class IndependentGang(Gang):
         lane = self.members.pop(agent_id)
         actions = self._left(lane, lane.leave or ("released" if lane.leave == "" else "its worker returned"))
         if self.phase is Phase.STOPPING:
-            return [*actions, ReturnAgents((agent_id,)), *self._conclude_if_over()]
+            return [*actions, events.ReturnAgents((agent_id,)), *self._conclude_if_over()]
         if lane.leave is not None:
-            actions.append(ReturnAgents((agent_id,), lane.leave))
+            actions.append(events.ReturnAgents((agent_id,), lane.leave))
         else:
             actions += self._after_a_death(agent_id, lane, now)
         self._watch_for_agents(now)
@@ -210,9 +187,9 @@ class IndependentGang(Gang):
         if length is not None:
             failed = self.exclusions.failures[host]
             text = f"host {host} is set aside for {length:g} s: {failed} workers in a row died there, the last of "
-            actions.append(Note(text + (lane.cause or "a return")))
+            actions.append(events.Note(text + (lane.cause or "a return")))
         if self._count() >= self.target:
-            return [*actions, ReturnAgents((agent_id,))]
+            return [*actions, events.ReturnAgents((agent_id,))]
         return actions + self._start_or_rest(agent_id, now)
 
     # -------------------------------------------------------------------------------- time, and the end
@@ -237,7 +214,7 @@ class IndependentGang(Gang):
             actions += self._start_or_rest(agent_id, now)
         late = tuple(a for a, m in self.members.items() if not m.started and now - m.born > self.spec.start_timeout_s)
         if late:
-            actions.append(DropAgents(late, f"did not start its worker within {self.spec.start_timeout_s:g} s"))
+            actions.append(events.DropAgents(late, f"did not start its worker within {self.spec.start_timeout_s:g} s"))
         if self.phase is Phase.WAITING and self.deadline is not None and now >= self.deadline:
             return actions + self._end(self._start_timeout(), now)
         return actions
@@ -250,7 +227,7 @@ class IndependentGang(Gang):
             reason += f"; what ended the last lane: {self.last_cause}"
         return Conclude(Phase.FAILED, "start", reason, missing=((self.lanes, "no agent"),))
 
-    def cancel(self, event: CancelAsked, now: float) -> list[Action]:
+    def cancel(self, event: events.CancelAsked, now: float) -> list[Action]:
         """End the run: as CANCELLED, or, where all is done (``complete``), as FINISHED once all lanes have left."""
         if self.phase is Phase.STOPPING:
             return []
@@ -259,7 +236,7 @@ class IndependentGang(Gang):
         self.phase, self.outcome = Phase.STOPPING, Conclude(Phase.FINISHED, reason=event.reason)
         self.deadline = now + self.spec.grace_s
         actions = self._take_no_more()
-        actions += [ParkWorkers(lane.rank, (agent_id,), "") for agent_id, lane in self.members.items()]
+        actions += [events.ParkWorkers(lane.rank, (agent_id,), "") for agent_id, lane in self.members.items()]
         return actions + self._conclude_if_over()
 
     def _end(self, outcome: Conclude, now: float) -> list[Action]:
@@ -273,7 +250,7 @@ class IndependentGang(Gang):
             return self._stop_all(self.spec.flush_s, now)
         silent = tuple(self.members)
         self.members = {}
-        return [DropAgents(silent, "did not report its worker's end in time"), *self._conclude_if_over()]
+        return [events.DropAgents(silent, "did not report its worker's end in time"), *self._conclude_if_over()]
 
     def _all_told(self) -> bool:
         return all(lane.lost for lane in self.members.values())
@@ -283,13 +260,13 @@ class IndependentGang(Gang):
         actions: list[Action] = []
         for agent_id, lane in self.members.items():
             lane.lost = True  # to this run: it has been told to end
-            actions.append(StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, flush_s))
+            actions.append(events.StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, flush_s))
         return actions
 
     def _take_no_more(self) -> list[Action]:
         """Ask for no more agents, before any is given back: it would be granted again."""
         resting, self.resting = tuple(self.resting), []
-        return [AskAgents(0, 0), *([ReturnAgents(resting)] if resting else [])]
+        return [events.AskAgents(0, 0), *([events.ReturnAgents(resting)] if resting else [])]
 
     def _conclude_if_over(self) -> list[Action]:
         if self.outcome is None or self.members:

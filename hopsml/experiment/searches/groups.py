@@ -14,7 +14,7 @@ import msgspec
 
 from hopsml import redact, settings
 from hopsml.cluster.driver.run_state import Change
-from hopsml.cluster.gang.gang_types import Phase
+from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup
 from hopsml.delivery import immediate, logger_aside

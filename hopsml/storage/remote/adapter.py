@@ -204,13 +204,7 @@ class RemoteFileSystem(FileSystem):
         talk: Callable[[FrameChannel], dict[str, Any]],
     ) -> Any:
         """Borrow a helper, send the request, ``talk`` until the answer, tell errors apart."""
-        request = {
-            "verb": verb,
-            "base": self._base,
-            "options": self._options,
-            "url": url,
-            "arguments": arguments,
-        }
+        request = {"verb": verb, "base": self._base, "options": self._options, "url": url, "arguments": arguments}
         try:
             with self._helper(url) as channel:
                 channel.send(request, self.timeout_s)

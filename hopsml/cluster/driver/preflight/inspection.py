@@ -10,7 +10,7 @@ from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.preflight import gate
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.driver.sessions import AgentSession
-from hopsml.cluster.gang import gang_types, pool
+from hopsml.cluster.gang import events, pool
 from hopsml.cluster.shared import protocol
 
 
@@ -24,7 +24,7 @@ class Inspection:
         agent_pool: pool.Pool,
         carry_out: Callable[[list[pool.Action]], None],
         grant: Callable[[ActiveRun, tuple[str, ...]], None],
-        tell: Callable[[str, gang_types.Event], None],
+        tell: Callable[[str, events.Event], None],
     ) -> None:
         """``agents``, ``runs`` and the pool are the coordinator's. ``carry_out`` does what the pool decides, ``grant`` gives
         agents to a run that have passed, ``tell`` brings an event to a run's gang.
@@ -87,4 +87,4 @@ class Inspection:
                 case gate.Warn():
                     run.state.publish(Change("note", text=action.text))
                 case gate.Refuse():
-                    self._tell(run.run_id, gang_types.Refused(action.text, "slots"))
+                    self._tell(run.run_id, events.Refused(action.text, "slots"))

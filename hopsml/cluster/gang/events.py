@@ -1,4 +1,4 @@
-"""The words of the gang: what was asked for, what can happen to a run's group, and what follows from it."""
+"""Events that can happen to a run's group, and actions that follow from them; and the phases of a run."""
 
 from __future__ import annotations
 
