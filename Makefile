@@ -4,12 +4,13 @@ PYTHON ?= python3.11
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-MAKEFLAGS += --no-print-directory
+MAKEFLAGS += --no-print-directory --jobs=2
 # Tests start thousands of Python processes; where this is set, each would compile hopsml anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.complete
+COMPILED := .cache/compiled
 REQUIREMENTS := requirements/dev.txt requirements/uv.txt
 CHAOS_RESULTS := benchmarks/results/chaos.json
 CHAOS_ROUNDS ?= 1
@@ -18,7 +19,7 @@ BENCH ?=
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup airflow lock lint docs test-fast test bench chaos mutants hadoop-up hadoop-down demo demo-yarn clean
+.PHONY: help setup airflow lock lint types style docs test-fast test bench chaos mutants hadoop-up hadoop-down demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -42,21 +43,30 @@ lock: $(STAMP)  ## pin requirements/*.in anew
 	    --no-header --no-annotate --output-file requirements/airflow.txt requirements/airflow.in
 	@git diff --stat -- requirements
 
-lint: $(STAMP)  ## ruff, mypy --strict, vulture, the layers that imports must respect, and no circle of files
-	@$(BIN)/ruff check --quiet $(CHECKED)
-	@$(BIN)/ruff format --check --quiet $(CHECKED)
+lint: types style  ## ruff, mypy --strict, vulture, the layers that imports must respect, and no circle of files
+	@echo "lint: ruff, mypy, import-linter, vulture and the look for circles found nothing"
+
+types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/mypy --no-error-summary --strict tools benchmarks conf/discover_gpus.py
+
+style: $(STAMP)
+	@$(BIN)/ruff check --quiet $(CHECKED)
+	@$(BIN)/ruff format --check --quiet $(CHECKED)
 	@$(BIN)/lint-imports --config pyproject.toml > .cache/lint-imports.log || { cat .cache/lint-imports.log; exit 1; }
 	@$(BIN)/python -m tools.import_circles
 	@$(BIN)/vulture
-	@echo "lint: ruff, mypy, import-linter, vulture and the look for circles found nothing"
+
+# In a clone that is new, once: else each process of pytest would compile all of hopsml and of its tests.
+$(COMPILED): | $(STAMP)
+	@$(BIN)/python -m pytest -q -m fast --collect-only > $@.part || { cat $@.part; exit 1; }
+	@mv $@.part $@
 
 docs: $(STAMP)  ## the site in .cache/site, strict: a page, a name or a link that is missing is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: .cache/site/index.html"
 
-test-fast: $(STAMP)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
+test-fast: $(COMPILED)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4
 
 # The same examples of hypothesis each time; test-fast and test-all look for new ones.
@@ -64,12 +74,12 @@ SAME := --hypothesis-profile=ci
 
 # The rest runs two at a time, too: one waits while the other computes. Who shares a cluster stays in one process
 # (tests/side_by_side.py).
-test: $(STAMP) lint  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
+test: lint $(COMPILED)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
 	@status=0; $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 || status=$$?; \
 	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" -n 2 --dist loadgroup \
 	    --durations=20 --durations-min=5 || status=$$?; exit $$status
 
-test-all: $(STAMP) lint  ## and the variants: what is said of one backend, said of each
+test-all: lint $(COMPILED)  ## and the variants: what is said of one backend, said of each
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=20 --durations-min=5
 
 bench: $(STAMP)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
