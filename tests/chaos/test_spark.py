@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 GENERAL = ("kill -9 of an agent (Spark's Python worker)",)
 # To an executor it is all one which rank it has; to the group, what the loss of rank 0 is has been shown on every backend.
 OF_RANK_0 = ("kill -9 of rank 0's executor", "Spark decommissions rank 0's executor")
-# Said of a whole training in tests/cluster_tests/test_elastic_digits.py.
+# Said by the one in which an executor dies and comes back, while the rest goes on.
 SAID_THERE = ("kill -9 of an executor",)
 
 

@@ -18,7 +18,8 @@ from tests.cluster.finding import agent_of
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests import elastic_digits
 
-pytestmark = pytest.mark.spark
+# Of tests/chaos: test_fit.py without Spark, test_spark.py without TensorFlow.
+pytestmark = [pytest.mark.spark, pytest.mark.variant]
 
 WAIT_S = 120.0
 
@@ -68,7 +69,6 @@ def check(run: Run, generation: int) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.variant  # of the one below, which loses an executor with its worker
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_worker(store: Path, tmp_path: Path, rank: int) -> None:
     run = submit(str(tmp_path), 2, 2)
