@@ -16,7 +16,7 @@ from hopsml.errors import RunError, StorageError
 from hopsml.experiment import takeover
 from hopsml.experiment.attempts import Begin, Call, Continue, EarlierRun, RefuseAgain, decide
 from hopsml.storage import checkpoints
-from hopsml.storage.run_dir import RunDir
+from hopsml.storage.run_dir import RunDir, step_name
 
 pytestmark = pytest.mark.fast
 
@@ -275,7 +275,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
     first = directory(tmp_path, "app_1", 1)
     for step in (2, 4):
         checkpoint(first, tmp_path, step)
-    damaged = Path(first.checkpoint(4), "state.hopsml")
+    damaged = Path(first.checkpoints, step_name(4), "state.hopsml")
     damaged.write_text("spoil")  # of the same length
     found, passed_over = fetch(formation(first, generation=1), tmp_path / "resume")
     assert Path(found).name == "step-000000002"
