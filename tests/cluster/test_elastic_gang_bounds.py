@@ -67,6 +67,13 @@ def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
     ]
 
 
+def test_a_group_that_waits_counts_the_agents_that_belong_to_it() -> None:
+    machine = ElasticGang(spec(size=4, min_size=3))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    assert machine.attendance(5) == (2, "at least 3")
+
+
 def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so() -> None:
     machine = running("a", "b")
     machine.handle(events.MemberLost("b", "its executor died"), 3.0)

@@ -45,6 +45,10 @@ def test_ranks_follow_the_order_of_the_grant():
     assert [machine.agent_of(rank) for rank in (0, 1, 2)] == ["x", "y", None]
 
 
+def test_a_group_that_waits_counts_no_more_agents_than_it_takes():
+    assert [Gang(SPEC).attendance(idle) for idle in (0, 1, 2, 5)] == [(0, "2"), (1, "2"), (2, "2"), (2, "2")]
+
+
 def test_a_run_finishes_when_all_have_finished_and_closed():
     machine = running()
     assert machine.phase is Phase.RUNNING

@@ -66,6 +66,10 @@ def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
     assert machine.phase is Phase.RUNNING
 
 
+def test_a_search_that_waits_counts_all_agents_and_needs_one():
+    assert [IndependentGang(spec()).attendance(idle) for idle in (0, 9)] == [(0, "1 or more"), (9, "1 or more")]
+
+
 def test_a_worker_that_dies_is_another_lane_on_its_agent_and_takes_nobody_along():
     machine = running("a", "b")
     assert machine.handle(events.Failed("a", 0, "signal 9"), 2.0) == [events.Announce("left", 0, "signal 9")]

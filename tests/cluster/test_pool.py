@@ -92,6 +92,14 @@ def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
     assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
 
 
+def test_a_slot_that_failed_is_asked_for_anew_after_a_pause_that_begins_then():
+    pool = Pool()
+    pool.demand("r", 1, most=2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    assert pool.retired((1, 1), failed_at=7.0) == []
+    assert pool.tick(8.9) == [] and pool.tick(9.0) == [Submit(2, 1)]
+
+
 def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
     pool = Pool()
     pool.demand("big", 5)

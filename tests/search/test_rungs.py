@@ -213,6 +213,16 @@ def test_who_waits_behind_those_that_may_still_come_is_promoted_when_they_have_c
     assert bracket.over
 
 
+def test_no_more_are_expected_at_a_rung_than_places_are_left_on_it():
+    bracket = Bracket([6, 4, 3, 1])
+    for member in range(6):
+        bracket.join(member)
+    assert [bracket.arrive(member, -float(member)) for member in range(4)] == [None] * 4
+    assert [bracket.promote() for _ in range(3)] == [0, 1, None]  # of four places two are left for 2 to 5
+    assert bracket.arrive(1, 0.5) is None  # 0 and two more may be better
+    assert bracket.arrive(0, 0.6) is True  # those two alone cannot take all three places
+
+
 def test_a_displaced_member_is_back_when_a_better_one_leaves():
     bracket = Bracket([5, 2])
     for member in range(5):
