@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tomllib
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tools import mutants
+from tools import drawn_last, mutants
 
 pytestmark = pytest.mark.fast
 
@@ -50,3 +54,15 @@ def test_reasons_are_given_for_functions_that_exist() -> None:
         module, *path = re.split(r"\.(?=_?[A-Z]|\w+$)", function)
         assert callable(functools.reduce(getattr, path, importlib.import_module(module)))
         assert all(re.compile(pattern) and why for pattern, why in reasons.items())
+
+
+def test_what_draws_examples_is_run_last() -> None:
+    @given(st.none())
+    def drawn(nothing: None) -> None: ...
+
+    def plain() -> None: ...
+
+    items: list[Any] = [SimpleNamespace(obj=drawn), SimpleNamespace(obj=plain), SimpleNamespace(name="of a document")]
+    first, second, last = items
+    drawn_last.pytest_collection_modifyitems(items)
+    assert items == [second, last, first]

@@ -54,7 +54,7 @@ def ensure() -> Path:
 
 def mutmut(*arguments: str, capture: bool = False) -> str:
     """Run mutmut in the project's folder; what it printed, where ``capture`` is asked for."""
-    environment = {**os.environ, "PYTHONPATH": str(ensure())}
+    environment = {**os.environ, "PYTHONPATH": str(ensure()), "PYTEST_ADDOPTS": "-p tools.drawn_last"}
     command = [str(PYTHON), "-m", "mutmut", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=capture, check=not capture)
     return done.stdout if capture else ""

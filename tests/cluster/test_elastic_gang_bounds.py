@@ -241,18 +241,43 @@ def test_a_checkpoint_counts_where_no_agent_holds_a_commit() -> None:
     ]
 
 
-def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another() -> None:
+@pytest.mark.parametrize("step", [0, 1])
+def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another(step: int) -> None:
     machine = running("a", "b")
-    committed(machine, 1, "a", "b")
+    committed(machine, step, "a", "b")
     machine.handle(events.Stepped("b", 0, 17), 3.5)
-    goes_on = "goes on from the commit of step 1"
+    goes_on = f"goes on from the commit of step {step}"
     assert notes(kill(machine, "a"))[0] == f"generation 0 ended after step 17 or later; {goes_on}: rank 0: {KILLED}"
 
 
-def test_a_generation_that_committed_nothing_begins_anew() -> None:
+@pytest.mark.parametrize("step", [0, 1])
+def test_an_older_checkpoint_is_named_where_no_agent_holds_a_commit(step: int) -> None:
     machine = running("a", "b")
-    again = "generation 0 ended; nothing was committed, so the training begins where this run began: rank 0"
+    committed(machine, 9, "a", "b")
+    machine.handle(events.Persisted("a", step), 3.5)
+    actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
+    goes_on = f"goes on from the checkpoint of step {step}"
+    assert notes(actions) == [f"generation 0 ended after step 9 or later; {goes_on}: rank 0: gone"]
+
+
+@pytest.mark.parametrize(("step", "came_to"), [(-1, ""), (0, ""), (1, " after step 1 or later")])
+def test_a_generation_that_committed_nothing_begins_anew(step: int, came_to: str) -> None:
+    machine = running("a", "b")
+    machine.handle(events.Stepped("b", 0, step), 3.5)
+    again = f"generation 0 ended{came_to}; nothing was committed, so the training begins where this run began: rank 0"
     assert notes(kill(machine, "a"))[0].startswith(again)
+
+
+def test_what_was_committed_to_stand_still_and_is_lost_was_committed_nevertheless() -> None:
+    machine = running("a", "b")
+    grant(machine, "c", now=3.0)
+    parked(machine, 7, "a", now=4.0)
+    machine.handle(events.MemberLost("a", "gone"), 4.1)
+    assert notes(close(machine, "b")) == [
+        "generation 0 ended after step 7 or later; no agent holds a commit, so the newest checkpoint counts: rank 0: gone",
+        "the commit of step 7 is lost with the agents that held it: the training begins where this run began, since there "
+        "is no checkpoint either",
+    ]
 
 
 def test_training_without_a_commit_is_said_once() -> None:
@@ -261,6 +286,8 @@ def test_training_without_a_commit_is_said_once() -> None:
     (note,) = notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S))
     assert "nothing was committed" in note and "hopsml.tensorflow.callbacks()" in note
     assert machine.handle(events.Tick(), 3.0 + UNCOMMITTED_S) == []
+    started(machine, "a", now=4.0 + UNCOMMITTED_S)  # told again
+    assert machine.handle(events.Tick(), 4.0 + 2 * UNCOMMITTED_S) == []
     waiting = running("a", "b")
     grant(waiting, "c", now=3.0)
     assert waiting.phase is Phase.PARKING, "until a commit that never comes"
@@ -268,6 +295,15 @@ def test_training_without_a_commit_is_said_once() -> None:
     honest = running("a", "b", "c")
     committed(honest, 1, "a")
     assert honest.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
+
+
+def test_training_without_a_commit_counts_from_when_all_have_begun() -> None:
+    machine = ElasticGang(spec(size=2))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    assert started(machine, "a", now=2.0) == started(machine, "b", now=9.0) == []
+    assert machine.handle(events.Tick(), 8.9 + UNCOMMITTED_S) == []
+    assert len(notes(machine.handle(events.Tick(), 9.0 + UNCOMMITTED_S))) == 1
 
 
 def test_a_commit_that_is_told_late_takes_nothing_back() -> None:
