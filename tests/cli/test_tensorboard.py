@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +27,14 @@ import sys, tensorflow as tf
 with tf.summary.create_file_writer(sys.argv[1]).as_default():
     tf.summary.scalar("loss", 0.5, step=1)
 """
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of them, to be copied: TensorFlow is imported once."""
+    folder = tmp_path_factory.mktemp("events")
+    subprocess.run([sys.executable, "-c", WRITE, folder], check=True, capture_output=True)
+    return folder
 
 
 @pytest.mark.fast
@@ -66,11 +75,10 @@ def test_a_store_that_is_away_ends_nothing_and_is_told_once(
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(400)
-def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path, events: Path) -> None:
     run = tmp_path / "Experiments" / "app_1"
-    run.mkdir(parents=True)
+    shutil.copytree(events, run / "events" / "train")
     (run / "run.json").write_text("{}")
-    subprocess.run([sys.executable, "-c", WRITE, str(run / "events" / "train")], check=True, capture_output=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
@@ -98,13 +106,12 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path) -> No
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(400)
-def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path) -> None:
+def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path, events: Path) -> None:
     """A run that holds others, as a search does: what is below it is shown."""
     run = tmp_path / "Experiments" / "app_1"
-    run.mkdir(parents=True)
-    (run / "run.json").write_text('{"search": {}}')
     for trial in ("a=1", "a=2"):
-        subprocess.run([sys.executable, "-c", WRITE, str(run / trial / "events")], check=True, capture_output=True)
+        shutil.copytree(events, run / trial / "events")
+    (run / "run.json").write_text('{"search": {}}')
     command = [sys.executable, "-c", f"import hopsml; hopsml.tensorboard.visualize({str(run)!r})"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as page:
