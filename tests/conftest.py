@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -144,3 +145,11 @@ def _restore(environment: dict[str, str]) -> None:
             os.environ[name] = environment[name]
         else:
             os.environ.pop(name)
+
+
+@pytest.fixture(scope="session")
+def hadoop(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """HDFS and YARN, 2 DataNodes, 2 NodeManagers with 2 GPUs each. It goes with the session, even by kill -9."""
+    from tests.hadoop_tests.conftest import running
+
+    yield from running(request)

@@ -1,6 +1,6 @@
 """The scenarios on a real YARN with HDFS: containers, nodes and daemons die, nodes join, drivers are started anew.
 
-Every NodeManager has room for one container, so that each executor has a node of its own.
+A container takes more than half of a node's memory, so that each executor has a node of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import leaks
 from tests.chaos import runner, yarn_drivers, yarn_search, yarn_tensorflow
 from tests.chaos.runner import Outcome
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
@@ -22,13 +21,12 @@ from tests.chaos.yarn_drivers import DRIVER_SCENARIOS, DriverScenario
 from tests.chaos.yarn_scenarios import YARN_SCENARIOS, containers
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.conftest import end_spark, spark_environment
-from tests.hadoop_tests.conftest import Hadoop, keep_logs
-from tools.hadoop.jars import CACHE, ensure_jars
-from tools.hadoop.settings import Shape
+from tests.hadoop_tests.conftest import Hadoop
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 NODES = 4  # one for the application master, three for workers
+MEMORY = "4608m"  # of a node's 8 GB
 # Beside it the node of the only worker is taken out of service, which is gone for the run as well.
 SELDOM = ("a NodeManager dies with its containers, and comes back",)
 
@@ -46,22 +44,22 @@ for_make_chaos = pytest.mark.skipif(not FULL, reason="`make chaos` plays it")
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
-    """Four nodes with one container each."""
-    found = Hadoop(CACHE / f"chaos-{os.getpid()}")
-    failed = request.session.testsfailed
-    with leaks.not_of_this_test():
-        found.start(ensure_jars(), Shape(nodemanagers=NODES, gpus=0, memory_mb=1000), guarded=True)
-    yield found
-    if request.session.testsfailed > failed:
-        keep_logs(found.home)
-    found.stop(now=True, remove=True)
+def cluster(hadoop: Hadoop) -> Iterator[Hadoop]:
+    """The session's, with more nodes."""
+    more_nodes(hadoop)
+    yield hadoop
+    hadoop.make_whole()
+
+
+def more_nodes(cluster: Hadoop) -> None:
+    while len(cluster.names("nm")) < NODES:
+        cluster.add_nodemanager()
 
 
 @pytest.fixture(scope="module")
 def settings(cluster: Hadoop) -> dict[str, str]:
     """Executors come when agents are asked for, and go when they are idle."""
-    conf = cluster.spark_conf()
+    conf = cluster.spark_conf(memory=MEMORY)
     del conf["spark.executor.instances"]
     return conf | {
         "spark.dynamicAllocation.enabled": "true",
@@ -105,8 +103,7 @@ def whole(cluster: Hadoop, application: str) -> Iterator[None]:
     dead = [name for name in cluster.names() if not cluster.alive(name)]
     if dead:
         cluster.revive(*dead)
-    while len(cluster.names("nm")) < NODES:
-        cluster.add_nodemanager()
+    more_nodes(cluster)
 
 
 @pytest.mark.parametrize("scenario", HERE, ids=lambda scenario: scenario.name)

@@ -1,4 +1,4 @@
-"""The real HDFS and YARN of tools/hadoop, started once a session on first use."""
+"""The real HDFS and YARN of tools/hadoop: tests/conftest.py has the fixture that starts it, once a session on first use."""
 
 from __future__ import annotations
 
@@ -80,9 +80,8 @@ class Hadoop(Cluster):
 HADOOP = pytest.StashKey[Hadoop]()
 
 
-@pytest.fixture(scope="session")
-def hadoop(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
-    """2 DataNodes, 2 NodeManagers with 2 GPUs each. It goes with the session, even by kill -9."""
+def running(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
+    """The fixture ``hadoop``, which tests/chaos uses as well."""
     cluster = Hadoop(CACHE / f"tests-{os.getpid()}")
     with leaks.not_of_this_test():  # where it is first asked for within a test
         cluster.start(ensure_jars(), guarded=True)

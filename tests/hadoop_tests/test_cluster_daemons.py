@@ -58,11 +58,9 @@ def test_a_file_comes_back_as_it_was_written(hadoop: Hadoop, client: Client, fol
 
 def test_two_nodes_run_and_offer_gpus(hadoop: Hadoop) -> None:
     nodes = hadoop.resource_manager.nodes()
-    assert {host: node["state"] for host, node in nodes.items()} == {
-        "127.0.0.11": "RUNNING",
-        "127.0.0.12": "RUNNING",
-    }
-    for node in nodes.values():
+    running = {host: node for host, node in nodes.items() if node["state"] == "RUNNING"}
+    assert set(running) == {"127.0.0.11", "127.0.0.12"}  # besides, those that a test has added and removed are listed
+    for node in running.values():
         offered = node["totalResource"]["resourceInformations"]["resourceInformation"]
         assert {entry["name"]: entry["value"] for entry in offered}["yarn.io/gpu"] == 2
 
