@@ -170,14 +170,23 @@ def project_name() -> str:
     return os.environ.get("HOPSML_PROJECT") or user_name().partition("__")[0]
 
 
+def _profiles_store() -> str:
+    """Under spark-submit the variable says it: the profile's file is where the job was submitted."""
+    if not os.environ.get("HOPSML_PROFILE") or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return ""
+    from hopsml import profiles
+
+    return profiles.load().store
+
+
 def project_url(project: str | None = None) -> str:
     """Root of a project's files, without a slash at the end.
 
-    ``HOPSML_PROJECT_URL`` if set; else ``<fs.defaultFS>/Projects/<project>`` where a Hadoop configuration
-    names an HDFS; else the folder ``.hopsml`` of the working directory. Another ``project`` lies beside this
-    one.
+    ``HOPSML_PROJECT_URL`` if set; else the ``store`` of the profile that ``HOPSML_PROFILE`` names; else
+    ``<fs.defaultFS>/Projects/<project>`` where a Hadoop configuration names an HDFS; else the folder ``.hopsml`` of the
+    working directory. Another ``project`` lies beside this one. Raises ArgumentError where there is no such profile.
     """
-    own = os.environ.get("HOPSML_PROJECT_URL", "").rstrip("/")
+    own = (os.environ.get("HOPSML_PROJECT_URL") or _profiles_store()).rstrip("/")
     name = project or project_name()
     if own.startswith("hdfs:///") and default_fs():
         own = f"{default_fs()}{own[len('hdfs://') :]}"  # the NameNode's name stands in every path that is told

@@ -70,6 +70,7 @@ class Application:
 _lock = threading.RLock()
 _applications: dict[str, Application] = {}
 _own_contexts: list[Any] = []  # SparkContexts that this module has made
+_profiles_variables: dict[str, str] = {}  # that a profile has set in this process
 _spark_folder = ""  # of their executors on this machine
 _noting = False
 _failed = False  # whether the program ends by an exception that nobody caught
@@ -94,6 +95,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
         profile = None
         if context is None and not _under_spark_submit():
             profile = profiles.load(profile_name)
+            _set_variables(profile)
         zygote = _start_zygote(preload, context, profile)
         try:
             if context is None and (profile is None or profile.uses_spark):
@@ -106,6 +108,17 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
             raise
         _applications[application.id] = application
         return application
+
+
+def prepare(profile_name: str | None = None) -> None:
+    """Set the variables of the profile with which ``current`` would start an application; nothing where there is one.
+
+    What is asked before that, such as where runs are kept, depends on them. Raises ArgumentError for an unknown profile.
+    """
+    with _lock:
+        alive = any(application.coordinator.is_alive for application in _applications.values())
+        if not alive and _active_context() is None and not _under_spark_submit():
+            _set_variables(profiles.load(profile_name))
 
 
 def current_id() -> str:
@@ -299,12 +312,20 @@ def _note_failures() -> None:
     sys.excepthook = note
 
 
+def _set_variables(profile: profiles.Profile) -> None:
+    """Those of the profile that the user has not set; those of a profile before it go."""
+    for name, value in _profiles_variables.items():
+        if os.environ.get(name) == value:
+            del os.environ[name]
+    _profiles_variables.clear()
+    store = {"HOPSML_PROJECT_URL": profile.store} if profile.store else {}
+    for name, value in {**store, **profile.environment}.items():
+        if name not in os.environ:
+            os.environ[name] = _profiles_variables[name] = value
+
+
 def _prepare_environment(profile: profiles.Profile) -> None:
     """Set variables that the JVM reads at its start, unless the user has set them."""
-    for key, value in profile.environment.items():
-        os.environ.setdefault(key, value)
-    if profile.store:
-        os.environ.setdefault("HOPSML_PROJECT_URL", profile.store)
     if profile.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors share this disk, so this Python too
     if profile.master.startswith("local-cluster") and "SPARK_WORKER_DIR" not in os.environ:

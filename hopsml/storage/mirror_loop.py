@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.errors import HopsmlError, StorageError
-from hopsml.storage import causes, checkpoints, leftovers, mirror_plan, urls
+from hopsml.storage import causes, checkpoints, filesystem, leftovers, mirror_plan, urls
 from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import FileSystem, for_url, walk
 from hopsml.storage.mirror_plan import Action, Behind, CommitCheckpoint, Copied, Listing, LocalFile, MirrorState
@@ -296,6 +296,7 @@ def main(arguments: list[str]) -> None:
             send_event({"event": "status", "id": request["id"], **loop.report()})
     late = loop.flush(time.monotonic() + wanted.grace_s, threading.Event())
     send_event({"event": "stopped", **loop.report()})
+    filesystem.kill_all()  # one that somebody has stopped would not notice that this process ends
     os._exit(1 if late else 0)  # a copy may still be stuck
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ class Handover:
 
     def __init__(self, port: CheckpointPort) -> None:
         self._port, self._slots = port, port.slots
+        self._lock = threading.Lock()  # one save at a time, whichever thread makes it
         self._number = self._requests = 0
         self._made = [0] * SLOTS  # bytes of memory that the slots have
         self._newest: dict[int, HeldCheckpoint] = {}  # by slot
@@ -48,30 +50,51 @@ class Handover:
         It is safe from this process's end when this returns. None where there is no memory for it. Waits while all slots
         are being written: for a moment, or a second or two where the disk is slow.
         """
+        with self._lock:
+            return self._give(snapshot, target)
+
+    def _give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
         while (slot := next((slot for slot in range(SLOTS) if not self._slots.is_pinned(slot)), None)) is None:
             time.sleep(_POLL_S)
         size = snapshot.size
         if size > self._made[slot] and size > memory_room():
             return None
-        self._slots.pin(slot, True)
+        held, is_held = HeldCheckpoint(self._number + 1, slot), False
         try:
+            self._slots.pin(slot, True)
             pieces = commit_format.encode(snapshot)
             snapshot.arrays.clear()
-            self._slots.write(slot, self._number + 1, pieces)
-        except BaseException as error:  # an interrupt as well: a slot that stays pinned is lost
-            self._slots.pin(slot, False)
-            if isinstance(error, OSError):
-                return None
+            self._slots.write(slot, held.number, pieces)
+            is_held = True
+            self._announce(held, size, target)
+        except BaseException as error:  # a signal handler's as well: a slot that stays pinned is lost
+            if is_held:
+                self._announce_again(held, size, target, error)
+            else:
+                self._slots.pin(slot, False)
+                if isinstance(error, OSError) and error.errno:  # the memory's; a handler's TimeoutError has none
+                    return None
             raise
-        self._number += 1
-        self._made[slot] = max(size, self._made[slot])
-        held = self._newest[slot] = HeldCheckpoint(self._number, slot)
-        self._port.announce("saved", held.number, slot, target)
         return held
+
+    def _announce(self, held: HeldCheckpoint, size: int, target: str) -> None:
+        self._number = held.number
+        self._made[held.slot] = max(size, self._made[held.slot])
+        self._newest[held.slot] = held
+        self._port.announce("saved", held.number, held.slot, target)
+
+    def _announce_again(self, held: HeldCheckpoint, size: int, target: str, error: BaseException) -> None:
+        """Whether the agent has heard of it is not known, and it takes each number once."""
+        try:
+            self._announce(held, size, target)
+        except BaseException:
+            self._slots.conclude(held.slot, held.number, FAILED, f"the agent could not be told of it: {error!r}")
+            self._slots.pin(held.slot, False)
+            raise
 
     def wait_written(self) -> None:
         """Until nothing that was given is still to be written to this machine's disk."""
-        for held in self._newest.values():
+        for held in list(self._newest.values()):
             while self._slots.outcome(held.slot, held.number) == WAITS:
                 time.sleep(_POLL_S)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from hopsml.cluster.agent import checkpoint_queue
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
-from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, WAITS, WRITTEN
+from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, SLOTS, WAITS, WRITTEN
 from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.errors import StorageTimeout
 from hopsml.storage import checkpoints
@@ -291,5 +293,86 @@ def test_who_waits_for_the_store_may_stop_waiting(tmp_path: Path) -> None:
         await asyncio.to_thread(agent.handover.wait_written)
         assert found(agent.directory) == [1]
         agent.handover.wait_stored(held, "step-000000001", 0.01)
+
+    play(tmp_path, story)
+
+
+def test_threads_that_save_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(agent: Agent) -> None:
+        usual = agent.queue.slots.pin
+
+        def pin(slot: int, pinned: bool) -> None:
+            time.sleep(0.001)  # another thread's turn: has it seen the same slot?
+            usual(slot, pinned)
+
+        monkeypatch.setattr(agent.queue.slots, "pin", pin)
+
+        def save_all(name: str) -> list[HeldCheckpoint]:
+            return [plain_checkpoints.save(agent.handover, tmp_path / name, step) for step in range(1, 11)]
+
+        held = await asyncio.gather(*(asyncio.to_thread(save_all, f"of-{number}") for number in range(3)))
+        await agent.written()
+        assert len({one.number for each in held for one in each}) == 30 and agent.notes == []
+        assert all(found(tmp_path / f"of-{number}")[-1] == 10 for number in range(3))
+
+    play(tmp_path, story)
+
+
+class Alarmed(TimeoutError):
+    """What a signal handler of the user's raises."""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_exception_while_the_agent_is_told_leaves_nothing_that_waits(tmp_path: Path, times: int) -> None:
+    """Once, and the checkpoint is written all the same; as often as it is tried, and it counts as failed."""
+
+    async def story(agent: Agent) -> None:
+        left, usual = [Alarmed() for _ in range(times)], agent.handover._port.announce
+
+        def announce(*what: Any) -> None:
+            if left:
+                raise left.pop()
+            usual(*what)
+
+        agent.handover._port = dataclasses.replace(agent.handover._port, announce=announce)
+        with pytest.raises(Alarmed):
+            agent.save(1)
+        await asyncio.wait_for(asyncio.to_thread(agent.handover.wait_written), PATIENCE_S)
+        agent.save(2)
+        await agent.written()
+        assert found(agent.directory) == ([1, 2] if times == 1 else [2])
+        assert not any(agent.queue.slots.is_pinned(slot) for slot in range(SLOTS))
+
+    play(tmp_path, story)
+
+
+def test_an_alarm_while_the_state_is_copied_is_raised_and_no_lack_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(agent: Agent) -> None:
+        def write(*_: Any) -> None:
+            raise Alarmed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(agent.queue.slots, "write", write)
+            with pytest.raises(Alarmed):
+                agent.save(1)
+        assert not agent.queue.slots.is_pinned(0)
+        agent.save(2)
+        await agent.written()
+        assert found(agent.directory) == [2]
+
+    play(tmp_path, story)
+
+
+def test_the_agent_takes_a_checkpoint_once_however_often_it_is_told(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        held = agent.save(1)
+        agent.queue.add(Saved(held.number, held.slot, str(agent.directory / "step-000000001")))
+        assert len(agent.queue._waiting) == 1
+        agent.hold(False)
+        await agent.written()
+        assert found(agent.directory) == [1] and agent.notes == []
 
     play(tmp_path, story)

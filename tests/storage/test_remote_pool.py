@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -120,3 +121,13 @@ with POOL.lend(60) as helper:
             owner.kill()
             owner.wait()
             owner.stdout.close()
+
+
+def test_who_leaves_without_cleaning_up_ends_those_at_work_and_those_that_were_stopped(pool: HelperPool) -> None:
+    ask(pool)
+    with pool.lend(10.0) as idle, pool.lend(10.0) as busy:
+        pool._give_back(idle)
+        for helper in (idle, busy):
+            os.kill(helper.process.pid, signal.SIGSTOP)
+        pool.kill_all()
+        assert [helper.process.wait(10.0) for helper in (idle, busy)] == [-signal.SIGKILL] * 2

@@ -49,6 +49,7 @@ class CheckpointQueue:
         self.slots = CommitSlots.create()
         self._server, self._cwd, self._note = server, cwd, note
         self._waiting: list[Saved] = []
+        self._taken = 0  # number of the newest
         self._writing: Saved | None = None
         self._began = 0.0
         self._failed: Saved | None = None  # the newest one, which is tried once more at the end
@@ -59,7 +60,12 @@ class CheckpointQueue:
         self._own_server: ForkClient | None = None  # where the worker's has ended
 
     def add(self, saved: Saved) -> None:
-        """The worker has left one in a slot, which it has pinned."""
+        """The worker has left one in a slot, which it has pinned; it may say so twice."""
+        if saved.number > self._taken:
+            self._taken = saved.number
+            self._add(saved)
+
+    def _add(self, saved: Saved) -> None:
         if self._failed is not None and saved.replaces(self._failed):
             self._give_back(self._failed, FAILED)
             self._failed = None
@@ -86,7 +92,7 @@ class CheckpointQueue:
     async def _finish(self, deadline: float) -> None:
         if self._failed is not None:
             again, self._failed = self._failed, None
-            self.add(again)
+            self._add(again)
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=max(0.0, deadline - time.monotonic()))
 

@@ -34,6 +34,11 @@ def close_all() -> None:
     POOL.close()
 
 
+def kill_all() -> None:
+    """End all of this process's helper processes at once; for a process that leaves without cleaning up."""
+    POOL.kill_all()
+
+
 class RemoteFileSystem(FileSystem):
     """FileSystem on any remote store. Every step has a deadline, kept by killing the helper process that carries it out."""
 

@@ -33,7 +33,7 @@ class AllBusy(TimeoutError):
     """All helper processes that this process may have were busy for the whole deadline."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Helper:
     """One running helper process, and the channel to it."""
 
@@ -69,6 +69,7 @@ class HelperPool:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Helper] = []
+        self._lent: set[Helper] = set()
         self._free = threading.BoundedSemaphore(self._max_processes)
 
     def _forget(self) -> None:
@@ -91,8 +92,10 @@ class HelperPool:
         try:
             helper = self._take()
             try:
+                self._lent.add(helper)
                 yield helper
             except (TimeoutError, ChannelClosed, KeyboardInterrupt, SystemExit, GeneratorExit):
+                self._lent.discard(helper)
                 helper.kill()
                 raise
             except BaseException:
@@ -109,6 +112,12 @@ class HelperPool:
         for helper in idle:
             helper.end()
 
+    def kill_all(self) -> None:
+        """For a process that ends this moment: end all helpers, those at work and those that somebody stopped as well."""
+        with self._lock:
+            for helper in (*self._idle, *self._lent):
+                helper.process.kill()
+
     def _take(self) -> Helper:
         wanted = _environment()
         with self._lock:
@@ -122,6 +131,7 @@ class HelperPool:
     def _give_back(self, helper: Helper) -> None:
         helper.idle_since_s = time.monotonic()
         with self._lock:
+            self._lent.discard(helper)
             if len(self._idle) < _IDLE_KEPT:
                 self._idle.append(helper)
                 return
