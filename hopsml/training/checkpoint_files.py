@@ -1,4 +1,4 @@
-"""The folders of checkpoints on this machine: complete or absent.
+"""The folders of checkpoints on this machine, and single files of a framework's: complete or absent.
 
 A checkpoint is a folder ``step-000000120`` in a directory of checkpoints. It is written aside as ``.step-000000120.tmp`` and
 renamed when all of it is on disk, so a folder of the first name is complete; what was left half-written is never read and is
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from hopsml.storage.checkpoints import write_keep, write_manifest
+from hopsml.storage.urls import TEMPORARY_PREFIX
 
 _NAME = re.compile(r"step-(\d{9,})")
 DESCRIPTION = "checkpoint.json"
@@ -61,7 +62,7 @@ def complete_checkpoints(directory: Path) -> list[SavedStep]:
     return sorted(found, key=lambda saved: saved.step)
 
 
-class Description(msgspec.Struct, frozen=True):
+class Description(msgspec.Struct, frozen=True, tag=True):
     """A checkpoint that is to be written, but for its variables."""
 
     target: str  # its folder
@@ -70,6 +71,44 @@ class Description(msgspec.Struct, frozen=True):
     keep: int  # how many of the newest stay in the directory
     has_manifest: bool  # whether it is on its store already, where no mirror adds what a run that goes on looks for
     umask: int
+
+
+class FileDescription(msgspec.Struct, frozen=True, tag=True):
+    """A file that is to be written, but for its content."""
+
+    target: str
+    umask: int
+    beside: str = ""  # a second file, which tells of the first: it is written behind it
+    text: str = ""  # of that one
+
+
+def write_file(description: FileDescription, write: Callable[[str], object]) -> None:
+    """Write a file in the place of what was there. ``write`` gets the path to write to, in a folder that goes away.
+
+    Raises OSError, and whatever ``write`` raises.
+    """
+    target = Path(description.target)
+    aside = target.with_name(TEMPORARY_PREFIX + target.name)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    fresh, beside = aside / target.name, aside / "beside"
+    try:
+        write(str(fresh))
+        beside.write_text(description.text, encoding="utf-8")
+        for file in (fresh, beside):
+            _flush(file)
+        fresh.replace(target)
+        if description.beside:
+            beside.replace(description.beside)
+    finally:
+        shutil.rmtree(aside)
+    _flush(target.parent)
+
+
+def umask() -> int:
+    """Of this process, read without setting it: other threads may be making files."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)[1], 8)  # type: ignore[index]
 
 
 def write_complete(description: Description, write: Callable[[str], object]) -> None:

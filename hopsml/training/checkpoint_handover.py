@@ -42,10 +42,10 @@ class Handover:
         self._lock = threading.Lock()  # one save at a time, whichever thread makes it
         self._number = self._requests = 0
         self._made = [0] * SLOTS  # bytes of memory that the slots have
-        self._newest: dict[int, HeldCheckpoint] = {}  # by slot
+        self._newest: dict[int, tuple[HeldCheckpoint, str]] = {}  # by slot, with where they belong
 
     def give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
-        """Leave a state, whose arrays are let go, with the agent, to be written as the folder ``target``.
+        """Leave a state, whose arrays are let go, with the agent, to be written as the folder or file ``target``.
 
         It is safe from this process's end when this returns. None where there is no memory for it. Waits while all slots
         are being written: for a moment, or a second or two where the disk is slow.
@@ -80,7 +80,7 @@ class Handover:
     def _announce(self, held: HeldCheckpoint, size: int, target: str) -> None:
         self._number = held.number
         self._made[held.slot] = max(size, self._made[held.slot])
-        self._newest[held.slot] = held
+        self._newest[held.slot] = held, target
         self._port.announce("saved", held.number, held.slot, target)
 
     def _announce_again(self, held: HeldCheckpoint, size: int, target: str, error: BaseException) -> None:
@@ -92,11 +92,16 @@ class Handover:
             self._slots.pin(held.slot, False)
             raise
 
-    def wait_written(self) -> None:
-        """Until nothing that was given is still to be written to this machine's disk."""
-        for held in list(self._newest.values()):
+    def wait_written(self, ending: str | tuple[str, ...] = "") -> None:
+        """Until nothing that was given, of a name that ends so, is still to be written to this machine's disk."""
+        for held in [held for held, target in list(self._newest.values()) if target.endswith(ending)]:
             while self._slots.outcome(held.slot, held.number) == WAITS:
                 time.sleep(_POLL_S)
+
+    def failed(self) -> list[str]:
+        """What could not be written, and has not been saved again since."""
+        newest = {target: held for held, target in sorted(self._newest.values(), key=lambda given: given[0].number)}
+        return [target for target, held in newest.items() if self._slots.outcome(held.slot, held.number) == FAILED]
 
     def wait_stored(self, held: HeldCheckpoint | None, target: str, timeout_s: float | None) -> None:
         """Until what was given, or written here, is where the run's files belong.

@@ -19,7 +19,7 @@ import msgspec
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.framing import framed
-from hopsml.training.checkpoint_files import Description, write_complete
+from hopsml.training.checkpoint_files import Description, FileDescription, write_complete, write_file
 from hopsml.training.elastic import commit_format
 from hopsml.training.elastic.commit_format import Snapshot
 
@@ -31,14 +31,14 @@ _DESCRIPTION, _WRITE, _TEXTS = "description", "write", "texts"
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 
-def pack(arrays: dict[str, NDArray[Any]], description: Description, write: str) -> Snapshot:
-    """What lies in the slot. ``write``: "module:function", called with the prefix for the variables' files and the arrays.
+def pack(arrays: dict[str, NDArray[Any]], description: Description | FileDescription, write: str) -> Snapshot:
+    """What lies in the slot. ``write``: "module:function", called with the file, or the prefix of files, and the arrays.
 
     Arrays of text, which have no raw content, are pickled.
     """
     texts = {name: array for name, array in arrays.items() if array.dtype.hasobject}
     values = {_DESCRIPTION: msgspec.msgpack.encode(description), _WRITE: write.encode(), _TEXTS: pickle.dumps(texts)}
-    return Snapshot(description.step, {name: array for name, array in arrays.items() if name not in texts}, values)
+    return Snapshot(0, {name: array for name, array in arrays.items() if name not in texts}, values)
 
 
 def run(_assignment: str, answers: int, slots: Sequence[int], requests: int) -> int:
@@ -58,12 +58,13 @@ def _write(held: CommitSlots, slot: int) -> str:
     """What went wrong, or nothing."""
     try:
         snapshot = commit_format.decode(held.read(slot))
-        description = msgspec.msgpack.decode(snapshot.values[_DESCRIPTION], type=Description)
+        description = msgspec.msgpack.decode(snapshot.values[_DESCRIPTION], type=Description | FileDescription)
         module, _, name = snapshot.values[_WRITE].decode().partition(":")
         write = getattr(importlib.import_module(module), name)
         arrays = {**snapshot.arrays, **pickle.loads(snapshot.values[_TEXTS])}
         os.umask(description.umask)
-        write_complete(description, lambda prefix: write(prefix, arrays))
+        complete: Any = write_complete if isinstance(description, Description) else write_file
+        complete(description, lambda place: write(place, arrays))
     except Exception as error:  # noqa: BLE001 the agent tells it
         return f"{type(error).__name__}: {error}"
     return ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hopsml.training.checkpoint_files import Description, complete_checkpoints, folder_name
+from hopsml.training.checkpoint_files import Description, FileDescription, complete_checkpoints, folder_name
 from hopsml.training.checkpoint_handover import Handover, HeldCheckpoint
 from hopsml.training.checkpoint_writer import pack
 
@@ -33,6 +33,22 @@ def save(handover: Handover, directory: Path, step: int, keep: int = 3, megabyte
     held = handover.give(pack(arrays, description, _WRITE), target)
     assert held is not None
     return held
+
+
+def save_file(handover: Handover, path: Path, content: int) -> HeldCheckpoint:
+    """A file of this one number, and beside it what tells of it."""
+    description = FileDescription(str(path), 0o077, f"{path}.txt", str(content))
+    held = handover.give(pack({"state": np.full(99, content)}, description, _WRITE), description.target)
+    assert held is not None
+    return held
+
+
+def read_file(path: Path) -> int:
+    """The number in a file, which what tells of it names, too."""
+    with np.load(path) as content:
+        (number,) = set(content["state"].tolist())
+    assert Path(f"{path}.txt").read_text() == str(number)
+    return int(number)
 
 
 def found(directory: Path) -> list[int]:

@@ -56,6 +56,9 @@ class Agent:
     def save(self, step: int, **named: Any) -> HeldCheckpoint:
         return plain_checkpoints.save(self.handover, self.directory, step, **named)
 
+    def save_file(self, path: Path, content: int) -> HeldCheckpoint:
+        return plain_checkpoints.save_file(self.handover, path, content)
+
     def hold(self, held: bool) -> None:
         """Whether the writer waits before it writes the state."""
         (self.folder / "run").mkdir(exist_ok=True)
@@ -205,6 +208,66 @@ def test_a_disk_that_is_slow_gets_the_newest_of_each_training(tmp_path: Path, mo
         assert found(agent.directory) == [1, 3] and found(other) == [1]
         (note,) = agent.notes
         assert "saved faster than they can be written" in note and "step-000000002 is passed over" in note
+
+    play(tmp_path, story)
+
+
+def test_a_file_takes_the_place_of_the_one_before_whoever_is_killed(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        file = agent.directory / "best.npz"
+        agent.directory.mkdir(parents=True)
+        agent.save_file(file, 1)
+        await agent.written()
+        agent.hold(True)
+        agent.save_file(file, 2)
+        os.kill(await agent.writer(), signal.SIGKILL)
+        assert plain_checkpoints.read_file(file) == 1
+        agent.hold(False)
+        await agent.written()
+        assert plain_checkpoints.read_file(file) == 2
+        assert sorted(path.name for path in agent.directory.iterdir()) == ["best.npz", "best.npz.txt"]
+        assert file.stat().st_mode & 0o777 == 0o600
+
+    play(tmp_path, story)
+
+
+def test_a_disk_that_is_slow_gets_every_file_as_it_was_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
+
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        agent.directory.mkdir(parents=True)
+        one, other = agent.directory / "1.npz", agent.directory / "2.npz"
+        agent.save_file(one, 1)
+        await agent.writer()
+        second, third = agent.save_file(other, 2), agent.save_file(one, 3)
+        assert (agent.outcome(second), agent.outcome(third)) == (WAITS, WAITS), "each is a file of its own"
+        waits = asyncio.create_task(asyncio.to_thread(agent.save_file, one, 4))
+        await asyncio.sleep(0)
+        agent.hold(False)
+        await waits
+        assert await agent.queue.close(PATIENCE_S) == []
+        assert [plain_checkpoints.read_file(file) for file in (one, other)] == [4, 2]
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_every_file_that_a_full_disk_has_not_taken_is_named_at_the_end(tmp_path: Path, emptied: bool) -> None:
+    async def story(agent: Agent) -> None:
+        with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
+            small_disk.fill(disk)
+            for name in ("1.npz", "2.npz", "2.npz"):
+                agent.save_file(disk / name, 1)
+                await agent.written()
+            assert agent.handover.failed()[-1] == str(disk / "2.npz")
+            if emptied:
+                (disk / "filler").unlink()
+            behind = await agent.queue.close(PATIENCE_S)
+            assert [one.partition(": ")[0] for one in behind] == [
+                *([] if emptied else [f"{disk}/2.npz"]), f"{disk}/1.npz"
+            ]  # fmt: skip
+            assert all("No space left" in one for one in behind)
 
     play(tmp_path, story)
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tensorflow
 Results = list[dict[str, Any]]
 
 
-ALL = ["fit", "uneven", "several_steps", "custom_loop", "collectives", "arrays", "orders"]
+ALL = ["fit", "uneven", "several_steps", "custom_loop", "collectives", "arrays", "orders", "files"]
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,12 @@ def test_custom_loop(results: Results, name: str) -> None:
 def test_a_step_merges_gradients_statistics_and_logs_each(results: Results) -> None:
     for result in results:
         assert result["collectives"]["_ScopedAllocator"] == 3
+
+
+def test_files_that_are_written_apart_from_the_model_are_those_that_keras_writes(results: Results) -> None:
+    for result in results:
+        assert result["files"] == {"differ": [], "found": result["files"]["found"], "same": True, "word": 2}
+        assert result["files"]["found"] > 80
 
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, WRITTEN, CommitSlots
 from hopsml.cluster.shared.framing import receive_frame
+from hopsml.storage.run_dir import step_of
 
 WRITER = "hopsml.training.checkpoint_writer"
 SLOW_S = 1.0  # writing that takes longer keeps none waiting for which there is a newer one
@@ -30,15 +31,20 @@ _END_S = 2.0
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint in a slot: its number among the worker's, from 1, and the folder that it is to become."""
+    """A checkpoint in a slot: its number among the worker's, from 1, and the folder, or file, that it is to become."""
 
     number: int
     slot: int
     target: str
 
+    @property
+    def series(self) -> str:
+        """What newer ones take its place in: the directory of checkpoints, or the file itself."""
+        return self.target if step_of(os.path.basename(self.target)) is None else os.path.dirname(self.target)
+
     def replaces(self, other: Saved) -> bool:
-        """Whether it is a newer one of the same training."""
-        return self.number > other.number and os.path.dirname(self.target) == os.path.dirname(other.target)
+        """Whether it is a newer one of the same series."""
+        return self.number > other.number and self.series == other.series
 
 
 class CheckpointQueue:
@@ -53,6 +59,7 @@ class CheckpointQueue:
         self._writing: Saved | None = None
         self._began = 0.0
         self._failed: Saved | None = None  # the newest one, which is tried once more at the end
+        self._lost: dict[str, str] = {}  # older ones that nothing has replaced, with the reason; by series
         self._missed = 0  # since writing began to fail
         self._passed_over = False
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +88,8 @@ class CheckpointQueue:
             await self._finish(deadline)
             late = [*([self._writing] if self._writing else []), *self._waiting]
             behind = [f"{one.target}: it was not written in time" for one in late]
-            return behind + ([f"{self._failed.target}: {self.slots.problem}"] if self._failed is not None else [])
+            behind += [f"{self._failed.target}: {self.slots.problem}"] if self._failed is not None else []
+            return [*behind, *self._lost.values()]
         finally:
             await self._end()
 
@@ -151,6 +159,7 @@ class CheckpointQueue:
     def _conclude(self, saved: Saved, problem: str) -> None:
         if not problem:
             self._give_back(saved, WRITTEN)
+            self._lost.pop(saved.series, None)
             if self._missed:
                 self._note(f"checkpoints are written again: {saved.target}; {self._missed} could not be")
             self._missed = 0
@@ -161,6 +170,8 @@ class CheckpointQueue:
         self.slots.conclude(saved.slot, saved.number, FAILED, problem)
         if self._failed is not None:
             self._give_back(self._failed, FAILED)
+            if not saved.replaces(self._failed):
+                self._lost[self._failed.series] = f"{self._failed.target}: {problem}"
         self._failed = saved
         if any(newer.replaces(saved) for newer in self._waiting):
             self._give_back(saved, FAILED)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import shutil
 import uuid
 from pathlib import Path
@@ -26,6 +25,7 @@ from hopsml.training.checkpoint_files import (
     complete_checkpoints,
     folder_name,
     read_saved_step,
+    umask,
     write_complete,
 )
 from hopsml.training.checkpoint_handover import HeldCheckpoint, handover_of
@@ -94,7 +94,7 @@ class Checkpointer:
         target = self._directory / folder_name(step)
         if leads(latest_strategy()):
             content = json.dumps({"step": step, **notes, "id": uuid.uuid4().hex}).encode()
-            here = Description(os.path.abspath(target), content, step, self._keep, self._is_in_run_dir(), _umask())
+            here = Description(os.path.abspath(target), content, step, self._keep, self._is_in_run_dir(), umask())
             self._last = self._save(here), here.target
         elif self._needs_every_rank():
             self._take_part(private_folder() / folder_name(step))
@@ -231,9 +231,3 @@ def _positive(keep: int) -> int:
     if keep < 1:
         raise ArgumentError(f"keep={keep}: it must be 1 or more, or the checkpoint just saved would be removed")
     return keep
-
-
-def _umask() -> int:
-    """Of this process, read without setting it: other threads may be making files."""
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    return int(re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)[1], 8)  # type: ignore[index]

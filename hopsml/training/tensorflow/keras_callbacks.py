@@ -18,22 +18,27 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.worker.context import current
-from hopsml.training.tensorflow import file_exchange
+from hopsml.training.tensorflow import file_exchange, keras_saving
 from hopsml.training.tensorflow.groups import in_group, leads
 
 _scratch: Path | None = None
 
 
-def install() -> None:
-    """Patch the callbacks of Keras 3 that write files: workers other than the chief write to places of their own."""
+def install(trainer: ModuleType) -> None:
+    """Patch the callbacks of Keras 3 that write files: workers other than the chief write to places of their own.
+
+    ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``.
+    """
     from keras.src.callbacks.backup_and_restore import BackupAndRestore
     from keras.src.callbacks.csv_logger import CSVLogger
     from keras.src.callbacks.model_checkpoint import ModelCheckpoint
     from keras.src.callbacks.tensorboard import TensorBoard
 
+    keras_saving.install(trainer)  # before what looks at files when training has ended
     _write_privately(ModelCheckpoint, "filepath")
     _write_privately(TensorBoard, "log_dir", keep=True)
     _write_privately(CSVLogger, "filename")
@@ -106,8 +111,9 @@ def _link_below(source: Path, folder: Path) -> None:
 def _move(callback: Any, asked: str, target: str) -> None:
     """Point every path of the callback that lies at or below the user's to ``target``."""
     for name, value in vars(callback).items():
-        if isinstance(value, str) and (value.rstrip("/") == asked or value.startswith(asked + "/")):
-            setattr(callback, name, target + value[len(asked) :])
+        path = os.fspath(value) if isinstance(value, (str, Path)) else ""
+        if path.rstrip("/") == asked or path.startswith(asked + "/"):
+            setattr(callback, name, target + path[len(asked) :])
 
 
 def _share_backup(callback_class: Any) -> None:

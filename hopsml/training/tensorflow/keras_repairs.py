@@ -44,7 +44,7 @@ def install(trainer: ModuleType) -> None:
     _repair_gradient_shapes(optimizer.TFOptimizer)
     _repair_finite_check(loss_scale_optimizer.LossScaleOptimizer)
     batch_statistics.install_keras3()
-    keras_callbacks.install()
+    keras_callbacks.install(trainer)
 
 
 def _repair_first_batch(trainer: ModuleType) -> None:

@@ -24,6 +24,7 @@ def training(parts: list[str], plain: bool = False) -> dict[str, Any]:
         "collectives": _collectives,
         "arrays": _arrays,
         "orders": _orders,
+        "files": _files,
     }
     return {part: jobs[part](strategy) for part in parts}
 
@@ -190,6 +191,46 @@ def _orders(strategy: Any) -> dict[str, Any]:
         x = np.arange(40, dtype="float32")[:, None]
         model.fit(x, x * 0, batch_size=8, epochs=3, verbose=0, callbacks=[before_epoch])
     return {"orders": orders}
+
+
+def _files(strategy: Any) -> dict[str, Any]:
+    """What Keras's files and ours have not in common, of a model that was trained and of one with all sorts of things."""
+    import keras
+    import numpy as np
+
+    from hopsml.training.tensorflow import keras_files
+    from tests import keras_content
+
+    @keras.saving.register_keras_serializable("tests")
+    class Own(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def save_own_variables(self, store: Any) -> None:
+            store["scalar"], store["seven"], store["one/two"] = 3.5, np.arange(7, dtype="int8"), np.zeros((0, 2))
+
+        def load_own_variables(self, store: Any) -> None:
+            assert store["scalar"] == 3.5
+
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    trained = _model(strategy)
+    trained.fit(_dataset(33, 16), epochs=1, verbose=0)
+    words = keras.Input((1,), dtype="string")
+    lookup = keras.layers.StringLookup()
+    lookup.adapt(np.array(["ä", "b", "b"]))
+    half = keras.layers.Dense(2, dtype="bfloat16")(Own()(keras.layers.Embedding(9, 3)(lookup(words))))
+    sorts = keras.Model(words, keras.layers.Dropout(0.5, seed=1)(half))
+    differ, found = [], 0
+    for model in (trained, sorts):
+        for name in ("model.keras", "model.weights.h5"):
+            theirs, ours = (current().work_dir / f"{whose}-{name}" for whose in ("theirs", "ours"))  # type: ignore[union-attr]
+            (model.save if name == "model.keras" else model.save_weights)(theirs)
+            keras_files.write(str(ours), keras_files.read(model, name == "model.keras"))
+            expected, got = keras_content.of(theirs), keras_content.of(ours)
+            differ += [key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key)]
+            found += len(got)
+    loaded = keras.models.load_model(ours.with_name("ours-model.keras"))
+    same = digest(loaded.get_weights()) == digest(sorts.get_weights())
+    return {"differ": differ, "found": found, "same": same, "word": int(loaded.layers[1](np.array(["ä"]))[0])}
 
 
 def size_of_shuffled() -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""Keras 3's ``ModelCheckpoint`` and ``BackupAndRestore``: they hold a training until the agent has the state, not the file.
+
+What Keras would write is read (``keras_files.py``) and left with the agent, whose writer makes the file. It appears whole or
+not at all, at the latest when ``fit`` ends. One that could not be written is an OSError at the next save, or then.
+
+Keras writes itself, as it does elsewhere, where a program may look for a file at once: outside of ``fit``, of classes
+derived from the two, of ``ModelCheckpoint`` beside callbacks of the user's own. And what our writer does not make: a whole
+model as ``.h5``, URLs, the copies of ``double_checkpoint``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hopsml.cluster.worker.context import current
+from hopsml.training.checkpoint_files import FileDescription, umask, write_file
+from hopsml.training.checkpoint_handover import Handover, handover_of
+from hopsml.training.checkpoint_writer import pack
+from hopsml.training.tensorflow import keras_files
+
+_WRITE = "hopsml.training.tensorflow.keras_files:write"
+_FILES = (".keras", ".h5")
+_METADATA = "_training_metadata_path"  # of BackupAndRestore: the file that says which epoch the weights are of
+
+_fit: bool | None = None  # whether the one under way has callbacks of Keras's and hopsml's alone; None outside of one
+_saves: list[tuple[str, dict[str, Any]]] | None = None  # files, and what is in them, of a callback that is saving
+
+
+def install(trainer: ModuleType) -> None:
+    """Patch both callbacks; ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``."""
+    from keras.src.callbacks.backup_and_restore import BackupAndRestore
+    from keras.src.callbacks.model_checkpoint import ModelCheckpoint
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+    from keras.src.saving import saving_lib
+
+    # Keras looks for these under another name than it keeps them, and makes a layer for each one that it saves.
+    saving_lib.get_attr_skipset = functools.cache(saving_lib.get_attr_skipset)
+    _copy_once(BaseOptimizer)
+    _note_fits(trainer.TensorFlowTrainer)
+    _read_instead(saving_lib, "save_model", ".keras")
+    _read_instead(saving_lib, "save_weights_only", ".weights.h5")
+    _save_by_agent(BackupAndRestore, lambda self: not self.double_checkpoint and "://" not in str(self.backup_dir))
+    _save_by_agent(ModelCheckpoint, lambda self: _fit)
+
+
+def _copy_once(optimizer_class: Any) -> None:
+    original = optimizer_class.save_own_variables
+
+    def save_own_variables(self: Any, store: Any) -> None:
+        if not isinstance(store, keras_files.NotedArrays):  # a dict of the user's gets copies, as ever
+            original(self, store)
+            return
+        for number, variable in enumerate(self.variables):
+            store[str(number)] = variable
+
+    optimizer_class.save_own_variables = save_own_variables
+
+
+def _handover() -> Handover | None:
+    context = current()
+    return handover_of(context.checkpoints) if context is not None and context.checkpoints is not None else None
+
+
+def _note_fits(trainer_class: Any) -> None:
+    original = trainer_class.fit
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(self: Any, *arguments: Any, **named: Any) -> Any:
+        global _fit
+        from keras.src import tree
+
+        given = signature.bind(self, *arguments, **named).arguments.get("callbacks")
+        outer, _fit = _fit, all(map(_reads_no_files, tree.flatten(getattr(given, "callbacks", given) or [])))
+        try:
+            return original(self, *arguments, **named)
+        finally:
+            _fit = outer
+            if handover := _handover():
+                handover.wait_written(_FILES)  # after an error, too: whoever catches it may load what was saved
+
+    trainer_class.fit = fit
+
+
+def _reads_no_files(callback: Any) -> bool:
+    kind = type(callback)
+    return kind.__module__.partition(".")[0] in ("keras", "hopsml") and kind.__name__ != "LambdaCallback"
+
+
+def _read_instead(saving_lib: ModuleType, name: str, suffix: str) -> None:
+    original = getattr(saving_lib, name)
+
+    @functools.wraps(original)
+    def save(model: Any, filepath: Any, *more: Any, **named: Any) -> None:
+        path = str(filepath)
+        if _saves is None or any(more) or named or not path.endswith(suffix) or "://" in path:
+            original(model, filepath, *more, **named)
+        else:
+            _saves.append((path, keras_files.read(model, suffix == ".keras")))
+
+    setattr(saving_lib, name, save)
+
+
+def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
+    save, end = callback_class._save_model, callback_class.on_train_end
+
+    def save_model(self: Any, *arguments: Any, **named: Any) -> None:
+        global _saves
+        handover = _handover()
+        if handover is None or _fit is None or type(self) is not callback_class or not is_ours(self):
+            save(self, *arguments, **named)
+            return
+        _check(handover)
+        asked, _saves = vars(self).get(_METADATA, ""), []
+        with tempfile.TemporaryDirectory() if asked else nullcontext("") as folder:
+            if asked:  # it is to be written behind the weights
+                setattr(self, _METADATA, os.path.join(folder, "metadata"))
+            try:
+                save(self, *arguments, **named)
+                text = Path(getattr(self, _METADATA)).read_text(encoding="utf-8") if asked else ""
+            finally:
+                found, _saves = _saves, None
+                if asked:
+                    setattr(self, _METADATA, asked)
+        for path, content in found:
+            file = FileDescription(os.path.realpath(path), umask(), asked and os.path.abspath(asked), text)
+            if not handover.give(pack(content, file, _WRITE), file.target):  # memory does not take it
+                handover.wait_written()
+                write_file(file, functools.partial(keras_files.write, arrays=content))
+
+    def on_train_end(self: Any, logs: Any = None) -> None:
+        if handover := _handover():
+            handover.wait_written(_FILES)
+            _check(handover)
+        end(self, logs)
+
+    callback_class._save_model, callback_class.on_train_end = save_model, on_train_end
+
+
+def _check(handover: Handover) -> None:
+    if lost := [path for path in handover.failed() if path.endswith(_FILES)]:
+        raise OSError(f"{', '.join(lost)} could not be written; the run's notes say why")
