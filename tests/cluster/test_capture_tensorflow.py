@@ -1,14 +1,20 @@
-"""A function that holds a real TensorFlow tensor is refused at the call, by name; in a process of its own."""
+"""What TensorFlow and Keras keep in the driver's process: a tensor is refused by name, a registration goes along."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hopsml import experiment
+from hopsml.cluster.driver.capture import capture, restore
+from tests.experiment.conftest import store
+
 pytestmark = pytest.mark.tensorflow
+__all__ = ["store"]
 
 ROOT = Path(__file__).parents[2]
 HOLDS_A_TENSOR = """
@@ -33,3 +39,58 @@ def test_a_captured_tensor_is_named() -> None:
         [sys.executable, "-c", HOLDS_A_TENSOR], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
     )
     assert "weights" in done.stdout and "Tensor" in done.stdout, done.stdout
+
+
+@pytest.fixture(scope="module", params=["keras", "tf_keras"])
+def library(request: pytest.FixtureRequest) -> Any:
+    return pytest.importorskip(request.param)
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    return pytest.importorskip("keras")
+
+
+def test_what_is_registered_with_keras_is_registered_where_it_arrives(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = library.saving
+
+    @saving.register_keras_serializable(package="mine")  # type: ignore[untyped-decorator]
+    class Doubling:
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    @saving.register_keras_serializable(package="mine", name="double")  # type: ignore[untyped-decorator]
+    def twice(x: int) -> int:
+        return 2 * x
+
+    captured = capture(lambda: (Doubling, twice, lambda x: x))
+    assert library.__name__ in captured.preload
+    objects = saving.get_custom_objects()
+    assert objects.pop("mine>Doubling") is Doubling and objects.pop("mine>double") is twice
+    with monkeypatch.context() as without_it:
+        without_it.setitem(sys.modules, library.__name__, None)
+        assert restore(captured.payload)[0]()[1](3) == 6
+    assert not [name for name in objects if name.startswith("mine>")]
+    for _ in range(2):
+        kind, function, plain = restore(captured.payload)[0]()
+        assert objects.pop("mine>Doubling") is kind and objects.pop("mine>double") is function
+        assert [saving.get_registered_name(one) for one in (kind, function)] == ["mine>Doubling", "mine>double"]
+        assert saving.get_registered_name(plain) == "<lambda>"
+
+
+def test_a_worker_loads_the_model_with_a_registered_layer_that_it_saved(store: Path, keras: Any) -> None:
+    @keras.saving.register_keras_serializable(package="mine")  # type: ignore[untyped-decorator]
+    class Scale(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, x: Any) -> Any:
+            return x * 2
+
+    def train() -> dict[str, str]:
+        keras.Sequential([keras.layers.Input((4,)), Scale()]).save("model.keras")
+        loaded = keras.models.load_model("model.keras")
+        return {"layer": type(loaded.layers[0]).__name__, "name": keras.saving.get_registered_name(Scale)}
+
+    for _ in range(2):  # the second one in a fork of what the first one left warm
+        result = experiment.collective_all_reduce(train, num_workers=1, progress=False)
+        assert result.value == {"layer": "Scale", "name": "mine>Scale"}

@@ -37,6 +37,7 @@ from hopsml.cluster.driver.captured_objects import (
     type_name,
 )
 from hopsml.cluster.driver.kept_secrets import Keeper, Kept, left_in, seal
+from hopsml.cluster.shared import keras_names
 from hopsml.errors import ArgumentTypeError, CaptureError
 
 logger = logging.getLogger(__name__)
@@ -189,7 +190,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._seen.look_at(obj, self._importable)
         if isinstance(obj, FunctionType | type | ModuleType):
             self._register(_origin(obj))
-        return super().reducer_override(obj)
+        reduction = super().reducer_override(obj)
+        if isinstance(obj, FunctionType | type) and isinstance(reduction, tuple):  # by value
+            for library, name in keras_names.registrations(obj):
+                self._seen.modules.add(library)
+                *made, set_state = reduction
+                reduction = (*made, keras_names.registering(set_state, library, name))
+        return reduction
 
     def _register(self, name: str) -> None:
         module = sys.modules.get(name)
