@@ -37,3 +37,17 @@ def test_a_name_means_one_thing() -> None:
     twice = {name: files for name, files in classes().items() if len(files) > 1}
     assert not {name: files for name, files in twice.items() if name not in SAME_THING}, "give one a name of its own"
     assert not SAME_THING - set(twice), "these are not defined twice any more"
+
+
+def test_what_a_package_exports_is_not_hidden_by_a_module_of_the_same_name() -> None:
+    """The import of ``package.name`` sets that name in the package, whatever was there."""
+    hidden = [
+        f"{path.parent.relative_to(PACKAGE)}: {alias.name} of {node.module}"
+        for path in sorted(PACKAGE.rglob("__init__.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        if (path.parent / f"{alias.asname or alias.name}.py").exists()
+        and node.module.rpartition(".")[2] not in (alias.asname or alias.name, path.parent.name)
+    ]
+    assert not hidden

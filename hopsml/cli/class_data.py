@@ -12,7 +12,7 @@ def class_data(
 ) -> None:
     """Make the archives for a profile's JVM options, once for each Java and Spark; some fifteen seconds."""
     from hopsml import class_data as archives
-    from hopsml import profiles, submission
+    from hopsml import profiles, spark_home
     from hopsml.errors import ArgumentError
 
     known = profiles.load(profile)
@@ -21,5 +21,5 @@ def class_data(
             f"profile '{profile}' does not use class-data archives; they serve where driver and executors share one "
             "machine's disk: set class_data: true in the profile"
         )
-    for role, path in archives.make(known.spark, submission.spark_submit()).items():
+    for role, path in archives.make(known.spark, spark_home.spark_submit()).items():
         print(f"{role:8} {path.stat().st_size / 1e6:5.0f} MB  {path}")

@@ -17,7 +17,7 @@ from hopsml.cluster.shared.spec import (
     specified,
 )
 from hopsml.errors import ArgumentError
-from hopsml.experiment import applications, arguments, plan
+from hopsml.experiment import arguments, plan
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
@@ -59,7 +59,6 @@ def submit(options: RunOptions) -> Run:
 
 def build(options: RunOptions, verb: str = "collective_all_reduce") -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
-    applications.prepare(options.profile)
     return plan.Plan(
         spec=specified(
             RunSpec,

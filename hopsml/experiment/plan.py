@@ -83,6 +83,7 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
 
 def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = plan.spec
+    applications.prepare(plan.profile)
     check_environment({**os.environ, **spec.environment}, spec.honour_environment)
     tell = progress.of_run() if plan.progress else None
     redact.register_settings(spec.environment)

@@ -7,7 +7,6 @@ submission.follow(application_id)            # from any process
 submission.end(application_id)
 """
 
-from hopsml.spark_home import spark_submit
 from hopsml.submission.command import command, environment
 from hopsml.submission.follower import ApplicationResult, end, follow, to_stderr
 from hopsml.submission.interrupts import Interrupts
@@ -24,7 +23,6 @@ __all__ = [
     "is_detachable",
     "plan",
     "run",
-    "spark_submit",
     "start",
     "to_stderr",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import class_data, profiles, submission
+from hopsml import class_data, profiles, spark_home, submission
 from hopsml.class_data import OPTIONS, archive_of, with_archives
 from hopsml.errors import ArgumentError
 
@@ -111,7 +111,7 @@ def test_jvms_map_what_was_made_and_start_without_what_does_not_fit(tmp_path, mo
     monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path / "work"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     profile = profiles.load("local-cluster")
-    made = class_data.make(profile.spark, submission.spark_submit())
+    made = class_data.make(profile.spark, spark_home.spark_submit())
     assert mapped(profile) == {role: [str(path)] for role, path in made.items()}
     made["driver"].write_bytes(b"not an archive")
     assert mapped(profile) == {"driver": [], "executor": [str(made["executor"])]}

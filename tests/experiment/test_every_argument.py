@@ -221,7 +221,7 @@ def test_an_argument_changes_something_is_refused_or_noted(verb: str, name: str,
 
 def check_shown(entry: Shown) -> None:
     file, _, test = entry.by.partition("::")
-    assert f"def {test}(" if test else "def test_" in (ROOT / "tests" / file).read_text()
+    assert (f"def {test}(" if test else "def test_") in (ROOT / "tests" / file).read_text()
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -231,7 +231,8 @@ def test_the_table_knows_every_argument_of_a_verb(verb: str) -> None:
 
 
 # What has a signature, or a list of names, of its own: each argument with the test that shows it.
-RUNS_AGAIN = {name: "tracking/test_rerun.py" for name in ("run", "profile", "progress", "ignore", "secrets")}
+RUNS_AGAIN = {name: "tracking/test_rerun.py" for name in ("run", "progress", "ignore", "secrets")}
+RUNS_AGAIN["profile"] = "experiment/test_profile_variables.py::test_what_is_repeated_takes_the_profile_it_is_given"
 OTHERS: dict[str, tuple[set[str], dict[str, str]]] = {
     "rerun": (set(inspect.signature(repeat.rerun).parameters), {
         **RUNS_AGAIN, "preflight": "experiment/test_every_argument.py::test_preflight_is_repeated_or_given_anew",

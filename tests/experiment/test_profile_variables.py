@@ -44,6 +44,21 @@ def test_a_run_is_kept_where_its_profile_says(conf: Path, monkeypatch: pytest.Mo
     assert result.run_dir.startswith(f"file://{conf / 'own'}/") and os.environ["MY_NAME"] == "own"
 
 
+def named(x: float) -> dict[str, object]:
+    return {"metric": x, "name": os.environ["MY_NAME"]}
+
+
+def test_what_is_repeated_takes_the_profile_it_is_given(conf: Path) -> None:
+    run = experiment.collective_all_reduce(named, args={"x": 1.0}, num_workers=1, progress=False, profile="mine")
+    search = experiment.search(named, {"x": ("DOUBLE", [0.0, 1.0])}, num_trials=1, progress=False, profile="mine")
+    experiment.shutdown()
+    again = experiment.rerun(run.run_dir, progress=False, profile="other").result
+    assert again.run_dir.startswith(f"file://{conf / 'other'}/") and again.value["name"] == "other"
+    more = experiment.continue_search(search.run_dir, num_trials=1, progress=False, profile="other")
+    assert more.run_dir == search.run_dir
+    assert [row["outputs"]["name"] for row in more.rows] == ["mine", "other"]
+
+
 def test_whoever_asks_where_runs_are_is_told_of_the_store_of_the_environments_profile(
     conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
