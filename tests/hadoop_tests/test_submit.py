@@ -136,7 +136,7 @@ def test_the_profile_with_dynamic_allocation_runs_an_elastic_training(
 ) -> None:
     """It begins without an executor, as far as the profile goes; only sizes, paths and the patience are the test's."""
     for path in (ROOT / "conf").iterdir():
-        if path.name != "README.md":
+        if path.is_file() and path.name != "README.md":
             shutil.copy(path, tmp_path / "conf")
     settings = hadoop.spark_conf()
     del settings["spark.executor.instances"], settings["spark.master"]
