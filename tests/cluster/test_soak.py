@@ -99,6 +99,10 @@ ROUND: list[Callable[[], None]] = [
 ]
 
 
+POOL = "uvloop"  # the coordinator's loop has threads for what blocks: one more whenever all of them are busy, up to a bound
+MOST_IN_POOL = min(32, (os.cpu_count() or 1) + 4)
+
+
 @dataclass
 class Usage:
     """What the driver and everything below it have in use."""
@@ -121,11 +125,15 @@ class Usage:
         threads = sorted(thread.name.rstrip("0123456789-_") for thread in threading.enumerate())
         return cls(len(os.listdir("/proc/self/fd")), threads, len(below), descriptors, me.memory_info().rss / (1 << 20))
 
+    def without_pool(self) -> list[str]:
+        return [name for name in self.threads if name != POOL]
+
     def is_no_more_than(self, other: Usage) -> bool:
         """But for what agents keep open of the runs that were the last ones there."""
         return (
             self.descriptors <= other.descriptors + 3
-            and len(self.threads) <= len(other.threads)
+            and len(self.without_pool()) <= len(other.without_pool())
+            and self.threads.count(POOL) <= MOST_IN_POOL
             and self.processes <= other.processes
             and self.agents_descriptors <= other.agents_descriptors + 8
         )
