@@ -39,7 +39,7 @@ class Handover:
 
     def __init__(self, port: CheckpointPort) -> None:
         self._port, self._slots = port, port.slots
-        self._lock = threading.Lock()  # one save at a time, whichever thread makes it
+        self._lock, self._giving = threading.RLock(), False  # one save at a time, whichever thread makes it
         self._number = self._requests = 0
         self._made = [0] * SLOTS  # bytes of memory that the slots have
         self._newest: dict[int, tuple[HeldCheckpoint, str]] = {}  # by slot, with where they belong
@@ -47,11 +47,18 @@ class Handover:
     def give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
         """Leave a state, whose arrays are let go, with the agent, to be written as the folder or file ``target``.
 
-        It is safe from this process's end when this returns. None where there is no memory for it. Waits while all slots
+        It is safe from this process's end when this returns. None where there is no memory for it, and for a signal handler
+        that saves in the middle of another save. Waits while all slots
         are being written: for a moment, or a second or two where the disk is slow.
         """
         with self._lock:
-            return self._give(snapshot, target)
+            if self._giving:
+                return None
+            self._giving = True
+            try:
+                return self._give(snapshot, target)
+            finally:
+                self._giving = False
 
     def _give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
         while (slot := next((slot for slot in range(SLOTS) if not self._slots.is_pinned(slot)), None)) is None:
@@ -79,9 +86,9 @@ class Handover:
 
     def _announce(self, held: HeldCheckpoint, size: int, target: str) -> None:
         self._number = held.number
+        self._port.announce("saved", held.number, held.slot, target)  # before anybody here could wait for it
         self._made[held.slot] = max(size, self._made[held.slot])
         self._newest[held.slot] = held, target
-        self._port.announce("saved", held.number, held.slot, target)
 
     def _announce_again(self, held: HeldCheckpoint, size: int, target: str, error: BaseException) -> None:
         """Whether the agent has heard of it is not known, and it takes each number once."""

@@ -23,7 +23,9 @@ from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.errors import StorageTimeout
 from hopsml.storage import checkpoints
 from hopsml.training import checkpoint_handover
+from hopsml.training.checkpoint_files import Description
 from hopsml.training.checkpoint_handover import Handover, HeldCheckpoint
+from hopsml.training.checkpoint_writer import pack
 from tests import clock, small_disk
 from tests.cluster import plain_checkpoints
 from tests.cluster.plain_checkpoints import found
@@ -424,6 +426,31 @@ def test_an_alarm_while_the_state_is_copied_is_raised_and_no_lack_of_memory(
         agent.save(2)
         await agent.written()
         assert found(agent.directory) == [2]
+
+    play(tmp_path, story)
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_that_saves_during_a_save_is_told_to_write_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that saves when the node goes away: it must not wait for the save that it has interrupted."""
+
+    async def story(agent: Agent) -> None:
+        usual, inside = agent.queue.slots.write, list[object]()
+
+        def write(*what: Any) -> None:
+            description = Description("elsewhere", b"{}", 1, 3, True, 0o077)
+            inside.append(
+                agent.handover.give(pack({}, description, "tests.cluster.plain_checkpoints:write"), "elsewhere")
+            )
+            usual(*what)
+
+        monkeypatch.setattr(agent.queue.slots, "write", write)
+        agent.save(1)
+        agent.save(2)
+        await agent.written()
+        assert inside == [None, None] and found(agent.directory) == [1, 2]
 
     play(tmp_path, story)
 
