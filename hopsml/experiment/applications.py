@@ -284,6 +284,14 @@ def _cancel_jobs_on_interrupt(context: Any) -> None:
     signal.signal(signal.SIGINT, cancel)
 
 
+def after_interrupt() -> None:
+    """Part with idle agents in Spark's tasks: PySpark answers Ctrl-C by cancelling all jobs, and the next run would get them."""
+    for application in list(_applications.values()):
+        if application.backend.restarts_agents:
+            with contextlib.suppress(CoordinatorLost):
+                application.coordinator.dismiss_idle("Ctrl-C cancels all of Spark's jobs")
+
+
 def _stop(context: Any) -> None:
     """Stop a context that hopsml has made: left to the JVM's exit it logs a page of errors.
 

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from hopsml import tracebacks
 from hopsml.errors import RunCancelled
+from hopsml.experiment import applications
 from hopsml.storage.run_dir import RunDir
 
 R = TypeVar("R")
@@ -55,6 +56,7 @@ class Handle(ABC, Generic[R]):
         except KeyboardInterrupt:
             self.cancel("interrupted by the user")
             self.join(30)
+            applications.after_interrupt()
             # a new one: where in the wait it came is nothing to a person
             text = f"{self.kind} {self.run_id} was cancelled: {self.run_dir}"
             raise tracebacks.shortened(KeyboardInterrupt(text)) from None

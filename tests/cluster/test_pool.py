@@ -79,6 +79,18 @@ def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
     assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
 
 
+def test_an_agent_whose_ask_has_ended_does_not_come_back():
+    """Ctrl-C cancels Spark's job: that the job has ended may be known before its agents' connections break."""
+    pool = Pool()
+    pool.demand("r1", 2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    assert pool.withdraw("r1", 2.0) == [] and pool.ask_ended(1, 2.0) == []
+    pool.lost("a", returns=True)
+    pool.lost("b", returns=True)
+    assert pool.demand("r2", 2) == [Submit(2, 2)]
+
+
 def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
     pool = Pool()
     pool.demand("r", 2)

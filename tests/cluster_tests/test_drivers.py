@@ -108,6 +108,12 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     assert driver.hear()["error"] == "KeyboardInterrupt"
     assert clock.awake() - began < GONE_S
     assert not living(workers(found))
+    # PySpark has cancelled the agents' job: the next run gets others, for these may live a moment longer.
+    driver.say("train", folder=str(tmp_path / "again"))
+    again = traces(tmp_path / "again")
+    assert {one.agent for one in again}.isdisjoint(one.agent for one in found)
+    os.killpg(driver.process.pid, signal.SIGINT)
+    assert driver.hear()["error"] == "KeyboardInterrupt"
     driver.say("quick")
     assert driver.hear() == {"value": "works"}
 

@@ -127,6 +127,10 @@ class Coordinator:
         """Have a run ended; returns at once, and its state tells when it has."""
         self._call(self._event, run_id, events.CancelAsked(reason))
 
+    def dismiss_idle(self, reason: str) -> None:
+        """Grant the agents that no run holds to none any more; returns at once."""
+        self._call(lambda: self._pool(self.pool.dismiss(tuple(self.pool.idle()), reason)))
+
     def close(self, timeout_s: float = 15.0) -> None:
         """End all runs, dismiss all agents, close server and thread; waits at most ``timeout_s`` seconds."""
         if self._thread.is_alive():
@@ -525,8 +529,11 @@ class Coordinator:
             self._pool(self.pool.retired(slot, time.monotonic() if failed else None))
 
     def _refuse(self, ask: int, problem: str) -> bool:
-        """Fail the runs that wait for their first agents, if there is a problem; returns whether there is one."""
-        failed = bool(problem) and ask not in self._cancelled
+        """Fail the runs that wait for their first agents, if there is a problem; returns whether there is one.
+
+        An ask whose agents came and were then ended, by PySpark's answer to Ctrl-C for instance, is made again.
+        """
+        failed = bool(problem) and ask not in self._cancelled and not self.pool.going.get(ask, False)
         for run in self._waiting() if failed else ():
             if run.gang.generation == 0:  # a group that has trained waits for others until its own deadline
                 self._event(run.run_id, events.Refused(problem, "launcher"))

@@ -62,6 +62,7 @@ class Pool:
     refused: Counter[str] = field(default_factory=Counter)  # run -> agents that were set aside for it
     expected: set[tuple[int, int]] = field(default_factory=set)  # asked for and not connected
     asks: int = 0
+    going: dict[int, bool] = field(default_factory=dict)  # asks that have not ended -> whether an agent of it has come
     singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
     failures: int = 0  # asks in a row that ended without an agent
     retry_at: float | None = None
@@ -87,18 +88,20 @@ class Pool:
     def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
         """Add an agent that has connected. ``slot``: (ask, index); where Spark retries a lost one, that of the lost one."""
         self.expected.discard(slot)
+        if slot[0] in self.going:
+            self.going[slot[0]] = True
         self.failures, self.retry_at = 0, None
         self.agents.put(agent_id, AgentState(slot, executor_id, idle_since=now))
         return self.serve()
 
     def lost(self, agent_id: str, returns: bool) -> None:
-        """An agent is gone; ``returns``: the cluster starts it again by itself.
+        """An agent is gone; ``returns``: the cluster starts it again by itself, unless its ask has ended.
 
         ``serve`` says what follows, once its run knows: one that ends by it must not give it back, nor one that has not
         heard of it be granted another.
         """
         agent = self.agents.pop(agent_id)
-        if agent is not None and returns:
+        if agent is not None and returns and agent.slot[0] in self.going:
             self.expected.add(agent.slot)
 
     def retired(self, slot: tuple[int, int], failed_at: float | None = None) -> list[Action]:
@@ -113,6 +116,7 @@ class Pool:
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
         """Expect no more agents of this ask. After one that ``failed``, growth is asked for later and later again."""
         self.expected = {slot for slot in self.expected if slot[0] != ask}
+        self.going.pop(ask, None)
         if failed:
             self._failed(now)
         return self.serve()
@@ -224,6 +228,7 @@ class Pool:
 
     def _submit(self, count: int) -> Submit:
         self.asks += 1
+        self.going[self.asks] = False
         self.expected |= {(self.asks, index) for index in range(count)}
         return Submit(self.asks, count)
 
@@ -237,6 +242,7 @@ class Pool:
             if size <= surplus:
                 surplus -= size
                 self.expected = {slot for slot in self.expected if slot[0] != ask}
+                self.going.pop(ask, None)
                 cancelled.append(CancelAsk(ask))
         return cancelled
 
