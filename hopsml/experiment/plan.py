@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -109,8 +110,8 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         run_url=directory.url,
         resume=begins,
     )
-    run, application = _launch(plan, request, captured, directory, application, events)
     try:
+        run, application = _launch(plan, request, captured, directory, application, events)
         if tell is not None:
             run.observe(tell(run.state, spec.name, directory.url))
         if continues:
@@ -120,7 +121,8 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         _note(run, *plan.notes, application.passed_over(plan.profile), unrecorded, captured.large)
         mlflow.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
     except BaseException:  # an interrupt: nobody will have the handle
-        run.cancel("interrupted while it was being started")
+        with contextlib.suppress(CoordinatorLost):
+            application.coordinator.cancel(request.run_id, "interrupted while it was being started")
         raise
     return run, application
 

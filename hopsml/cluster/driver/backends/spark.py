@@ -144,7 +144,8 @@ class SparkBackend:
             last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap, final)).collect()
             problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
-            problem = _cause(error)
+            # Ctrl-C cancels all jobs. A run that waits was begun after it, or it would be cancelled itself.
+            problem = "" if "cancellation of all jobs" in str(error) else _cause(error)
         ended(bootstrap.ask, problem)
 
     def _profile(self, dynamic: bool) -> Any:
