@@ -285,7 +285,7 @@ def _cancel_jobs_on_interrupt(context: Any) -> None:
 
 
 def after_interrupt() -> None:
-    """Part with idle agents of Spark: its jobs are cancelled by PySpark on Ctrl-C, and the next run would be granted them."""
+    """Part with idle agents of Spark: PySpark cancels its jobs on Ctrl-C, and the next run would get them."""
     for application in list(_applications.values()):
         if application.backend.restarts_agents:
             with contextlib.suppress(CoordinatorLost):
