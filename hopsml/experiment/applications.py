@@ -261,6 +261,8 @@ def _uninterrupted(make: Callable[[], Any]) -> Any:
     maker = threading.Thread(target=run, name="hopsml-spark-context", daemon=True)
     try:
         maker.start()
+        while not made.done():  # in pieces: a signal that another thread receives does not wake this one
+            concurrent.futures.wait([made], 0.5)
         context = made.result()
     except KeyboardInterrupt:
         concurrent.futures.wait([made], _INTERRUPTED_START_S)

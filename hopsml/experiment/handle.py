@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -12,6 +14,10 @@ from hopsml import tracebacks
 from hopsml.errors import RunCancelled
 from hopsml.experiment import applications
 from hopsml.storage.run_dir import RunDir
+
+# Where the system hands a signal to another thread than the main one, nothing ends the main thread's wait; Python answers
+# the signal when that wakes.
+_WAKE_S = 0.5
 
 R = TypeVar("R")
 
@@ -52,7 +58,7 @@ class Handle(ABC, Generic[R]):
         KeyboardInterrupt.
         """
         try:
-            error = self._future.exception(timeout)
+            error = self.exception(timeout)
         except KeyboardInterrupt:
             self.cancel("interrupted by the user")
             self.join(30)
@@ -73,7 +79,13 @@ class Handle(ABC, Generic[R]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait as ``result`` does; returns the error that ended it, None after success."""
-        return self._future.exception(timeout)
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while True:
+            try:
+                return self._future.exception(max(0.0, min(_WAKE_S, deadline - time.monotonic())))
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
 
     def done(self) -> bool:
         """Whether it is over and its files are complete."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import hopsml
 from hopsml import experiment
 from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.gang.events import Phase
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import progress
 from tests.cluster.backend_contract import submit
@@ -50,6 +53,18 @@ def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
         experiment.collective_all_reduce(lambda: time.sleep(600), num_workers=1)
     assert hasattr(caught.value, "_render_traceback_")  # a notebook shows no frame of ours
     assert started[0].wait(WAIT_S) and isinstance(started[0].error, RunCancelled)
+
+
+def test_an_interrupt_that_another_thread_receives_ends_the_wait(store: Path) -> None:
+    run = experiment.submit(lambda: time.sleep(600), num_workers=1)
+    wait_until(lambda: run.state.phase is Phase.RUNNING, "the training")
+    receiver = threading.Thread(
+        target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT) or time.sleep(0.1)
+    )
+    threading.Timer(0.2, receiver.start).start()  # while the main thread waits
+    with pytest.raises(KeyboardInterrupt, match="was cancelled"):
+        run.result(60)
+    receiver.join()
 
 
 def test_a_callback_hears_of_the_end(store: Path) -> None:
