@@ -109,6 +109,7 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     assert clock.awake() - began < GONE_S
     assert not living(workers(found))
     # PySpark has cancelled the agents' job: the next run gets others, for these may live a moment longer.
+    (tmp_path / "again").mkdir()
     driver.say("train", folder=str(tmp_path / "again"))
     again = traces(tmp_path / "again")
     assert {one.agent for one in again}.isdisjoint(one.agent for one in found)
