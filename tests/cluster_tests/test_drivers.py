@@ -112,7 +112,7 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     (tmp_path / "again").mkdir()
     driver.say("train", folder=str(tmp_path / "again"))
     again = traces(tmp_path / "again")
-    assert {one.agent for one in again}.isdisjoint(one.agent for one in found)
+    assert {one.server for one in again}.isdisjoint(one.server for one in found)  # Spark uses its processes again
     os.killpg(driver.process.pid, signal.SIGINT)
     assert driver.hear()["error"] == "KeyboardInterrupt"
     driver.say("quick")
