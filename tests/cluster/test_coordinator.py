@@ -405,6 +405,32 @@ def test_who_does_not_answer_a_goodbye_is_cut_off(monkeypatch: pytest.MonkeyPatc
         alone.close()
 
 
+def test_an_agent_that_comes_while_it_is_being_closed_is_dismissed() -> None:
+    closing = Coordinator(SimulatedBackend(0))
+    closing.start()
+
+    async def until_dismissed(connection: Any) -> None:
+        while not isinstance(protocol.decode_for_agent(await connection.recv()), protocol.Dismiss):
+            pass
+
+    async def come() -> None:
+        door = (closing.addresses[0], closing.door.identity.certificate, closing.door.token)
+        async with connected(*door) as early:
+            await early.send(protocol.encode(hello(1, 0)))
+            await early.recv()
+            closed = asyncio.get_running_loop().run_in_executor(None, closing.close)
+            await until_dismissed(early)
+            async with connected(*door) as late:
+                await late.send(protocol.encode(hello(1, 1)))
+                await until_dismissed(late)
+        await closed
+
+    try:
+        asyncio.run(come())
+    finally:
+        closing.close()
+
+
 def test_an_error_of_ours_ends_the_connection_that_brought_it_and_no_other() -> None:
     class Fragile(Coordinator):
         def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:

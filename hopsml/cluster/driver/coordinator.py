@@ -256,6 +256,9 @@ class Coordinator:
 
     def joined(self, session: AgentSession) -> None:
         """Let the pool have a new agent; see ``sessions.Listener``."""
+        if self._closing.is_set():  # it was on its way when the others were dismissed
+            session.post(protocol.Dismiss("the application ends"))
+            return
         slot = (session.hello.ask, session.hello.index)
         if session.hello.final:
             session.post(protocol.Dismiss("its slot was lost too often; another one is asked for"))
