@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,6 +61,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     guard.dismiss()
     del os.environ["TMPDIR"]
     tempfile.tempdir = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: it is not looked through for garbage again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
