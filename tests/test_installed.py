@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import hopsml
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("hopsml", "conf", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 TRAIN = """
@@ -119,6 +121,12 @@ def test_all_profiles_are_there(call: Call) -> None:
     done = call("hopsml", "profiles")
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == sorted(p.stem for p in ROOT.glob("conf/*.yaml"))
+
+
+@pytest.mark.local
+def test_its_version_is_told(call: Call) -> None:
+    (version,) = {call("hopsml", "--version").stdout, call("python", "-m", "hopsml", "--version").stdout}
+    assert version == f"hopsml {hopsml.__version__}\n"
 
 
 @pytest.mark.local

@@ -1,11 +1,11 @@
 """The command line: ``hopsml COMMAND``; one file a command."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
+from typing import Annotated
 
+from hopsml import __version__
 from hopsml.errors import HopsmlError
 
 
@@ -31,6 +31,12 @@ def main() -> None:
         status.status,
         board.tensorboard,
     )
+    version = typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end.")
+
+    @app.callback()
+    def whole(version: Annotated[bool, version] = False) -> None:
+        pass
+
     for command in commands:
         app.command()(command)
     app.command(cls=submit.Command, context_settings={"ignore_unknown_options": True})(submit.submit)
@@ -47,6 +53,12 @@ def main() -> None:
         os.dup2(nowhere, sys.stdout.fileno())  # for what is still to be printed
         os.close(nowhere)
         sys.exit(128 + signal.SIGPIPE)  # whoever read has seen enough, as ``| head`` has: no error of ours
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"hopsml {__version__}")
+        sys.exit(0)
 
 
 def _has_readers() -> bool:
