@@ -10,6 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.complete
+NATIVE := .cache/native/built
 COMPILED := .cache/compiled
 REQUIREMENTS := requirements/dev.txt requirements/uv.txt
 CHAOS_RESULTS := benchmarks/results/chaos.json
@@ -29,7 +30,12 @@ $(STAMP): $(REQUIREMENTS) setup.py
 	    "(apt-get install python3.11-venv, or uv python install 3.11), or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) tools/setup_environment.py $@ $^
 
-setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, and this project
+# What C++ there is; without a compiler a line says what is lost, once here, and each time in `make setup`.
+$(NATIVE): $(wildcard native/collective/*) tools/build_native.py | $(STAMP)
+	@$(BIN)/python -m tools.build_native --stamp $@
+
+setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, this project, and its native library
+	@$(BIN)/python -m tools.build_native
 	@$(NEEDS) java mvn || true
 
 airflow: $(STAMP)  ## .cache/airflow/venv: Airflow as requirements/airflow.txt pins it; tests make it, too
@@ -58,7 +64,7 @@ style: $(STAMP)
 	@$(BIN)/vulture
 
 # In a clone that is new, once: else each process of pytest would compile all of hopsml and of its tests.
-$(COMPILED): | $(STAMP)
+$(COMPILED): | $(STAMP) $(NATIVE)
 	@$(BIN)/python -m pytest -q -m fast --collect-only > $@.part || { cat $@.part; exit 1; }
 	@mv $@.part $@
 
@@ -67,7 +73,7 @@ docs: $(STAMP)  ## the site in .cache/site, strict: a page, a name or a link tha
 	@echo "docs: .cache/site/index.html"
 
 # Each of four begins with a quarter of the files, in order: what a file's tests share is made once, not four times.
-test-fast: $(COMPILED)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
+test-fast: $(COMPILED) $(NATIVE)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
 	@$(BIN)/python -m pytest -q -m fast -n 4 --dist worksteal
 
 # The same examples of hypothesis each time; test-fast and test-all look for new ones.
@@ -75,18 +81,18 @@ SAME := --hypothesis-profile=ci
 
 # The rest runs two at a time, too: one waits while the other computes. Who shares a cluster stays in one process
 # (tests/side_by_side.py).
-test: lint $(COMPILED)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
+test: lint $(COMPILED) $(NATIVE)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
 	@status=0; $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 --dist worksteal || status=$$?; \
 	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" -n 2 --dist loadgroup \
 	    --durations=20 --durations-min=5 || status=$$?; exit $$status
 
-test-all: lint $(COMPILED)  ## and the variants: what is said of one backend, said of each
+test-all: lint $(COMPILED) $(NATIVE)  ## and the variants: what is said of one backend, said of each
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=20 --durations-min=5
 
-bench: $(STAMP)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
+bench: $(STAMP) $(NATIVE)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
 
-chaos: $(STAMP)  ## do harm to trainings here, on Spark, on YARN; benchmarks/results/chaos.{md,json}; CHAOS_ROUNDS=3 plays all thrice
+chaos: $(STAMP) $(NATIVE)  ## do harm to trainings here, on Spark, on YARN; benchmarks/results/chaos.{md,json}; CHAOS_ROUNDS=3 plays all thrice
 	@status=0; HOPSML_CHAOS_RESULTS=$(CHAOS_RESULTS) HOPSML_CHAOS_ROUNDS=$(CHAOS_ROUNDS) \
 	    $(BIN)/python -m pytest -q tests/chaos || status=$$?; \
 	    $(BIN)/python -m tests.chaos.last_line $(CHAOS_RESULTS); exit $$status
@@ -101,15 +107,15 @@ hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-
 hadoop-down: $(STAMP)  ## end it and delete its files
 	@$(BIN)/python -m tools.hadoop stop --remove
 
-demo: $(STAMP)  ## train on two Spark executors on this machine
+demo: $(STAMP) $(NATIVE)  ## train on two Spark executors on this machine
 	@$(NEEDS) java
 	@$(BIN)/python -m tools.demo
 
-demo-yarn: $(STAMP)  ## the same by spark-submit on a real YARN with HDFS, which is started and stopped
+demo-yarn: $(STAMP) $(NATIVE)  ## the same by spark-submit on a real YARN with HDFS, which is started and stopped
 	@$(NEEDS) java mvn
 	@$(BIN)/python -m tools.demo_yarn
 
 clean:  ## end the local Hadoop, delete the environment and everything that was built or fetched
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.hadoop stop --now --remove; fi
-	@rm -rf .venv .cache mutants build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .cache mutants build dist hopsml/collective/lib *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

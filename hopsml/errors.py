@@ -14,6 +14,13 @@
     │   ├── WorkerFailed                      a worker failed: rank, host, cause, remote traceback, log
     │   ├── RunCancelled                      cancelled by the user or by an interrupt
     │   └── CoordinatorLost                   the launcher itself broke (Spark stopped, agents' job failed)
+    ├── CollectiveError (RuntimeError)        an operation of a group of processes failed; ``rank``: who is to blame
+    │   ├── PeerLost (ConnectionError)        a member has ended or cannot be reached
+    │   ├── CollectiveTimeout (TimeoutError)  a member took no part in time
+    │   ├── CollectiveMismatch                members called different operations
+    │   ├── CollectiveRefused                 somebody does not know the group's secret, or is of another generation
+    │   ├── CollectiveEnded                   the group was ended in this process
+    │   └── CollectiveUnavailable             the native library is not there
     ├── ClusterError (RuntimeError)           YARN refused what was asked; the message has its words
     │   ├── ApplicationNotFound (LookupError) the ResourceManager knows no such application
     │   └── ClusterUnavailable                no ResourceManager answers at the addresses
@@ -128,6 +135,38 @@ class RunCancelled(RunError):
 
 class CoordinatorLost(RunError):
     """What all workers depend on failed: Spark was stopped, its JVM ended, or the agents' Spark job failed."""
+
+
+class CollectiveError(HopsmlError, RuntimeError):
+    """An operation of a group of processes failed, and the group with it. ``rank``: the member that is to blame, or None."""
+
+    def __init__(self, message: str, *, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class PeerLost(CollectiveError, ConnectionError):
+    """A member of the group has ended or cannot be reached."""
+
+
+class CollectiveTimeout(CollectiveError, TimeoutError):
+    """A member of the group took no part in time."""
+
+
+class CollectiveMismatch(CollectiveError):
+    """Members of the group called different operations; the message has both, and ``rank`` is one of those that differ."""
+
+
+class CollectiveRefused(CollectiveError):
+    """Somebody who was to be a member does not know the group's secret, or is of another generation."""
+
+
+class CollectiveEnded(CollectiveError):
+    """The group was ended in this process, or this process is a fork of the one that formed it."""
+
+
+class CollectiveUnavailable(CollectiveError):
+    """The native library is not there; the message says how to get it."""
 
 
 class ClusterError(HopsmlError, RuntimeError):

@@ -1,0 +1,79 @@
+"""libhopsml_collective.so, loaded once: its C interface (native/collective/collective.h) with types."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from enum import IntEnum
+from pathlib import Path
+
+from hopsml.errors import CollectiveUnavailable
+
+PATH = Path(__file__).parent / "lib" / "libhopsml_collective.so"
+
+
+class CallStatus(IntEnum):
+    """How a call ends."""
+
+    OK = 0
+    PEER_LOST = 1
+    DEADLINE = 2
+    MISMATCH = 3
+    REFUSED = 4
+    ARGUMENT = 5
+    SYSTEM = 6
+    ENDED = 7
+
+
+class GroupOptions(ctypes.Structure):
+    """``hopsml_options``."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("addresses", ctypes.POINTER(ctypes.c_char_p)),
+        ("hosts", ctypes.POINTER(ctypes.c_char_p)),
+        ("listener", ctypes.c_int32),
+        ("generation", ctypes.c_uint64),
+        ("secret", ctypes.c_char_p),
+        ("secret_size", ctypes.c_size_t),
+        ("form_timeout_s", ctypes.c_double),
+        ("timeout_s", ctypes.c_double),
+    )
+
+
+_GROUP, _MEMORY, _COUNT, _NUMBER, _NAME = (
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_int,
+    ctypes.c_char_p,
+)
+_RETURNS = {
+    "form": (_NUMBER, ctypes.POINTER(GroupOptions), ctypes.POINTER(_GROUP), ctypes.c_char_p, ctypes.c_size_t),
+    "all_reduce": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, _NUMBER, _NUMBER, _NAME),
+    "all_gather": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, _NAME),
+    "broadcast": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, ctypes.c_int32, _NAME),
+    "reduce_scatter": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, _NUMBER, _NAME),
+    "barrier": (_NUMBER, _GROUP, _NAME),
+    "problem": (ctypes.c_char_p, _GROUP),
+    "lost_rank": (ctypes.c_int32, _GROUP),
+    "end": (None, _GROUP, _NAME),
+    "release": (None, _GROUP),
+    "set_current": (None, _GROUP),
+}
+
+
+@functools.cache
+def load(path: Path = PATH) -> ctypes.CDLL:
+    """The library, ready to be called; CollectiveUnavailable with the remedy when it is not there."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        remedy = "make setup builds it where there is a C++ compiler (apt-get install g++); wheels bring it along"
+        raise CollectiveUnavailable(f"hopsml's own collective cannot be loaded: {error} ({remedy})") from error
+    for name, (returned, *arguments) in _RETURNS.items():
+        function = getattr(library, f"hopsml_{name}")
+        function.restype, function.argtypes = returned, arguments
+    return library

@@ -1,0 +1,28 @@
+/* Seconds of the monotonic clock, and the time until which one waits. */
+#ifndef HOPSML_COLLECTIVE_CLOCK_H
+#define HOPSML_COLLECTIVE_CLOCK_H
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace hopsml {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+inline double now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+/* Milliseconds until `when`, as poll() wants them: rounded up, at least 0 and at most a minute. */
+inline int milliseconds_until(double when) {
+  return int(std::ceil(1e3 * std::min(60.0, std::max(0.0, when - now()))));
+}
+
+}  // namespace hopsml
+
+#endif

@@ -1,0 +1,42 @@
+/* One connection while its two sides prove themselves. */
+#ifndef HOPSML_COLLECTIVE_CONVERSATION_H
+#define HOPSML_COLLECTIVE_CONVERSATION_H
+
+#include <array>
+
+#include "descriptor.h"
+#include "handshake.h"
+
+namespace hopsml {
+
+class Conversation {
+ public:
+  /* `deadline`: when it is given up, whoever is silent. */
+  Conversation(Descriptor socket, Handshake handshake, double deadline);
+
+  int descriptor() const { return socket_.get(); }
+  double deadline() const { return deadline_; }
+  short events() const; /* what to poll for */
+  /* Reads and writes what can be; never a byte beyond the handshake. */
+  void advance();
+
+  Handshake::State state() const { return lost_.empty() ? handshake_.state() : Handshake::State::kRefused; }
+  const std::string& reason() const { return lost_.empty() ? handshake_.reason() : lost_; }
+  int32_t peer() const { return handshake_.peer(); }
+  uint32_t channel() const { return handshake_.channel(); }
+  Descriptor take() { return std::move(socket_); }
+
+ private:
+  void write();
+
+  Descriptor socket_;
+  Handshake handshake_;
+  double deadline_;
+  std::array<uint8_t, Handshake::kLongest> message_{};
+  size_t held_ = 0;
+  std::string lost_;
+};
+
+}  // namespace hopsml
+
+#endif

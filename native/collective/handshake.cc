@@ -1,0 +1,177 @@
+#include "handshake.h"
+
+#include <errno.h>
+#include <sys/random.h>
+
+#include <cstring>
+
+#include "trouble.h"
+
+namespace hopsml {
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are structures in memory order");
+
+constexpr char kMagic[8] = {'H', 'O', 'P', 'S', 'M', 'L', 'C', '1'};
+
+struct Hello {
+  char magic[8];
+  uint64_t generation;
+  int32_t from, to, size;
+  uint32_t channel;
+  uint8_t nonce[32];
+};
+static_assert(sizeof(Hello) == 64, "no padding");
+
+struct Challenge {
+  uint64_t refused; /* 0: a nonce follows; 1: a signed refusal */
+  uint64_t generation;
+  uint8_t nonce[32];
+  uint8_t signature[32];
+};
+static_assert(sizeof(Challenge) == Handshake::kLongest, "no padding");
+
+/* What both sides sign, in this order whoever signs. */
+struct Signed {
+  char label[32];
+  uint64_t connecting_generation, accepting_generation;
+  int32_t connecting, accepting, size;
+  uint32_t channel;
+  uint8_t connecting_nonce[32], accepting_nonce[32];
+};
+static_assert(sizeof(Signed) == 128, "no padding");
+
+constexpr const char* kProofLabel = "hopsml collective 1: proof";
+constexpr const char* kWelcomeLabel = "hopsml collective 1: welcome";
+constexpr const char* kRefusalLabel = "hopsml collective 1: refusal";
+
+Digest fresh_nonce() {
+  Digest nonce;
+  for (size_t got = 0; got < nonce.size();) {
+    ssize_t n = getrandom(nonce.data() + got, nonce.size() - got, 0);
+    if (n < 0 && errno != EINTR) throw system_trouble("random bytes");
+    if (n > 0) got += size_t(n);
+  }
+  return nonce;
+}
+
+std::string bytes_of(const void* data, size_t size) { return std::string(static_cast<const char*>(data), size); }
+
+}  // namespace
+
+Handshake Handshake::connecting(const Membership& own, int32_t to, Channel channel) {
+  Handshake shake(own);
+  shake.connecting_ = true;
+  shake.peer_ = to;
+  shake.channel_ = channel;
+  shake.nonce_ = fresh_nonce();
+  Hello hello{};
+  std::memcpy(hello.magic, kMagic, sizeof kMagic);
+  hello.generation = own.generation;
+  hello.from = own.rank, hello.to = to, hello.size = own.size;
+  hello.channel = channel;
+  std::memcpy(hello.nonce, shake.nonce_.data(), shake.nonce_.size());
+  shake.outgoing_ = bytes_of(&hello, sizeof hello);
+  shake.expect(Step::kChallenge, sizeof(Challenge));
+  return shake;
+}
+
+Handshake Handshake::accepting(const Membership& own) {
+  Handshake shake(own);
+  shake.nonce_ = fresh_nonce();
+  shake.expect(Step::kHello, sizeof(Hello));
+  return shake;
+}
+
+void Handshake::expect(Step step, size_t size) {
+  step_ = step;
+  wanted_ = size;
+}
+
+void Handshake::refuse(State state, std::string reason) {
+  state_ = state;
+  reason_ = std::move(reason);
+  wanted_ = 0;
+}
+
+void Handshake::read(const uint8_t* message) {
+  switch (step_) {
+    case Step::kHello: return read_hello(message);
+    case Step::kChallenge: return read_challenge(message);
+    case Step::kProof: return read_proof(message);
+    case Step::kWelcome: return read_welcome(message);
+  }
+}
+
+Digest Handshake::signature(const char* label) const {
+  Signed text{};
+  std::strncpy(text.label, label, sizeof text.label - 1);
+  text.connecting_generation = connecting_ ? own_->generation : peer_generation_;
+  text.accepting_generation = connecting_ ? peer_generation_ : own_->generation;
+  text.connecting = connecting_ ? own_->rank : peer_;
+  text.accepting = connecting_ ? peer_ : own_->rank;
+  text.size = own_->size;
+  text.channel = channel_;
+  std::memcpy(text.connecting_nonce, (connecting_ ? nonce_ : peer_nonce_).data(), 32);
+  std::memcpy(text.accepting_nonce, (connecting_ ? peer_nonce_ : nonce_).data(), 32);
+  return hmac_sha256(own_->secret.data(), own_->secret.size(), &text, sizeof text);
+}
+
+void Handshake::read_hello(const uint8_t* message) {
+  Hello hello;
+  std::memcpy(&hello, message, sizeof hello);
+  peer_ = hello.from;
+  channel_ = hello.channel;
+  peer_generation_ = hello.generation;
+  std::memcpy(peer_nonce_.data(), hello.nonce, peer_nonce_.size());
+  if (std::memcmp(hello.magic, kMagic, sizeof kMagic) != 0) return refuse(State::kRefused, "it speaks another language");
+  Challenge challenge{};
+  challenge.generation = own_->generation;
+  std::memcpy(challenge.nonce, nonce_.data(), nonce_.size());
+  if (hello.generation != own_->generation) {
+    challenge.refused = 1;
+    Digest proof = signature(kRefusalLabel);
+    std::memcpy(challenge.signature, proof.data(), proof.size());
+    outgoing_ += bytes_of(&challenge, sizeof challenge);
+    return refuse(State::kRefused, "it is of generation " + std::to_string(hello.generation));
+  }
+  bool is_member = hello.to == own_->rank && hello.size == own_->size && hello.from > own_->rank && hello.from < own_->size;
+  if (!is_member || hello.channel > kMemory) return refuse(State::kRefused, "it is of another group");
+  outgoing_ += bytes_of(&challenge, sizeof challenge);
+  expect(Step::kProof, sizeof(Digest));
+}
+
+void Handshake::read_challenge(const uint8_t* message) {
+  Challenge challenge;
+  std::memcpy(&challenge, message, sizeof challenge);
+  peer_generation_ = challenge.generation;
+  std::memcpy(peer_nonce_.data(), challenge.nonce, peer_nonce_.size());
+  if (challenge.refused != 0) {
+    bool later = challenge.generation > own_->generation;
+    bool is_proved = equal_in_constant_time(signature(kRefusalLabel), challenge.signature);
+    return refuse(later && is_proved ? State::kStale : State::kRefused,
+                  "it is of generation " + std::to_string(challenge.generation));
+  }
+  if (challenge.generation != own_->generation) return refuse(State::kRefused, "it is of another generation");
+  Digest proof = signature(kProofLabel);
+  outgoing_ += bytes_of(proof.data(), proof.size());
+  expect(Step::kWelcome, sizeof(Digest));
+}
+
+void Handshake::read_proof(const uint8_t* message) {
+  if (!equal_in_constant_time(signature(kProofLabel), message))
+    return refuse(State::kRefused, "it does not know the group's secret");
+  Digest welcome = signature(kWelcomeLabel);
+  outgoing_ += bytes_of(welcome.data(), welcome.size());
+  state_ = State::kProved;
+  wanted_ = 0;
+}
+
+void Handshake::read_welcome(const uint8_t* message) {
+  if (!equal_in_constant_time(signature(kWelcomeLabel), message))
+    return refuse(State::kRefused, "it does not know the group's secret");
+  state_ = State::kProved;
+  wanted_ = 0;
+}
+
+}  // namespace hopsml

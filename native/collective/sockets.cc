@@ -1,0 +1,131 @@
+#include "sockets.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/un.h>
+
+#include <cstring>
+
+#include "trouble.h"
+
+namespace hopsml {
+
+std::vector<Address> resolve(const std::string& text) {
+  size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon + 1 == text.size())
+    throw Trouble{HOPSML_ARGUMENT, -1, "an address is host:port, not '" + text + "'"};
+  std::string host = text.substr(0, colon), port = text.substr(colon + 1);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (error != 0) throw Trouble{HOPSML_ARGUMENT, -1, "address '" + text + "': " + gai_strerror(error)};
+  std::vector<Address> addresses;
+  for (addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    Address address;
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+    address.size = one->ai_addrlen;
+    addresses.push_back(address);
+  }
+  freeaddrinfo(found);
+  return addresses;
+}
+
+Address abstract_address(const std::string& name) {
+  sockaddr_un unix_address{};
+  unix_address.sun_family = AF_UNIX;
+  size_t size = std::min(name.size(), sizeof unix_address.sun_path - 1);
+  std::memcpy(unix_address.sun_path + 1, name.data(), size);
+  Address address;
+  std::memcpy(&address.storage, &unix_address, sizeof unix_address);
+  address.size = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + size);
+  return address;
+}
+
+namespace {
+
+Descriptor open_socket(const Address& address) {
+  return Descriptor(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+bool would_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+Descriptor listen_at(const Address& address, int backlog) {
+  Descriptor listener = open_socket(address);
+  int one = 1;
+  if (!listener) throw system_trouble("a listening socket");
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0 ||
+      listen(listener.get(), backlog) != 0)
+    throw system_trouble("listening on this member's address");
+  return listener;
+}
+
+Descriptor begin_connect(const Address& address) {
+  Descriptor made = open_socket(address);
+  if (!made) return made;
+  int result = connect(made.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size);
+  if (result != 0 && errno != EINPROGRESS && errno != EINTR) {
+    int error = errno;
+    made.close();
+    errno = error;
+  }
+  return made;
+}
+
+int connect_error(int socket) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  return getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
+Descriptor accept_one(int listener) {
+  int number;
+  do {
+    number = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  } while (number < 0 && (errno == EINTR || errno == ECONNABORTED));
+  return Descriptor(number);
+}
+
+void make_ours(int socket) {
+  fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
+  fcntl(socket, F_SETFD, FD_CLOEXEC);
+}
+
+void without_delay(int socket) {
+  int one = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* of no meaning to a unix socket, which refuses it */
+}
+
+ssize_t send_some(int socket, const iovec* parts, int count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = size_t(count);
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent < 0 && would_wait(errno) ? 0 : sent;
+}
+
+ssize_t receive_some(int socket, const iovec* parts, int count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = size_t(count);
+  ssize_t got;
+  do {
+    got = recvmsg(socket, &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got == 0) {
+    errno = 0;
+    return -1;
+  }
+  return got < 0 && would_wait(errno) ? 0 : got;
+}
+
+}  // namespace hopsml

@@ -1,0 +1,71 @@
+/* Moving data between this member and others over their sockets, all ways at once. */
+#ifndef HOPSML_COLLECTIVE_STREAMS_H
+#define HOPSML_COLLECTIVE_STREAMS_H
+
+#include <memory>
+#include <vector>
+
+#include "watch.h"
+
+namespace hopsml {
+
+struct Span {
+  void* data = nullptr;
+  size_t size = 0;
+};
+
+/* What is to go to one member. */
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual Span next() = 0; /* what can go now; empty: nothing yet, or nothing any more */
+  virtual void went(size_t size) = 0;
+  virtual bool done() const = 0;
+};
+
+/* Where it goes that comes from one member. */
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual Span room() = 0; /* where the next bytes go; empty: they have to wait, or there are none any more */
+  virtual void came(size_t size) = 0;
+  virtual bool done() const = 0;
+};
+
+/* An exchange with one member: the calls' headers both ways, then what is given here. */
+struct Way {
+  int32_t rank;
+  std::unique_ptr<Source> source; /* may be none */
+  std::unique_ptr<Sink> sink;     /* may be none */
+
+  size_t header_sent = 0, header_received = 0;
+  CallHeader received{};
+
+  bool sending() const { return header_sent < sizeof(CallHeader) || (source && !source->done()); }
+  bool receiving() const { return header_received < sizeof(CallHeader) || (sink && !sink->done()); }
+};
+
+class Streams {
+ public:
+  /* Connections by rank. */
+  Streams(int32_t rank, std::vector<Descriptor> links, Watch& watch);
+
+  /* Until all has gone and come. Trouble when a member called something else, is lost, or takes no part in time. */
+  void run(std::vector<Way>& ways, const Call& call);
+  void close();
+
+ private:
+  bool send(Way& way, const Call& call);
+  bool receive(Way& way, const Call& call);
+  void wait(std::vector<Way>& ways, const Call& call);
+  [[noreturn]] void lost(int32_t rank, const Call& call);
+
+  int32_t rank_;
+  std::vector<Descriptor> links_;
+  Watch& watch_;
+  std::vector<pollfd> events_;
+};
+
+}  // namespace hopsml
+
+#endif

@@ -1,0 +1,64 @@
+"""The members of a group as threads of one process: cheap, and each of them has descriptors and memory of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+
+from hopsml.collective import Group
+
+SECRET = b"a secret of the tests"
+Array = npt.NDArray[Any]
+T = TypeVar("T")
+
+
+def listeners(size: int) -> list[socket.socket]:
+    """A listening socket for each rank."""
+    return [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
+
+
+def addresses(sockets: list[socket.socket]) -> list[str]:
+    """What other members connect to."""
+    return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
+def form(size: int, hosts: list[str] | None = None, **options: Any) -> list[Group]:
+    """A group's members, by rank."""
+    sockets = listeners(size)
+    names = addresses(sockets)
+    options = {"secret": SECRET, "form_timeout_s": 20, "timeout_s": 20} | options
+
+    def one(rank: int) -> Group:
+        return Group.form(rank, names, hosts=hosts, listener=sockets[rank].detach(), **options)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(one, range(size)))
+
+
+@contextlib.contextmanager
+def group(size: int, hosts: list[str] | None = None, **options: Any) -> Iterator[list[Group]]:
+    """The same, ended afterwards."""
+    members = form(size, hosts, **options)
+    try:
+        yield members
+    finally:
+        for member in members:
+            member.end()
+
+
+def each(members: list[Group], work: Callable[[Group], T]) -> list[T | BaseException]:
+    """What each member's work gives, or how it fails, by rank."""
+
+    def one(member: Group) -> T | BaseException:
+        try:
+            return work(member)
+        except Exception as error:  # noqa: BLE001 - it is what is looked at
+            return error
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        return list(pool.map(one, members))
