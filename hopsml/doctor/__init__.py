@@ -4,8 +4,6 @@
 facts in, a finding out), ``examination.py`` runs them side by side so that nothing that hangs can hang the doctor.
 """
 
-from __future__ import annotations
-
 from hopsml.doctor.examination import Examination, examine
 from hopsml.doctor.finding import Finding, Needs, Status
 

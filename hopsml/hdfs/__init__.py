@@ -5,8 +5,6 @@ store. Where the project lies on the local disk, everything works there. Inside 
 ``tensorboard.logdir()`` stands for the remote directory that it mirrors.
 """
 
-from __future__ import annotations
-
 from hopsml.hdfs.copies import copy_from_project, copy_to_hdfs, copy_to_local, cp, move, rename
 from hopsml.hdfs.directories import delete, exists, glob, isdir, isfile, ls, lsl, mkdir, rmr
 from hopsml.hdfs.files import dump, get, get_fs, load, open_file

@@ -9,8 +9,6 @@
 ``experiment.lagom`` is a search on the same executors as any other; its run directory holds what Maggy's held.
 """
 
-from __future__ import annotations
-
 from hopsml.maggy import ablation, callbacks, config, experiment, experiment_config, optimizer, searchspace, tensorboard
 from hopsml.maggy.trial import Trial
 from hopsml.search.space.space import Searchspace

@@ -1,7 +1,5 @@
 """``maggy.experiment_config``: an earlier name of ``config``, with the modules that it had."""
 
-from __future__ import annotations
-
 import sys
 
 from hopsml.maggy.config import (

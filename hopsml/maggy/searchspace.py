@@ -1,7 +1,5 @@
 """``maggy.searchspace``: the search space under Maggy's name."""
 
-from __future__ import annotations
-
 from hopsml.search.space.space import Searchspace
 
 __all__ = ["Searchspace"]

@@ -46,9 +46,7 @@ class GoOn(TrialMessage, frozen=True, tag="go_on"):
 
 
 class TrialBegan(TrialMessage, frozen=True, tag="began"):
-    """Lane -> driver: the user's function is being called, in process ``pid``."""
-
-    pid: int
+    """Lane -> driver: the user's function is being called."""
 
 
 class TrialReported(TrialMessage, frozen=True, tag="reported"):
@@ -56,7 +54,6 @@ class TrialReported(TrialMessage, frozen=True, tag="reported"):
 
     step: int
     metrics: dict[str, float | int | str | bool | None]
-    time: float  # seconds since the epoch
     waits: bool = False  # for its verdict
 
 
@@ -70,7 +67,6 @@ class TrialEnded(TrialMessage, frozen=True, tag="ended"):
     how: str
     outputs: bytes = b""  # pickled return value of a finished one
     error: str = ""  # one line
-    traceback: str = ""
     seconds: float = 0.0
     checkpoint_step: int = -1  # newest complete checkpoint that it has written
 

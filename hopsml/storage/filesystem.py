@@ -127,11 +127,6 @@ def for_url(url: str | os.PathLike[str], timeout_s: float | None = None) -> File
     return system
 
 
-def resolve(url: str | os.PathLike[str], timeout_s: float | None = None) -> tuple[FileSystem, str]:
-    """The file system and the path within it, without scheme and authority."""
-    return for_url(url, timeout_s), split(os.fspath(url))[2]
-
-
 def exists(url: str, timeout_s: float | None = None) -> bool:
     """Whether there is a file or directory; other errors than PathNotFound are raised."""
     try:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml import settings
-from hopsml.errors import ArgumentError, StorageError
+from hopsml.errors import ArgumentError
 from hopsml.storage import python_child, urls
 from hopsml.storage.mirror_plan import Behind
 
@@ -114,11 +114,16 @@ class MirrorProcess:
         """
         if not self.is_alive:
             self.start()
-        return self._ask({"do": "flush", "timeout_s": timeout_s}, timeout_s + _MARGIN_S)
-
-    def status(self, timeout_s: float = 5.0) -> MirrorReport:
-        """How far the mirror is, within ``timeout_s`` seconds; waits for a flush of another thread."""
-        return self._ask({"do": "status"}, timeout_s)
+        number = next(self._ids)
+        answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._waiting[number] = answer
+        try:
+            self._send({"do": "flush", "timeout_s": timeout_s, "id": number})
+            return _report(answer.get(timeout=timeout_s + _MARGIN_S))
+        except (queue.Empty, OSError):
+            return _NO_ANSWER
+        finally:
+            self._waiting.pop(number, None)
 
     def stop(self, timeout_s: float | None = None) -> MirrorReport:
         """A last flush within ``grace_s``, then the process is gone; killed when ``timeout_s`` passes."""
@@ -144,20 +149,6 @@ class MirrorProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _ask(self, request: Mapping[str, Any], timeout_s: float) -> MirrorReport:
-        if self.process is None:
-            raise StorageError(f"the mirror of {self.root} was not started; call start() first", self.url)
-        number = next(self._ids)
-        answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._waiting[number] = answer
-        try:
-            self._send({**request, "id": number})
-            return _report(answer.get(timeout=timeout_s))
-        except (queue.Empty, OSError):
-            return _NO_ANSWER
-        finally:
-            self._waiting.pop(number, None)
 
     def _send(self, message: dict[str, Any]) -> None:
         process = self.process

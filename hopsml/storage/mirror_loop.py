@@ -1,8 +1,7 @@
 """The inside of the mirror's process: scans the disk, carries out the plan, answers the agent's lines.
 
 One thread scans and plans, a few copy, the main thread listens. Lines in: ``{"do": "flush", "id": 1,
-"timeout_s": 5}``, ``{"do": "status", "id": 2}``, ``{"do": "stop"}``; the end of the input is a final flush
-and the end. Lines out: ``{"event": ...}``.
+"timeout_s": 5}``, ``{"do": "stop"}``; the end of the input is a final flush and the end. Lines out: ``{"event": ...}``.
 """
 
 from __future__ import annotations
@@ -292,8 +291,6 @@ def main(arguments: list[str]) -> None:
         if request["do"] == "flush":
             loop.flush(time.monotonic() + request["timeout_s"], ended)
             send_event({"event": "flushed", "id": request["id"], **loop.report()})
-        elif request["do"] == "status":
-            send_event({"event": "status", "id": request["id"], **loop.report()})
     late = loop.flush(time.monotonic() + wanted.grace_s, threading.Event())
     send_event({"event": "stopped", **loop.report()})
     filesystem.kill_all()  # one that somebody has stopped would not notice that this process ends

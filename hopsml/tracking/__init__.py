@@ -12,8 +12,6 @@ User code finds two words here; both work in a worker, on the driver and in a pr
 ``hopsml runs ls|show|diff|rm`` and ``hopsml rerun`` read what is recorded; docs of the files: ``record.py``.
 """
 
-from __future__ import annotations
-
 from hopsml.tracking.inputs import data
 from hopsml.tracking.mlflow.models import register_model
 from hopsml.tracking.seeds import seed

@@ -69,12 +69,6 @@ def declared() -> list[dict[str, Any]]:
         return list(_of_driver.values())
 
 
-def forget() -> None:
-    """Drop what was noted on this driver; for a process that starts runs that have nothing in common."""
-    with _lock:
-        _of_driver.clear()
-
-
 def attach(context: WorkerFacts) -> None:
     """Called in every worker before the user's function: inputs go to the run directory, noted by the chief alone."""
     global _write

@@ -159,7 +159,8 @@ def _corrupted_checkpoint(trial: Trial) -> None:
     reached = trial.step()
     *_, before, newer, newest = complete()
     for step in (newer, newest):
-        store, url = filesystem.resolve(urls.join(made, step_name(step), STATE_FILE))
+        url = urls.join(made, step_name(step), STATE_FILE)
+        store = filesystem.for_url(url)
         content = bytearray(store.read_bytes(url))
         content[len(content) // 2] ^= 0xFF
         store.write_bytes(url, bytes(content))

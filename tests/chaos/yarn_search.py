@@ -67,8 +67,7 @@ def parameters(checkpoints_url: str) -> dict[str, Any]:
 
 def read(url: str) -> bytes:
     """A file on any store."""
-    store, path = filesystem.resolve(url)
-    return store.read_bytes(path)
+    return filesystem.for_url(url).read_bytes(url)
 
 
 def check(result: Any, directory: RunDir, folder: Path, step: int) -> None:

@@ -34,7 +34,7 @@ async def _obey(connection: ClientConnection) -> None:
                 key = (message.run_id, message.generation)
                 result = f"rank {message.rank}".encode()
                 for answer in (
-                    protocol.WorkerStarted(*key, pid=1),
+                    protocol.WorkerStarted(*key),
                     protocol.WorkerReport(*key, step=message.rank, metrics={}, time=0.0),
                     protocol.WorkerFinished(*key, result=result),
                     protocol.WorkerClosed(*key),

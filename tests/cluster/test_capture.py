@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import io
 import logging
+import pickle
 import queue
 import socket
 import sqlite3
@@ -25,7 +26,7 @@ import numpy as np
 import pytest
 
 from hopsml.cluster.driver import capture as capture_module
-from hopsml.cluster.driver.capture import capture, restore
+from hopsml.cluster.driver.capture import capture
 from hopsml.cluster.driver.captured_objects import is_own_path, refusal
 from hopsml.errors import ArgumentError, ArgumentTypeError, CaptureError
 
@@ -80,15 +81,15 @@ def test_a_function_of_a_test_module_runs_where_there_is_none(tmp_path: Path) ->
     assert run_elsewhere(captured.payload, tmp_path) == "30"
 
 
-def test_restore_gives_function_and_arguments() -> None:
+def test_the_payload_is_function_and_arguments() -> None:
     offset = 10
 
     def train(a: int, b: int) -> int:
         return a + b + offset
 
-    function, args = restore(capture(train, {"a": 1, "b": 2}).payload)
+    function, args = pickle.loads(capture(train, {"a": 1, "b": 2}).payload)
     assert function(**args) == 13
-    assert restore(capture(train).payload)[1] == {}
+    assert pickle.loads(capture(train).payload)[1] == {}
 
 
 def test_modules_of_the_users_own_go_along(user_files: Callable[..., ModuleType], tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_ordinary_values_are_shipped() -> None:
         "text": io.StringIO("abc"),
         "nothing": None,
     }
-    _, restored = restore(capture(lambda **kw: kw, args).payload)
+    _, restored = pickle.loads(capture(lambda **kw: kw, args).payload)
     assert restored["array"].tolist() == [0, 1, 2]
     assert restored["buffer"].getvalue() == b"abc"
 
@@ -166,7 +167,7 @@ def test_a_function_that_prints_to_standard_output_is_fine() -> None:
     def train() -> None:
         print("step", file=sys.stdout)
 
-    function, _ = restore(capture(train).payload)
+    function, _ = pickle.loads(capture(train).payload)
     function()
 
 

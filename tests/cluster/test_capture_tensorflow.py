@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.driver.capture import capture, restore
+from hopsml.cluster.driver.capture import capture
 from tests.experiment.conftest import store
 
 pytestmark = pytest.mark.tensorflow
@@ -72,10 +73,10 @@ def test_what_is_registered_with_keras_is_registered_where_it_arrives(
     assert objects.pop("mine>Doubling") is Doubling and objects.pop("mine>double") is twice
     with monkeypatch.context() as without_it:
         without_it.setitem(sys.modules, library.__name__, None)
-        assert restore(captured.payload)[0]()[1](3) == 6
+        assert pickle.loads(captured.payload)[0]()[1](3) == 6
     assert not [name for name in objects if name.startswith("mine>")]
     for _ in range(2):
-        kind, function, plain = restore(captured.payload)[0]()
+        kind, function, plain = pickle.loads(captured.payload)[0]()
         assert objects.pop("mine>Doubling") is kind and objects.pop("mine>double") is function
         assert [saving.get_registered_name(one) for one in (kind, function)] == ["mine>Doubling", "mine>double"]
         assert saving.get_registered_name(plain) == "<lambda>"

@@ -20,6 +20,7 @@ from hopsml.cluster.shared.layout import (
     OURS,
     Layout,
     Member,
+    Placement,
     Roles,
     check_environment,
     form,
@@ -181,8 +182,14 @@ def test_members_without_gpus_follow_those_with_by_slot_on_a_host_whose_links_ar
 # -- TF_CONFIG
 
 
+def variables(layout: Layout, placement: Placement) -> dict[str, str]:
+    """All that the worker of this placement finds in its environment."""
+    task = placement.role, placement.task_index
+    return placement.env | group_variables(layout.cluster_json, layout.leader, placement.world_size, *task)
+
+
 def config(layout: Layout, rank: int) -> dict[str, dict[str, object]]:
-    loaded: dict[str, dict[str, object]] = json.loads(layout.variables(layout.placements[rank])["TF_CONFIG"])
+    loaded: dict[str, dict[str, object]] = json.loads(variables(layout, layout.placements[rank])["TF_CONFIG"])
     return loaded
 
 
@@ -298,7 +305,7 @@ def test_a_thousand_members_are_quick() -> None:
     members = [member(f"10.0.{i // 200}.{i % 200}") for i in range(1024)]
     began = time.process_time()
     layout = form(members)
-    configs = [layout.variables(placement)["TF_CONFIG"] for placement in layout.placements]
+    configs = [variables(layout, placement)["TF_CONFIG"] for placement in layout.placements]
     assert time.process_time() - began < 1.0
     assert json.loads(configs[1023])["cluster"] == layout.cluster
 
@@ -439,17 +446,17 @@ def test_an_evaluator_has_its_gpus() -> None:
 def test_nodes_are_counted_in_ring_order() -> None:
     hosts = ("2.0.0.1", "10.0.0.1", "node9", "node10")
     layout = form([member(host) for host in reversed(hosts)])
-    nodes = {p.agent_id: layout.variables(p)["NODE_RANK"] for p in layout.placements}
+    nodes = {p.agent_id: variables(layout, p)["NODE_RANK"] for p in layout.placements}
     assert nodes == {f"agent-{host}-4000": str(node) for node, host in enumerate(hosts)}
 
 
 def test_a_parameter_server_is_not_counted_among_the_workers_of_its_host() -> None:
     layout = form([member("10.0.0.1", 4000 + slot, slot=slot) for slot in range(3)], Roles(parameter_servers=1))
-    assert layout.variables(layout.placements[0])["LOCAL_WORLD_SIZE"] == "2"
+    assert variables(layout, layout.placements[0])["LOCAL_WORLD_SIZE"] == "2"
 
 
 def torch_variables(layout: Layout, rank: int) -> dict[str, str]:
-    return {n: v for n, v in layout.variables(layout.placements[rank]).items() if n in GROUP_NAMES}
+    return {n: v for n, v in variables(layout, layout.placements[rank]).items() if n in GROUP_NAMES}
 
 
 def test_torch_variables_are_for_those_that_train() -> None:
@@ -470,7 +477,7 @@ def test_torch_variables_are_for_those_that_train() -> None:
 @pytest.mark.parametrize("host", ["fd00::1", "XEON-X"])
 def test_torch_master_is_an_address_without_brackets(host: str) -> None:
     layout = form([member(host)])
-    assert layout.variables(layout.placements[0])["MASTER_ADDR"] == host
+    assert variables(layout, layout.placements[0])["MASTER_ADDR"] == host
 
 
 def test_the_variables_that_an_agent_makes_of_what_it_is_sent_are_those_of_the_layout() -> None:
@@ -479,7 +486,7 @@ def test_the_variables_that_an_agent_makes_of_what_it_is_sent_are_those_of_the_l
     request = RunRequest("run", RunSpec(), b"", "file:///run")
     for placement in layout.placements:
         sent = formation_of(request, layout, 0), launch_of(request, placement, 0)
-        expected = layout.variables(placement)
+        expected = variables(layout, placement)
         ours = ",".join(name for name in GROUP_NAMES if name in expected)
         assert assigning._environment(*sent, {}) == {**expected, OURS: ours}
 

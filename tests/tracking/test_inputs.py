@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +22,9 @@ class Worker:
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "_write", None)
-    inputs.forget()
-    yield
-    inputs.forget()
+    monkeypatch.setattr(inputs, "_of_driver", {})
 
 
 def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:

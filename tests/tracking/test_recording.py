@@ -44,15 +44,12 @@ def folder_of(run: experiment.Run) -> Path:
 
 def test_everything_is_there_when_the_run_is_over(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "input").write_text("abc")
-    inputs.forget()
+    monkeypatch.setattr(inputs, "_of_driver", {})
     tracking.data(tmp_path / "input")
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")
     monkeypatch.setenv("HOPSML_STORE_PASSWORD", "geheim")
-    try:
-        run = submit(args={"lr": 0.5, "api_key": "geheim"}, environment={"MY_TOKEN": "geheim", "MODE": "fast"})
-        result = run.result(WAIT_S)
-    finally:
-        inputs.forget()
+    run = submit(args={"lr": 0.5, "api_key": "geheim"}, environment={"MY_TOKEN": "geheim", "MODE": "fast"})
+    result = run.result(WAIT_S)
     folder = folder_of(run)
     record, around, worker = (json.loads((folder / f"{n}.json").read_text()) for n in ("run", "environment", "worker"))
     assert record["seed"] == result.metrics["seed"] and result.metrics["numbers"] == [record["seed"] + 1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import platform
 import shutil
 import signal
 import socket
@@ -287,7 +286,6 @@ class Agent:
             hostname=socket.gethostname(),
             executor_id=self.executor_id or f"{self.host}/{self.index}",
             pid=os.getpid(),
-            python=platform.python_version(),
             gpu_indices=self.gpus.indices,
             gpu_bus_ids=self.gpus.bus_ids,
             topology=self.gpus.topology,
@@ -400,11 +398,10 @@ class Agent:
 
     async def _announce_server(self, server: fork_client.ForkClient) -> None:
         try:
-            ready = await server.ready
+            await server.ready
         except ConnectionError:
             return  # the launch meets it and says so
-        message = ServerReady(server.modules, ready.mode, ready.import_s, ready.problem)
-        self.outbox.put(message)
+        self.outbox.put(ServerReady(server.modules))
 
     def _launch(self, launch: Launch) -> None:
         from hopsml.cluster.agent.work import Work

@@ -249,7 +249,7 @@ class Work:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "started":
-            self.send(WorkerStarted(*self.key, pid=self._pid))
+            self.send(WorkerStarted(*self.key))
         elif event.kind == "report":
             self._record(event)
             self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
@@ -278,7 +278,7 @@ class Work:
         if event.slot >= 0:
             self.commits.committed(event.step, event.slot)
         parked = event.kind == "parked"
-        self.send(Committed(*self.key, step=event.step, length=event.length, parked=parked))
+        self.send(Committed(*self.key, step=event.step, parked=parked))
         if self.launch.rank == 0:
             self.commits.persist_if_due(self.formation)
 

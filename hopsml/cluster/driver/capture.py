@@ -122,12 +122,6 @@ def capture(
     )
 
 
-def restore(payload: bytes) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function and the arguments. Runs code from the payload: only for one from an authenticated peer."""
-    function, args = pickle.loads(payload)
-    return function, args
-
-
 # -- pickling
 
 

@@ -30,7 +30,6 @@ class MemberView:
     state: str = Lifecycle.STARTING
     step: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    log: str = ""
     left: str = ""  # why an independent member is gone
     seen: dict[str, int | str] = field(default_factory=dict)  # what it did together with others; in_force.py
 

@@ -66,7 +66,6 @@ class Imported(msgspec.Struct, frozen=True, tag="ready"):
     """Server -> agent, once: modules are imported; ``mode`` is "fork" or "spawn"."""
 
     mode: str
-    import_s: float
     problem: str
     pid: int = 0  # of the server
 
@@ -82,7 +81,6 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     """Server -> agent: the worker and all that it started are gone. ``status`` as of wait(2)."""
 
     id: int
-    pid: int
     status: int
     max_rss_mb: int
 
@@ -118,7 +116,7 @@ class ForkServer:
         quarter of TensorFlow's 3.3 s, and find nothing. Afterwards they are set aside for good: they belong to modules, and
         a worker whose collector leaves them alone goes on sharing their pages with this process.
         """
-        began, problem = time.monotonic(), ""
+        problem = ""
         gc.disable()
         for module in self.modules:
             try:
@@ -131,7 +129,7 @@ class ForkServer:
         if threads > 1:
             self.mode = "spawn"
             problem = problem or f"importing {', '.join(self.modules)} left {threads} threads: workers are spawned"
-        return Imported(self.mode, round(time.monotonic() - began, 3), problem, os.getpid())
+        return Imported(self.mode, problem, os.getpid())
 
     def serve(self) -> None:
         """Import, then carry out requests until the agent is gone."""
@@ -255,7 +253,7 @@ class ForkServer:
             _, status, usage = os.wait4(pid, 0)
             if worker is not None:
                 self.end_strays()
-                reply = Exited(worker.id, pid, status, usage.ru_maxrss // 1024)
+                reply = Exited(worker.id, status, usage.ru_maxrss // 1024)
                 with contextlib.suppress(OSError):
                     self.connection.send(encode(reply))
 

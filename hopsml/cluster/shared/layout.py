@@ -88,11 +88,6 @@ class Layout:
         """The cluster as JSON, encoded once: it is long, and the same for every member."""
         return json.dumps(self.cluster, separators=(",", ":"))
 
-    def variables(self, placement: Placement) -> dict[str, str]:
-        """All that the worker of this placement finds in its environment."""
-        task = placement.role, placement.task_index
-        return placement.env | group_variables(self.cluster_json, self.leader, placement.world_size, *task)
-
 
 def group_variables(cluster_json: str, leader: str, world_size: int, role: str, task_index: int) -> dict[str, str]:
     """The variables by which one worker finds the others, besides its placement's own; made by its agent of what it is sent.

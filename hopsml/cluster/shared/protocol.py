@@ -168,7 +168,6 @@ class Hello(Message, frozen=True, tag="hello"):
     hostname: str
     executor_id: str
     pid: int
-    python: str
     rack: str = ""
     gpu_indices: tuple[int, ...] = ()
     gpu_bus_ids: tuple[str, ...] = ()
@@ -185,12 +184,9 @@ class PortHeld(Message, frozen=True, tag="port-held"):
 
 
 class ServerReady(Message, frozen=True, tag="server-ready"):
-    """The fork server has imported its modules. ``mode`` is "fork", or "spawn" where a fork would not be safe."""
+    """The fork server has imported its modules."""
 
     modules: tuple[str, ...]
-    mode: str
-    import_s: float
-    problem: str = ""
 
 
 class GpuFacts(msgspec.Struct, frozen=True):
@@ -217,7 +213,6 @@ class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
     disk_problem: str
     versions: dict[str, str]
     gpus: tuple[GpuFacts, ...] = ()
-    took_s: float = 0.0
     core_mb_s: float = 0.0  # SHA-256 on one core; 0: not measured
     others: tuple[str, ...] = ()  # people besides this user who have processes on the host, as far as it can see them
 
@@ -239,7 +234,6 @@ class WorkerStarted(Message, frozen=True, tag="worker-started"):
 
     run_id: str
     generation: int
-    pid: int
 
 
 class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
@@ -270,7 +264,6 @@ class Committed(Message, frozen=True, tag="committed"):
     run_id: str
     generation: int
     step: int
-    length: int  # bytes
     parked: bool = False  # the worker waits after it
 
 

@@ -1,7 +1,5 @@
 """``maggy.config``: what ``lagom(train_fn, config)`` takes; one config a module."""
 
-from __future__ import annotations
-
 from hopsml.maggy.config.ablation import AblationConfig
 from hopsml.maggy.config.base_config import BaseConfig
 from hopsml.maggy.config.hyperparameter_optimization import HyperparameterOptConfig, OptimizationConfig

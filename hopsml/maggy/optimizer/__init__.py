@@ -1,7 +1,5 @@
 """``maggy.optimizer``: optimizers as instances, and the base class of own ones."""
 
-from __future__ import annotations
-
 from hopsml.maggy.optimizer import bayes
 from hopsml.maggy.optimizer.base import AbstractOptimizer, Asha, GridSearch, RandomSearch, SingleRun
 from hopsml.maggy.optimizer.bayes import GP, TPE

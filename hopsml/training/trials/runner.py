@@ -41,8 +41,6 @@ from hopsml.training.trials.trial_reports import Reporter
 
 CLOCK_S = 0.005  # how far the times of files may lag behind the clock
 
-MOST_TRACEBACK = 60_000  # characters
-
 
 @dataclass(frozen=True)
 class Options:
@@ -174,7 +172,7 @@ class Runner:
         metric: float | None = None
         result = b""
         try:
-            self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
+            self.channel.send(TrialBegan(message.number, message.attempt))
             function, fixed = self._function()
             value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
             told = trial.reporter.history if value is None else []  # what it has reported stands for what it returns
@@ -277,15 +275,9 @@ class Runner:
 
 
 def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
-    text = calling.text_of_traceback(error, error.__traceback__)
-    calling.tell(text)
-    return TrialEnded(
-        message.number,
-        message.attempt,
-        "failed",
-        error=calling.words_of(error) + worker_folder.hint(error, Path.cwd()),
-        traceback=text[-MOST_TRACEBACK:],
-    )
+    calling.tell(calling.text_of_traceback(error, error.__traceback__))
+    words = calling.words_of(error) + worker_folder.hint(error, Path.cwd())
+    return TrialEnded(message.number, message.attempt, "failed", error=words)
 
 
 class _Output:

@@ -76,7 +76,7 @@ class Reporter:
     def _send(self, step: int, metrics: dict[str, Any], searched: str | None) -> None:
         waits_s = self._patience_s() if searched is not None else 0.0
         trial = self._trial
-        message = TrialReported(trial.number, trial.attempt, step, metrics, time.time(), waits_s > 0)
+        message = TrialReported(trial.number, trial.attempt, step, metrics, waits_s > 0)
         self._channel.report(message)
         if waits_s:
             self._unanswered = 0 if self._channel.await_verdict(message, waits_s) else self._unanswered + 1

@@ -28,7 +28,7 @@ def test_the_figures_are_those_of_the_system(tmp_path: Path) -> None:
     assert facts.open_files == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert facts.disk_mb == pytest.approx(psutil.disk_usage(str(tmp_path)).free / 2**20, rel=0.05)
     assert facts.write_mb_s > 0 and not facts.disk_problem
-    assert began <= facts.clock <= time.time() and facts.took_s < 2
+    assert began <= facts.clock <= time.time()
     assert facts.versions["python"] == sys.version.split()[0] and facts.versions["numpy"]
     assert list(tmp_path.iterdir()) == []
     assert 10 < facts.core_mb_s < 20_000  # MB/s: a phone's core, and more than any

@@ -29,7 +29,6 @@ FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax", "numpy")
 
 def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> PreflightFacts:
     """Measure what ``rules`` judge; ``folder`` is the agent's scratch folder, ``door`` the port of its probe door."""
-    began = time.monotonic()
     write_mb_s, disk_problem = write_speed(folder)
     return PreflightFacts(
         host=host,
@@ -45,7 +44,6 @@ def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> P
         gpus=gpu_facts(gpu_indices),
         core_mb_s=core_speed(),
         others=other_people(),
-        took_s=time.monotonic() - began,
         clock=time.time(),  # last: it is compared when the message comes
     )
 
