@@ -25,17 +25,9 @@ from hopsml import class_data, suggestions
 from hopsml.errors import ArgumentError
 
 _KEYS = (
-    "extends",
-    "master",
-    "deploy_mode",
-    "store",
-    "spark",
-    "environment",
-    "local_slots",
-    "class_data",
-    "ship_environment",
+    "extends", "master", "deploy_mode", "store", "spark", "environment", "local_slots", "class_data", "ship_environment",
     "description",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

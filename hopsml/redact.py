@@ -42,17 +42,7 @@ _KEYS = {  # before "key"
 _TEXT_TOKENS = {  # before "token": of a language model's vocabulary
     "pad", "unk", "eos", "bos", "mask", "cls", "sep", "start", "end", "stop", "special", "oov", "image", "next",
 }  # fmt: skip
-_MEANINGS = {
-    "value",
-    "string",
-    "text",
-    "str",
-    "prod",
-    "dev",
-    "test",
-    "staging",
-    "id",
-}  # may stand behind: AWS_..._KEY_ID
+_MEANINGS = {"value", "string", "text", "str", "prod", "dev", "test", "staging", "id"}  # may stand behind: ..._KEY_ID
 _NO_SECRETS = {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "HADOOP_TOKEN_FILE_LOCATION", "HADOOP_SECURITY_AUTHENTICATION"}
 # What is well known and stands in every manual hides nothing, and would mask half of a record.
 _WELL_KNOWN = {

@@ -1,20 +1,37 @@
-"""``launch``: one worker for each combination of arguments, each a run of its own."""
+"""``launch``: one worker for each combination of arguments, each a run of its own.
+
+<project>/Experiments/<application>_<n>/run.json, .summary.json, status.json
+<project>/Experiments/<application>_<n>/a=1&b=5/run.json, .hparams.json, .outputs.json, events/, logs/, status.json ...
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import collective, combinations, plan
+from hopsml import settings, states
+from hopsml.cluster.shared.plain import as_json
+from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
+from hopsml.experiment import applications, collective, plan, takeover
 from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
+from hopsml.experiment.predecessor import combination
 from hopsml.experiment.result import Result
+from hopsml.experiment.run import Run
+from hopsml.experiment.standing import Part
 from hopsml.experiment.verbs import Verb
+from hopsml.states import Lifecycle
+from hopsml.storage import filesystem, job_record, privacy, urls
+from hopsml.storage.run_dir import RunDir, claim
 from hopsml.tracking.mlflow.order import RunGroup
+from hopsml.tracking.recording import Recording
 
+SUMMARY = ".summary.json"
 # Behind the function, by the predecessor's newer and older releases.
 _ORDERS = (
     ("args_dict", "name", "local_logdir", "description", "metric_key"),
@@ -46,18 +63,18 @@ def launch(options: LaunchOptions) -> Result:
     plans = build(options)
     if len(plans) == 1:
         return plan.start(plans[0]).result()
-    return combinations.carry_out(plans, dict(options.args_dict or {}))
+    return _carry_out(plans, dict(options.args_dict or {}))
 
 
 def build(options: LaunchOptions) -> list[plan.Plan]:
     """Check a call completely and return the plan of each combination's run; nothing is started."""
-    plans = [_plan(options, combination) for combination in zipped(options.args_dict)]
+    plans = [_plan(options, arguments) for arguments in zipped(options.args_dict)]
     group = RunGroup(uuid.uuid4().hex, plans[0].spec.name, len(plans)) if len(plans) > 1 else None
     return [dataclasses.replace(single, siblings=group) for single in plans]
 
 
-def _plan(options: LaunchOptions, combination: dict[str, Any]) -> plan.Plan:
-    single = collective.build(taken_from(options, RunOptions, args=combination, num_workers=1), "launch")
+def _plan(options: LaunchOptions, arguments: dict[str, Any]) -> plan.Plan:
+    single = collective.build(taken_from(options, RunOptions, args=arguments, num_workers=1), "launch")
     return dataclasses.replace(single, spec=msgspec.structs.replace(single.spec, framework="none"))
 
 
@@ -81,3 +98,105 @@ def zipped(table: Any) -> list[dict[str, Any]]:
     if count == 0:
         raise ArgumentError("the lists of args_dict are empty; each needs a value for each combination")
     return [{name: values[index] for name, values in table.items()} for index in range(count)]
+
+
+def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
+    """Run them all, as many at a time as there are slots, in order; the first that fails ends the others.
+
+    ``table``: the arguments of them all, as the user gave them.
+    """
+    application = applications.current(plans[0].profile, plans[0].spec.keep_warm_s)
+    whole, earlier = _claimed(plans, table, application)
+    recording = Recording(whole, None).start()
+    began, error, results = time.time(), None, list[Result]()
+    try:
+        results = _all([_placed(single, *place, whole, earlier) for single, place in _places(plans)], application)
+        summary = [
+            {"parameters": as_json(single.arguments), "outputs": as_json(result.metrics)}
+            for single, result in zip(plans, results, strict=True)
+        ]
+        whole.write_json(urls.join(whole.url, SUMMARY), {"combinations": summary})
+    except BaseException as problem:
+        error = problem
+        raise
+    finally:
+        recording.join()
+        whole.end(_status(whole, began, error, results))
+    return Result(
+        whole.url, None, runs=results, state=Lifecycle.FINISHED, value=None, run_dir=whole.url, run_id=whole.run_id
+    )
+
+
+def _claimed(
+    plans: Sequence[plan.Plan], table: Mapping[str, Any], application: applications.Application
+) -> tuple[RunDir, str]:
+    """The new directory of the whole; and the URL of an earlier attempt's directory, "" if there is none."""
+    store = settings.project_url()
+    record = plan.record_of_several(plans[0], application, len(plans), table)
+    earlier = application.earlier_runs.take(store, record)
+    record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
+    whole = claim(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
+    job_record.announce(whole, application.id)
+    if earlier:
+        takeover.end(earlier, whole)
+    return whole, earlier
+
+
+def _places(plans: Sequence[plan.Plan]) -> list[tuple[plan.Plan, tuple[str, int]]]:
+    """Each plan with the name of its folder and its number."""
+    seen: Counter[str] = Counter()
+    places = []
+    for number, single in enumerate(plans):
+        plain = combination(single.arguments, number, 0)
+        places.append((single, (combination(single.arguments, number, seen[plain]), number)))
+        seen[plain] += 1
+    return places
+
+
+def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: str) -> plan.Plan:
+    """The plan of one combination in its folder; it continues what an earlier attempt has of it."""
+    directory = RunDir(urls.join(whole.url, name))
+    before = urls.join(earlier, name) if earlier else ""
+    part = Part("", directory, f"{whole.run_id}-{number}", single.arguments, of=whole.run_id, recorded=True)
+    if before and not filesystem.exists(RunDir(before).run_json):
+        before = ""
+    return dataclasses.replace(single, standing=part, continues=before)
+
+
+def _all(plans: Sequence[plan.Plan], application: applications.Application) -> list[Result]:
+    capacity = application.backend.capacity()
+    width = capacity.limit or capacity.preferred
+    running: list[Run] = []
+    results: list[Result] = []
+    try:
+        for index, single in enumerate(plans):
+            if index >= width:
+                results.append(running[index - width].result())
+            running.append(_begin(single))
+        return results + [run.result() for run in running[len(results) :]]
+    except BaseException:
+        for run in running:
+            run.cancel("another combination of the same launch failed or was interrupted")
+        for run in running:
+            run.exception()
+        raise
+
+
+def _begin(single: plan.Plan) -> Run:
+    assert isinstance(single.standing, Part)
+    directory = single.standing.place
+    directory.write_json(directory.hparams_json, as_json(single.arguments))
+    return plan.start(single)
+
+
+def _status(whole: RunDir, began: float, error: BaseException | None, results: Sequence[Result]) -> dict[str, Any]:
+    return {
+        "run_id": whole.run_id,
+        "state": states.end(error),
+        "ended": time.time(),
+        "seconds": round(time.time() - began, 3),
+        "error": "" if error is None else as_json(str(error) or type(error).__name__),
+        "raised": isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
+        "workers": as_json([worker for result in results for worker in result.workers]),
+        "not_on_shared_storage": {},
+    }

@@ -1,11 +1,18 @@
-"""What a run leaves: a value for the program, files for everybody else."""
+"""What a run leaves: a value for the program, files for everybody else; its end in a dozen lines, and in one of JSON."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from hopsml.experiment import summary
-from hopsml.storage.run_dir import RunDir
+from hopsml.cluster.shared.plain import as_json
+from hopsml.errors import StorageError
+from hopsml.experiment import in_force, last_records
+from hopsml.storage import filesystem, urls
+from hopsml.storage.run_dir import RunDir, step_of
+from hopsml.tracking import strict_json
+
+_RECORDS = ("status.json", ".outputs.json")
 
 
 class Result(tuple[str, Any]):
@@ -46,17 +53,108 @@ class Result(tuple[str, Any]):
     @property
     def artifacts(self) -> list[str]:
         """URLs of the files that the function saved in its working folder, such as ``model.save("model.keras")``."""
-        return [status.url for status in summary.files_below(RunDir(self.run_dir).artifacts)]
+        return [status.url for status in _files_below(RunDir(self.run_dir).artifacts)]
 
     def summary(self) -> str:
-        """What a person wants to know at the end; see ``hopsml.experiment.summary``."""
-        return summary.text(self)
+        """What a person wants to know at the end: workers and their slots, ring order, merge setting, speed, metrics, and
+        what lies in the run directory.
+
+        The last line is that of ``json``, so that a script can read it. Of several combinations the summary of each.
+        """
+        if several := getattr(self, "runs", None):
+            summaries = [single.summary() for single in several]
+            return "\n\n".join([*summaries, f"run directory of all {len(several)}  {self.run_dir}"])
+        warning = in_force.warning(self.in_force)
+        rows = [
+            *([("WARNING", warning)] if warning else []),
+            *([("WARNING", last_records.words(self.unrecorded))] if self.unrecorded else []),
+            ("state", f"{self.state} after {self.seconds:.1f} s"),
+            ("workers", f"{len(self.workers)}: " + ", ".join(_slot(worker) for worker in self.workers)),
+            ("ring order", " -> ".join(self.ring_order)),
+            ("merging", in_force.merging(self.in_force)),
+            ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else "no steps were reported"),
+            *((name, _short(value)) for name, value in self.metrics.items() if name != "log"),
+            ("run directory", self.run_dir),
+            *_contents(RunDir(self.run_dir)),
+            ("  result", ", ".join(name for name in _RECORDS if name not in self.unrecorded) or "not recorded"),
+        ]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join([*(f"{name:{width}}  {value}" for name, value in rows), self.json()])
 
     def json(self, **more: Any) -> str:
-        """One line for scripts: metrics, workers, run directory, state, and whatever is added."""
-        return summary.json_line(self, **more)
+        """One line for scripts: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is
+        added; a loss that is no number any more is the text "NaN" (``hopsml.tracking.strict_json``).
+
+        Of several combinations: ``runs``, a list of those, and what there is of them all.
+        """
+        if several := getattr(self, "runs", None):
+            runs = [json.loads(single.json()) for single in several]
+            whole = {"runs": runs, "run_id": self.run_id, "run_dir": self.run_dir, "state": self.state}
+            return strict_json.dumps(as_json({**whole, **more}), ascii_only=True)
+        content = {
+            **{name: value for name, value in self.metrics.items() if name != "log"},
+            "workers": len(self.workers),
+            "ring_order": self.ring_order,
+            "in_force": self.in_force,
+            "steps_per_second": round(self.steps_per_second, 2),
+            "seconds": self.seconds,
+            "run_id": self.run_id,
+            "run_dir": self.run_dir,
+            "state": self.state,
+            **more,
+        }
+        return strict_json.dumps(as_json(content), ascii_only=True)
 
     def __repr__(self) -> str:
         return (
             f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
         )
+
+
+def _contents(directory: RunDir) -> list[tuple[str, str]]:
+    """What lies there, as far as the store says it."""
+    try:
+        return [
+            ("  events", _files(directory.events)),
+            ("  checkpoints", _checkpoints(directory.checkpoints)),
+            ("  logs", _files(directory.logs)),
+            *([("  artifacts", _names(directory))] if _files_below(directory.artifacts) else []),
+        ]
+    except StorageError as error:
+        return [("  files", str(error))]
+
+
+def _slot(worker: dict[str, Any]) -> str:
+    gpus = ",".join(map(str, worker["gpu_indices"]))
+    return (
+        f"rank {worker['rank']} on {worker['host']} (executor {worker['executor']}, {f'GPU {gpus}' if gpus else 'CPU'})"
+    )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)[:100]
+
+
+def _files(url: str) -> str:
+    found = _files_below(url)
+    kilobytes = sum(file.length for file in found) / 1000
+    return f"{len(found)} files, {kilobytes:.0f} kB"
+
+
+def _checkpoints(url: str) -> str:
+    steps = sorted(step for file in _list(url) if (step := step_of(urls.name(file.url))) is not None)
+    return f"{len(steps)}, the last at step {steps[-1]}" if steps else "none"
+
+
+def _names(directory: RunDir) -> str:
+    names = [file.url.removeprefix(directory.artifacts).lstrip("/") for file in _files_below(directory.artifacts)]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _files_below(url: str) -> list[filesystem.FileStatus]:
+    """All files of a folder, which need not be there."""
+    return [file for file in filesystem.walk(url) if not file.is_dir] if filesystem.exists(url) else []
+
+
+def _list(url: str) -> list[filesystem.FileStatus]:
+    return filesystem.for_url(url).list_dir(url) if filesystem.exists(url) else []

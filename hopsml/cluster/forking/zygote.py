@@ -32,19 +32,8 @@ from hopsml.cluster.shared import processes
 MAX_REQUEST = 1 << 17
 # Variables that packages read while they are imported; of other ones only the workers take notice.
 READ_AT_IMPORT = (
-    "TF_",
-    "KERAS_",
-    "XLA_",
-    "JAX_",
-    "TORCH_",
-    "PYTORCH_",
-    "OMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "GOTO_",
-    "LD_",
-    "JE_",
-)
+    "TF_", "KERAS_", "XLA_", "JAX_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "LD_", "JE_",
+)  # fmt: skip
 READ_AT_START = ("PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONDONTWRITEBYTECODE", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 

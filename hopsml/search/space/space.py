@@ -21,22 +21,9 @@ from hopsml.search.space.parameter import Interval, Parameter, parameter, same
 
 # Attributes that Maggy's class has: it refuses them as names of parameters, and so does this one.
 RESERVED = {
-    *(
-        "DOUBLE",
-        "INTEGER",
-        "DISCRETE",
-        "CATEGORICAL",
-        "add",
-        "to_dict",
-        "names",
-        "get",
-        "items",
-        "keys",
-        "values",
-        "json",
-    ),
-    *("get_random_parameter_values", "transform", "inverse_transform"),
-}
+    "DOUBLE", "INTEGER", "DISCRETE", "CATEGORICAL", "add", "to_dict", "names", "get", "items", "keys", "values", "json",
+    "get_random_parameter_values", "transform", "inverse_transform",
+}  # fmt: skip
 
 _ANY_OTHER = object()
 
