@@ -1,13 +1,16 @@
-"""The result of a job: the run that its driver announced, with state and metrics."""
+"""The result of a job: the run that its driver announced, with state and metrics; and that of any stored run."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
-from hopsml.errors import PathNotFound
-from hopsml.storage import job_record
-from hopsml.storage.run_dir import RunDir
+from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.states import ENDS
+from hopsml.storage import job_record, urls
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir
+from hopsml.tracking import catalog
 
 
 def of_record(url: str, application: str | None = None) -> dict[str, Any]:
@@ -46,3 +49,26 @@ def of_log(text: str) -> dict[str, Any]:
     except ValueError:
         metrics = {}
     return metrics if isinstance(metrics, dict) else {}
+
+
+def ended(run: str, project_url: str) -> dict[str, Any] | None:
+    """State, directory and metrics of a run, given by id, path or URL; None while it has not begun or ended.
+
+    Raises StorageError.
+    """
+    directory = RunDir(run if "/" in run else urls.join(project_url, EXPERIMENTS, run))
+    try:
+        stored = catalog.read(directory, brief=True)
+    except PathNotFound:
+        return None
+    if stored.state not in ENDS:
+        return None
+    return {**of_run(directory), "state": stored.state}
+
+
+def checked_states(name: str, states: Collection[str]) -> tuple[str, ...]:
+    """Names of end states, validated. Raises ArgumentError for an unknown one."""
+    for state in states:
+        if state not in ENDS:
+            raise ArgumentError(f"{name}: {state!r} is no state in which a run ends; those are {', '.join(ENDS)}")
+    return tuple(states)

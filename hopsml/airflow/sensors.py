@@ -9,7 +9,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException
 
 from hopsml import settings
-from hopsml.airflow import run_states
+from hopsml.airflow import outcomes
 from hopsml.airflow.triggers import HopsMLRunTrigger
 from hopsml.states import Lifecycle
 
@@ -41,11 +41,11 @@ class HopsMLRunSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.run, self.project_url, self.deferrable = run, project_url, deferrable
-        self.states = run_states.checked("states", states)
+        self.states = outcomes.checked_states("states", states)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Whether the run has ended, with its result."""
-        found = run_states.ended(self.run, self.project_url or settings.project_url())
+        found = outcomes.ended(self.run, self.project_url or settings.project_url())
         return PokeReturnValue(found is not None, self._accepted(found) if found is not None else None)
 
     def execute(self, context: Context) -> Any:

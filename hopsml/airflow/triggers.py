@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from hopsml.airflow import jobs, run_states
+from hopsml.airflow import jobs, outcomes
 from hopsml.airflow.jobs import Job, JobState, JobStatus
 from hopsml.airflow.patience import Patience
 from hopsml.errors import ClusterUnavailable, StorageError
@@ -83,7 +83,7 @@ class HopsMLRunTrigger(BaseTrigger):
         patience = Patience(self.log.warning)
         while True:
             try:
-                found = await asyncio.to_thread(run_states.ended, self.run_name, self.project_url)
+                found = await asyncio.to_thread(outcomes.ended, self.run_name, self.project_url)
                 patience.answered()
             except StorageError as error:
                 patience.away(error)

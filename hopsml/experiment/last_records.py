@@ -1,15 +1,32 @@
-"""The last records of a run, which its store may not take just now: they are tried again for a while."""
+"""The last records of a run: how it ended; and a store that may not take them just now is tried again for a while."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import QuotaExceeded
 from hopsml.storage import backoff, causes
 
 PATIENCE_S = 15.0  # less than a driver may be silent before another one takes its run up (sign_of_life.WATCH_S)
 _FIRST_S, _LONGEST_S = 0.5, 4.0
+
+
+def status(run_id: str, state: str, began: float | None, error: str = "", **more: Any) -> dict[str, Any]:
+    """``status.json`` of a run that ends now. ``began``: seconds since the epoch, None where nobody knows."""
+    now = time.time()
+    return {
+        "run_id": run_id,
+        "state": state,
+        "ended": now,
+        "seconds": None if began is None else round(now - began, 3),
+        "error": as_json(error),
+        "workers": [],
+        "not_on_shared_storage": {},
+        **more,
+    }
 
 
 def write(

@@ -18,7 +18,7 @@ import msgspec
 from hopsml import settings, states
 from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
-from hopsml.experiment import applications, collective, plan, takeover
+from hopsml.experiment import applications, collective, last_records, plan, takeover
 from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
 from hopsml.experiment.predecessor import combination
 from hopsml.experiment.result import Result
@@ -190,13 +190,11 @@ def _begin(single: plan.Plan) -> Run:
 
 
 def _status(whole: RunDir, began: float, error: BaseException | None, results: Sequence[Result]) -> dict[str, Any]:
-    return {
-        "run_id": whole.run_id,
-        "state": states.end(error),
-        "ended": time.time(),
-        "seconds": round(time.time() - began, 3),
-        "error": "" if error is None else as_json(str(error) or type(error).__name__),
-        "raised": isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
-        "workers": as_json([worker for result in results for worker in result.workers]),
-        "not_on_shared_storage": {},
-    }
+    return last_records.status(
+        whole.run_id,
+        states.end(error),
+        began,
+        "" if error is None else str(error) or type(error).__name__,
+        raised=isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
+        workers=as_json([worker for result in results for worker in result.workers]),
+    )

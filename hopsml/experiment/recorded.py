@@ -16,7 +16,7 @@ from typing import Any
 
 from hopsml import redact, settings, states
 from hopsml.cluster.shared.plain import as_json
-from hopsml.experiment import applications
+from hopsml.experiment import applications, last_records
 from hopsml.states import Lifecycle
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim
@@ -81,19 +81,8 @@ def recorded(
         directory.write_json(directory.outputs_json, as_json(run.metrics))
     except BaseException as error:
         recording.join()
-        directory.write_status(_status(run, states.end(error), began, f"{type(error).__name__}: {error}"))
+        text = f"{type(error).__name__}: {error}"
+        directory.write_status(last_records.status(run.run_id, states.end(error), began, text))
         raise
     recording.join()
-    directory.write_status(_status(run, Lifecycle.FINISHED, began))
-
-
-def _status(run: Recorded, state: Lifecycle, began: float, error: str = "") -> dict[str, Any]:
-    return {
-        "run_id": run.run_id,
-        "state": state,
-        "ended": time.time(),
-        "seconds": round(time.time() - began, 3),
-        "error": as_json(error),
-        "workers": [],
-        "not_on_shared_storage": {},
-    }
+    directory.write_status(last_records.status(run.run_id, Lifecycle.FINISHED, began))

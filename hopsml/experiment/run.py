@@ -241,20 +241,18 @@ class Run(Handle[Result]):
         return in_force.of(seen, self.state.committed if self._resize is not None else None)
 
     def _write_status(self, error: BaseException | None) -> None:
-        self.directory.end(
-            {
-                "run_id": self.run_id,
-                "state": states.end(error),
-                "ended": time.time(),
-                "seconds": round(time.time() - self.state.began, 3),
-                "error": as_json(str(error)) if error is not None else "",
-                "cause": as_json(_cause(error)),
-                "raised": isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
-                "workers": as_json(self.status()["members"]),
-                "in_force": self._in_force(),
-                "not_on_shared_storage": {str(rank): list(paths) for rank, paths in self.state.behind.items()},
-            }
+        record = last_records.status(
+            self.run_id,
+            states.end(error),
+            self.state.began,
+            str(error) if error is not None else "",
+            cause=as_json(_cause(error)),
+            raised=isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
+            workers=as_json(self.status()["members"]),
+            in_force=self._in_force(),
+            not_on_shared_storage={str(rank): list(paths) for rank, paths in self.state.behind.items()},
         )
+        self.directory.end(record)
 
 
 def _cause(error: BaseException | None) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, RunError
+from hopsml.experiment import last_records
 from hopsml.experiment.attempts import Begin, Call, EarlierRun, RefuseAgain, decide, earlier
 from hopsml.states import Lifecycle
 from hopsml.storage import checkpoints, urls
@@ -98,18 +98,7 @@ def end(url: str, successor: RunDir) -> None:
 
 def _close(directory: RunDir, state: Lifecycle, error: str, **more: Any) -> None:
     """Write the final status of a run whose own driver cannot."""
-    directory.end(
-        {
-            "run_id": directory.run_id,
-            "state": state,
-            "ended": time.time(),
-            "seconds": None,
-            "error": error,
-            "workers": [],
-            "not_on_shared_storage": {},
-            **more,
-        }
-    )
+    directory.end(last_records.status(directory.run_id, state, None, error, **more))
 
 
 def checkpoint_of(url: str) -> tuple[str, int]:

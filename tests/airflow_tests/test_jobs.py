@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.airflow import jobs, outcomes, run_states
+from hopsml.airflow import jobs, outcomes
 from hopsml.airflow.jobs import Job, JobState, Known, TaskStep, decide
 from hopsml.errors import ArgumentError
 from hopsml.profiles import Profile
@@ -118,15 +118,15 @@ def test_a_script_without_a_run_passes_on_its_last_line(text, metrics):
 
 def test_a_run_is_waited_for_until_it_has_ended(tmp_path):
     project, run = f"file://{tmp_path}", tmp_path / "Experiments" / "app_1"
-    assert run_states.ended("app_1", project) is None
+    assert outcomes.ended("app_1", project) is None
     write(run / "run.json", name="x")
-    assert run_states.ended("app_1", project) is None
+    assert outcomes.ended("app_1", project) is None
     write(run / "status.json", state="FAILED", error="rank 1")
-    ended = run_states.ended("app_1", project)
+    ended = outcomes.ended("app_1", project)
     assert ended is not None and (ended["state"], ended["error"]) == ("FAILED", "rank 1")
-    assert run_states.ended(f"{project}/Experiments/app_1", "file:///elsewhere") == ended
+    assert outcomes.ended(f"{project}/Experiments/app_1", "file:///elsewhere") == ended
 
 
 def test_an_end_state_that_is_none_is_refused():
     with pytest.raises(ArgumentError, match="'RUNNING' is no state in which a run ends"):
-        run_states.checked("states", ["FINISHED", "RUNNING"])
+        outcomes.checked_states("states", ["FINISHED", "RUNNING"])
