@@ -9,18 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hopsml.errors import ApplicationNotFound, ClusterError, ClusterUnavailable, StorageError
-from hopsml.submission.follow_state import (
-    FAILED,
-    Decision,
-    FollowState,
-    Interrupted,
-    Observation,
-    Observed,
-    Unknown,
-    Unreachable,
-    script_said_why,
-    step,
-)
+from hopsml.submission import follow_state
 from hopsml.submission.interrupts import NoInterrupts, Waiter
 from hopsml.yarn import ResourceManager, YarnApplication, logs
 
@@ -68,23 +57,25 @@ def follow(
     """
     yarn = yarn or ResourceManager.of_environment()
     waiter = interrupts or NoInterrupts()
-    state = FollowState(application_id, time.monotonic(), waiting_timeout_s)
+    state = follow_state.FollowState(application_id, time.monotonic(), waiting_timeout_s)
     output = DriverOutput(show, notify, log_offset)
     application: YarnApplication | None = None
     number: int | None = None
     while True:
-        seen: Observation = observe(yarn, application_id) if number is None else Interrupted(number)
-        if isinstance(seen, Observed):
+        seen: follow_state.Observation = (
+            observe(yarn, application_id) if number is None else follow_state.Interrupted(number)
+        )
+        if isinstance(seen, follow_state.Observed):
             application = seen.application
             output.read(application)
-        state, todo = step(state, seen, time.monotonic())
+        state, todo = follow_state.step(state, seen, time.monotonic())
         if todo.status is None:
             _do(todo, yarn, application_id, notify)
             number = waiter.wait(poll_s)
             continue
         if application is not None and application.over:
             output.drain(application, waiter, poll_s)
-            if todo.status == FAILED and not script_said_why(application):
+            if todo.status == follow_state.FAILED and not follow_state.script_said_why(application):
                 output.show_errors(application)
         _do(todo, yarn, application_id, notify)
         known = application or YarnApplication(application_id, "", "", "UNDEFINED")
@@ -112,17 +103,17 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
         time.sleep(0.2)
 
 
-def observe(yarn: ResourceManager, application_id: str) -> Observation:
+def observe(yarn: ResourceManager, application_id: str) -> follow_state.Observation:
     """What the ResourceManager says of an application now; raises nothing where it does not answer or refuses."""
     try:
-        return Observed(yarn.application(application_id))
+        return follow_state.Observed(yarn.application(application_id))
     except ApplicationNotFound as error:
-        return Unknown(str(error))
+        return follow_state.Unknown(str(error))
     except ClusterError as error:
-        return Unreachable(str(error))
+        return follow_state.Unreachable(str(error))
 
 
-def _do(todo: Decision, yarn: ResourceManager, application_id: str, notify: Callable[[str], None]) -> None:
+def _do(todo: follow_state.Decision, yarn: ResourceManager, application_id: str, notify: Callable[[str], None]) -> None:
     for line in todo.lines:
         notify(line)
     if todo.end:

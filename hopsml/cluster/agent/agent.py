@@ -25,32 +25,8 @@ import msgspec
 
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
-from hopsml.cluster.shared import processes
+from hopsml.cluster.shared import processes, protocol
 from hopsml.cluster.shared.framing import read_frame
-from hopsml.cluster.shared.protocol import (
-    MAX_TO_AGENT,
-    VERSION,
-    CommitDoorOpened,
-    Dismiss,
-    Draining,
-    Formation,
-    Heartbeat,
-    Hello,
-    Launch,
-    LogTaken,
-    Park,
-    Persist,
-    PortHeld,
-    Preload,
-    ProbePeer,
-    Release,
-    Renew,
-    ServerReady,
-    Stop,
-    Tell,
-    Welcome,
-    decode_for_agent,
-)
 from hopsml.delivery import logger_aside
 
 if TYPE_CHECKING:
@@ -186,7 +162,7 @@ class Agent:
         self.joined = False  # whether the coordinator has welcomed it
         self.lease_s = bootstrap.lease_s
         self.last_word = time.monotonic()
-        self.formations: dict[tuple[str, int], Formation] = {}
+        self.formations: dict[tuple[str, int], protocol.Formation] = {}
         self.work: Work | None = None
         self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
         self.kept: Work | None = None  # its last generation here, whose folders the next one goes on with
@@ -227,7 +203,7 @@ class Agent:
                     ssl=context,
                     additional_headers={"Authorization": f"Bearer {self.bootstrap.token}"},
                     compression=None,
-                    max_size=MAX_TO_AGENT,
+                    max_size=protocol.MAX_TO_AGENT,
                     create_connection=self._heard_of(),
                     ping_interval=None,
                     open_timeout=CONNECT_TIMEOUT_S,
@@ -276,9 +252,9 @@ class Agent:
             if error := task.exception():
                 self.ended = self.ended or f"{type(error).__name__}: {error}"
 
-    def _hello(self) -> Hello:
-        return Hello(
-            version=VERSION,
+    def _hello(self) -> protocol.Hello:
+        return protocol.Hello(
+            version=protocol.VERSION,
             ask=self.bootstrap.ask,
             index=self.index,
             host=self.host,
@@ -301,14 +277,14 @@ class Agent:
     async def _receive_all(self, connection: ClientConnection) -> None:
         async for frame in connection:
             self.last_word = time.monotonic()
-            self._on_message(decode_for_agent(frame if isinstance(frame, bytes) else frame.encode()))
+            self._on_message(protocol.decode_for_agent(frame if isinstance(frame, bytes) else frame.encode()))
             if self.ended:
                 return
 
     async def _beat(self) -> None:
         while time.monotonic() - self.last_word < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
-            self.outbox.put(Heartbeat())
+            self.outbox.put(protocol.Heartbeat())
             if self.work is not None:
                 if (stepped := self.work.stepped()) is not None:
                     self.outbox.put(stepped)
@@ -335,39 +311,39 @@ class Agent:
 
     def _on_message(self, message: object) -> None:
         match message:
-            case Welcome():
+            case protocol.Welcome():
                 self.lease_s, self.joined = message.lease_s, True
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
-            case Renew():
+            case protocol.Renew():
                 pass
-            case Preload():
+            case protocol.Preload():
                 self._preload(message.modules)
-            case ProbePeer():
+            case protocol.ProbePeer():
                 if self.check is not None:
                     self._spawn(self.check.meet(message))
-            case Formation():
+            case protocol.Formation():
                 self.formations = {(message.run_id, message.generation): message}
-            case Launch():
+            case protocol.Launch():
                 self._launch(message)
-            case Tell():
+            case protocol.Tell():
                 if self.work is not None and self.work.key == _key(message):
                     self.work.tell(message.data)
-            case LogTaken():
+            case protocol.LogTaken():
                 if self.work is not None and self.work.key == _key(message):
                     self.work.log_taken(message.size)
-            case Park():
+            case protocol.Park():
                 if self.work is not None and self.work.key == _key(message):
                     self.work.park()
                 if self.commits is not None and self.commits.run_id == message.run_id:
                     self.commits.slots.park = True
-            case Persist():
+            case protocol.Persist():
                 self._spawn(self._persist(message))
-            case Stop():
+            case protocol.Stop():
                 if self.work is not None and self.work.key == _key(message):
                     self.work.stop(message.grace_s, message.flush_s, message.keep, message.dump)
-            case Release():
+            case protocol.Release():
                 self._spawn(self._release(message.run_id))
-            case Dismiss():
+            case protocol.Dismiss():
                 self.ended = f"dismissed: {message.reason}"
 
     def _warned(self) -> None:
@@ -376,7 +352,7 @@ class Agent:
             self._give_up("SIGTERM, twice")
             return
         self.warned = True
-        self.outbox.put(Draining("its agent was sent SIGTERM", DRAIN_S))
+        self.outbox.put(protocol.Draining("its agent was sent SIGTERM", DRAIN_S))
         asyncio.get_running_loop().call_later(DRAIN_S, self._give_up, f"SIGTERM, {DRAIN_S:g} s ago")
 
     def _give_up(self, reason: str) -> None:
@@ -401,9 +377,9 @@ class Agent:
             await server.ready
         except ConnectionError:
             return  # the launch meets it and says so
-        self.outbox.put(ServerReady(server.modules))
+        self.outbox.put(protocol.ServerReady(server.modules))
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: protocol.Launch) -> None:
         from hopsml.cluster.agent.work import Work
         from hopsml.cluster.shared.gpus import environment_for
 
@@ -429,10 +405,10 @@ class Agent:
             work.refuse(conflict)
         self.work = work
         self.worker_port, self.held = self.held, self._next_port()
-        self.outbox.put(PortHeld(self.held.port))
+        self.outbox.put(protocol.PortHeld(self.held.port))
         self._spawn(self._run(work))
 
-    def _commits_for(self, formation: Formation) -> HeldCommits | None:
+    def _commits_for(self, formation: protocol.Formation) -> HeldCommits | None:
         from hopsml.cluster.agent.held_commits import HeldCommits
 
         if not formation.spec.group.regroups:
@@ -447,7 +423,7 @@ class Agent:
     async def _open_door(self, commits: HeldCommits) -> None:
         await commits.door.open(self.host)
         if commits.door.identity is not None:
-            self.outbox.put(CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
+            self.outbox.put(protocol.CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
 
     async def _release(self, run_id: str) -> None:
         """The run has no further generation here: bring its last files away, give its commits' memory back."""
@@ -463,14 +439,14 @@ class Agent:
         if commits is not None and commits.run_id == run_id:
             await commits.close()
 
-    async def _persist(self, message: Persist) -> None:
+    async def _persist(self, message: protocol.Persist) -> None:
         """Put the newest commit on shared storage, however long that takes: this agent goes, and nobody else has it."""
         commits = self.commits
         formation = next((one for (run_id, _), one in self.formations.items() if run_id == message.run_id), None)
         if commits is not None and commits.run_id == message.run_id and formation is not None:
             await commits.persist_last(formation, float("inf"))
 
-    def _conflict(self, formation: Formation) -> str:
+    def _conflict(self, formation: protocol.Formation) -> str:
         """Whether this executor's environment holds what the user did not want replaced."""
         from hopsml.cluster.shared.layout import check_environment
         from hopsml.errors import EnvironmentConflict
@@ -506,7 +482,7 @@ class Agent:
         task.add_done_callback(self.tasks.discard)
 
 
-def _key(message: Tell | Park | Stop | LogTaken) -> tuple[str, int]:
+def _key(message: protocol.Tell | protocol.Park | protocol.Stop | protocol.LogTaken) -> tuple[str, int]:
     return message.run_id, message.generation
 
 

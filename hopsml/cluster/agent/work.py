@@ -27,27 +27,9 @@ from hopsml.cluster.agent.usage import Idleness, UsageSampler
 from hopsml.cluster.agent.worker_pipe import WorkerPipe
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
-from hopsml.cluster.shared import processes
+from hopsml.cluster.shared import processes, protocol
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.framing import receive_frame
-from hopsml.cluster.shared.protocol import (
-    Committed,
-    FailureReport,
-    Formation,
-    Launch,
-    LogLines,
-    Message,
-    MirrorLag,
-    Said,
-    WorkerClosed,
-    WorkerFinished,
-    WorkerProgress,
-    WorkerReport,
-    WorkerStarted,
-    WorkerStepped,
-    WorkerUsage,
-    WorkNote,
-)
 from hopsml.cluster.worker import worker_folder
 from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
 from hopsml.delivery import logger_aside
@@ -71,10 +53,10 @@ class Work:
 
     def __init__(
         self,
-        formation: Formation,
-        launch: Launch,
+        formation: protocol.Formation,
+        launch: protocol.Launch,
         *,
-        send: Callable[[Message], None],
+        send: Callable[[protocol.Message], None],
         room: Callable[[], Awaitable[None]],
         folder: Path,
         environment: Mapping[str, str],
@@ -142,7 +124,7 @@ class Work:
         if not self.keep:
             behind += await self._close_tree()
             shutil.rmtree(self.folder, ignore_errors=True)
-        self.send(WorkerClosed(*self.key, behind=tuple(behind)))
+        self.send(protocol.WorkerClosed(*self.key, behind=tuple(behind)))
 
     async def _live(self, server: ForkClient) -> None:
         self._server = server
@@ -172,7 +154,9 @@ class Work:
             read_end = await self._start(server, assignment, log)
         finally:
             os.close(log)
-        self._live_log = LiveLog(log_path, self.log, lambda text, size: self.send(LogLines(*self.key, text, size)))
+        self._live_log = LiveLog(
+            log_path, self.log, lambda text, size: self.send(protocol.LogLines(*self.key, text, size))
+        )
         tail = asyncio.create_task(self._live_log.follow()) if self.launch.rank == 0 else None
         events = asyncio.create_task(self._read_events(read_end))
         usage = asyncio.create_task(self._follow_usage())
@@ -249,15 +233,17 @@ class Work:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "started":
-            self.send(WorkerStarted(*self.key))
+            self.send(protocol.WorkerStarted(*self.key))
         elif event.kind == "report":
             self._record(event)
-            self.send(WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
+            self.send(protocol.WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
         elif event.kind == "progress":
             done = event.step if event.step is not None else 0
-            self.send(WorkerProgress(*self.key, done=done, total=event.total, unit=event.unit, time=event.time))
+            self.send(
+                protocol.WorkerProgress(*self.key, done=done, total=event.total, unit=event.unit, time=event.time)
+            )
         elif event.kind == "said":
-            self.send(Said(*self.key, data=event.data))
+            self.send(protocol.Said(*self.key, data=event.data))
         elif event.kind == "note":
             self._note(event.cause)
         elif event.kind in ("committed", "parked"):
@@ -266,7 +252,7 @@ class Work:
             self._saved(event)
         elif event.kind == "finished":
             self.reported = True
-            self.send(WorkerFinished(*self.key, result=event.result, seen=event.seen, exited=event.exited))
+            self.send(protocol.WorkerFinished(*self.key, result=event.result, seen=event.seen, exited=event.exited))
             self._kill_in(EXIT_GRACE_S)
         else:
             self._fail(event.cause, event.traceback, secondary=event.secondary, raised=True)
@@ -278,7 +264,7 @@ class Work:
         if event.slot >= 0:
             self.commits.committed(event.step, event.slot)
         parked = event.kind == "parked"
-        self.send(Committed(*self.key, step=event.step, parked=parked))
+        self.send(protocol.Committed(*self.key, step=event.step, parked=parked))
         if self.launch.rank == 0:
             self.commits.persist_if_due(self.formation)
 
@@ -298,7 +284,7 @@ class Work:
             await asyncio.sleep(STORE_S)
         slots.stored = number
 
-    def stepped(self) -> WorkerStepped | None:
+    def stepped(self) -> protocol.WorkerStepped | None:
         """How the worker is, for a heartbeat; None where there is nothing to say, and was not the last time."""
         if not self._pid or not self.formation.spec.group.collective:
             return None
@@ -309,7 +295,7 @@ class Work:
         was_quiet, self._quiet = self._quiet, not stopped and not idle_s
         if step < 0 and self._quiet and was_quiet:
             return None
-        return WorkerStepped(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
+        return protocol.WorkerStepped(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
 
     def look_after_it(self) -> None:
         """With each heartbeat: the processes that it depends on are woken, or ended, when the system holds them.
@@ -357,7 +343,7 @@ class Work:
         """Something that people should know, said once."""
         if text not in self._noted:
             self._noted.add(text)
-            self.send(WorkNote(*self.key, text=f"rank {self.launch.rank}: {text}"))
+            self.send(protocol.WorkNote(*self.key, text=f"rank {self.launch.rank}: {text}"))
 
     async def _follow_usage(self) -> None:
         """Samples of what the worker uses, to the coordinator and into a file beside its log."""
@@ -373,7 +359,7 @@ class Work:
                 if metrics := sampler.sample():
                     now = time.time()
                     self._append(name, {"time": now, "step": number, **metrics})
-                    self.send(WorkerUsage(*self.key, sample=number, metrics=metrics, time=now))
+                    self.send(protocol.WorkerUsage(*self.key, sample=number, metrics=metrics, time=now))
         finally:
             sampler.close()
 
@@ -402,7 +388,7 @@ class Work:
         self.keep = self.keep or self.formation.spec.group.changes  # what follows is the coordinator's to say, soon
         tail = self._log_tail()
         self.send(
-            FailureReport(
+            protocol.FailureReport(
                 *self.key, cause, traceback, secondary, self.log, tail, raised=raised, outside=outside, storage=storage
             )
         )
@@ -533,4 +519,4 @@ class Work:
         return behind
 
     def _mirror_problem(self, problem: str) -> None:
-        self.send(MirrorLag(*self.key, problem=problem))
+        self.send(protocol.MirrorLag(*self.key, problem=problem))

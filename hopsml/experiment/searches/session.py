@@ -17,24 +17,8 @@ from hopsml.experiment.searches.executors import ActionExecutor
 from hopsml.experiment.searches.names import Names
 from hopsml.experiment.searches.state import SearchState
 from hopsml.experiment.searches.writer import SearchWriter
-from hopsml.search.dispatch import journal
+from hopsml.search.dispatch import events, journal
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.events import (
-    Action,
-    Assign,
-    Began,
-    CancelAsked,
-    Conclude,
-    Ended,
-    EndTrial,
-    Event,
-    Form,
-    Reported,
-    Resize,
-    Settled,
-    Tick,
-    WantLanes,
-)
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.ledger import TrialState, row
 from hopsml.search.dispatch.snapshot import RunningTrial
@@ -66,9 +50,9 @@ class SearchSession:
         self._facts = self._facts_at_last = 0  # since the last snapshot of the journal, and before it
         self._counted_at = 0.0
         self._give_up_at = float("inf")  # when a search that was cancelled ends, however its trials are
-        self.conclusion: Conclude | None = None
+        self.conclusion: events.Conclude | None = None
 
-    def run(self) -> Conclude:
+    def run(self) -> events.Conclude:
         """Until the search is over. Raises what ended it otherwise: RunError, StorageError."""
         self._follow(self.dispatch.begin(time.monotonic()))
         while self.conclusion is None:
@@ -84,22 +68,22 @@ class SearchSession:
         while news is not None and len(batch) < BATCH and (news := self.executor.get(0.0)) is not None:
             batch.append(news)
         now = time.monotonic()
-        actions: list[Action] = []
+        actions: list[events.Action] = []
         for one in batch:
             if isinstance(one.event, RunOver):
                 self._lost(one.event)
             self._show(one.event)
-            if isinstance(one.event, CancelAsked):
+            if isinstance(one.event, events.CancelAsked):
                 self._give_up_at = min(self._give_up_at, now + CANCEL_S)
             if one.event is not None and not isinstance(one.event, RunOver):
                 followed = self.dispatch.handle(one.event, now)
-                if not any(isinstance(action, EndTrial) for action in followed):
+                if not any(isinstance(action, events.EndTrial) for action in followed):
                     self.executor.go_on(one)
                 actions += followed
         if now >= self._give_up_at and self.dispatch.conclusion is None:
             raise RunCancelled(f"search {self.state.run_id} was cancelled", self.state.run_dir)
         if now >= wake:
-            actions += self.dispatch.handle(Tick(), now)
+            actions += self.dispatch.handle(events.Tick(), now)
         self._follow(actions)
 
     def _lost(self, over: RunOver) -> None:
@@ -108,16 +92,16 @@ class SearchSession:
             raise over.error
         raise over.error or RunError(f"search {self.state.run_id}: its lanes have ended", self.state.run_dir)
 
-    def _show(self, event: Event | RunOver | None) -> None:
+    def _show(self, event: events.Event | RunOver | None) -> None:
         match event:
-            case Began():
+            case events.Began():
                 self._shown_begin(event)
-            case Reported() if event.value is not None:
+            case events.Reported() if event.value is not None:
                 self.state.trial_reported(event.number, event.step, event.value)
-            case Ended():
+            case events.Ended():
                 self.state.trial_left(event.number)
 
-    def _shown_begin(self, event: Began) -> None:
+    def _shown_begin(self, event: events.Began) -> None:
         trial = self.dispatch.ledger.get(event.number)
         if trial is not None:
             place = self._places.get(event.number, "")
@@ -126,10 +110,10 @@ class SearchSession:
 
     # ------------------------------------------------------------------------------------------ what follows
 
-    def _follow(self, actions: list[Action]) -> None:
+    def _follow(self, actions: list[events.Action]) -> None:
         """The journal first: nobody is told, and nothing begins, before it can be known after a crash."""
         for action in actions:
-            if isinstance(action, Assign | Form):
+            if isinstance(action, events.Assign | events.Form):
                 self.names.of(action.number)
         facts = self.dispatch.take_facts()
         lines = [*journal.lines_of(facts), *self.names.new_lines()]
@@ -140,7 +124,7 @@ class SearchSession:
         self.writer.journal(lines, self._may_wait)
         settled = False
         for action in actions:
-            settled = settled or isinstance(action, Settled)
+            settled = settled or isinstance(action, events.Settled)
             self._carry_out(action)
         if settled:
             for url, content in self.files.items():
@@ -154,22 +138,22 @@ class SearchSession:
         """Whether the store may still come back: while nobody has cancelled the search."""
         return time.monotonic() < self._give_up_at and not self.executor.run.done()
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: events.Action) -> None:
         match action:
-            case Assign() | Form():
+            case events.Assign() | events.Form():
                 self._places[action.number] = self.executor.begin(action)
-            case EndTrial():
+            case events.EndTrial():
                 self.executor.end(action)
-            case Resize():
+            case events.Resize():
                 self.executor.resize(action)
-            case WantLanes():
+            case events.WantLanes():
                 self.executor.want(action.count)
-            case Settled():
+            case events.Settled():
                 self._settle(action)
-            case Conclude():
+            case events.Conclude():
                 self.conclusion = action
 
-    def _settle(self, action: Settled) -> None:
+    def _settle(self, action: events.Settled) -> None:
         trial = self.dispatch.ledger.get(action.number)
         assert trial is not None
         self.state.trial_left(action.number)
@@ -197,10 +181,10 @@ class SearchSession:
 
     # ------------------------------------------------------------------------------------------ from other threads
 
-    def post(self, event: Event) -> None:
+    def post(self, event: events.Event) -> None:
         """Have the session take in an event, such as a wish of the user's; for any thread."""
         self.executor.post(event)
 
     def cancel(self, reason: str) -> None:
         """Begin to end the search; what has been found so far stands. For any thread."""
-        self.post(CancelAsked(reason))
+        self.post(events.CancelAsked(reason))

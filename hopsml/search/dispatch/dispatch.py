@@ -19,23 +19,10 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import End, Searcher, Stopper
+from hopsml.search.dispatch import events
 from hopsml.search.dispatch.ask_tell import AskTell, Fact
 from hopsml.search.dispatch.attempts import Attempts
-from hopsml.search.dispatch.events import (
-    Action,
-    Began,
-    CancelAsked,
-    Conclude,
-    Ended,
-    Event,
-    Extend,
-    LaneJoined,
-    LaneLost,
-    Reported,
-    SlotsChanged,
-    Tick,
-    WantLanes,
-)
+from hopsml.search.dispatch.events import Action, Event
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase, row
@@ -70,7 +57,7 @@ class Dispatch:
         self.supply = Supply(self.ask_tell)
         self.places: LaneTable | Groups = (LaneTable if spec.size_of is None else Groups)(spec, self.supply)
         self.attempts = Attempts(spec, self.supply, self.places)
-        self.conclusion: Conclude | None = None
+        self.conclusion: events.Conclude | None = None
         self._open = False
         self._noted_s = 0.0
         self._wanted = -1
@@ -107,21 +94,21 @@ class Dispatch:
         actions = [] if self._open else self.begin(now)
         self.bounds.holds(self.places.held, now)
         match event:
-            case Reported():
+            case events.Reported():
                 actions += self.attempts.reported(event, now)
-            case Began():
+            case events.Began():
                 actions += self.attempts.began(event, now)
-            case Ended():
+            case events.Ended():
                 actions += self.attempts.ended(event, now)
-            case LaneJoined() | LaneLost() | SlotsChanged():
+            case events.LaneJoined() | events.LaneLost() | events.SlotsChanged():
                 actions += self._slots(event, now)
-            case Extend():
+            case events.Extend():
                 self._extend(event, now)
-            case CancelAsked():
+            case events.CancelAsked():
                 actions += self._close(Closing("cancelled", event.reason, now + self.spec.patience_s + NEWS_S), now)
-            case Tick():
+            case events.Tick():
                 actions += self._tick(now)
-        return actions + self._follow(now, fresh=not isinstance(event, Reported | Began))
+        return actions + self._follow(now, fresh=not isinstance(event, events.Reported | events.Began))
 
     def wake_at(self) -> float | None:
         """Monotonic time in seconds of the next ``Tick`` that is needed even if nothing else happens; None: never."""
@@ -173,14 +160,14 @@ class Dispatch:
 
     # ---------------------------------------------------------------------------------------- slots
 
-    def _slots(self, event: LaneJoined | LaneLost | SlotsChanged, now: float) -> list[Action]:
+    def _slots(self, event: events.LaneJoined | events.LaneLost | events.SlotsChanged, now: float) -> list[Action]:
         actions: list[Action] = []
         if isinstance(self.places, Groups):
-            if isinstance(event, SlotsChanged):
+            if isinstance(event, events.SlotsChanged):
                 self.places.slots(event.count, now)
-        elif isinstance(event, LaneJoined):
+        elif isinstance(event, events.LaneJoined):
             self.places.join(event.lane, event.host)
-        elif isinstance(event, LaneLost):
+        elif isinstance(event, events.LaneLost):
             current, waiting = self.places.lose(event.lane)
             if waiting is not None:
                 self.attempts.unplace(waiting)
@@ -192,7 +179,7 @@ class Dispatch:
 
     # ---------------------------------------------------------------------------------------- the end of the search
 
-    def _extend(self, event: Extend, now: float) -> None:
+    def _extend(self, event: events.Extend, now: float) -> None:
         if event.trials > 0:
             self.ask_tell.extend(event.trials)
         if event.deadline_s is not None:
@@ -246,7 +233,7 @@ class Dispatch:
             wanted = self.places.wanted()
             if wanted != self._wanted:
                 self._wanted = wanted
-                actions.append(WantLanes(wanted))
+                actions.append(events.WantLanes(wanted))
         return actions
 
     def _give_up_if_hopeless(self, now: float) -> list[Action]:
@@ -306,7 +293,7 @@ class Dispatch:
         reason, text = self.closing.reason, self.closing.text
         if reason == "complete" and self.ledger.best is None:
             reason, text = "failed", text or self._nothing_found()
-        self.conclusion = Conclude(reason, "; ".join(part for part in (text, self._summary()) if part))
+        self.conclusion = events.Conclude(reason, "; ".join(part for part in (text, self._summary()) if part))
         return [*actions, self.conclusion]
 
     def _nothing_found(self) -> str:
