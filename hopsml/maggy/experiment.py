@@ -22,14 +22,7 @@ from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches.start import begin
 from hopsml.experiment.verbs import Verb
 from hopsml.maggy import ablation, distributed
-from hopsml.maggy.config import (
-    AblationConfig,
-    BaseConfig,
-    HyperparameterOptConfig,
-    LagomConfig,
-    TfDistributedConfig,
-    TorchDistributedConfig,
-)
+from hopsml.maggy import config as configs
 from hopsml.maggy.optimizer.base import searcher_of
 from hopsml.search.algorithms.budgets import BUDGET
 from hopsml.search.space.space import Searchspace
@@ -63,7 +56,7 @@ class LagomOptions(TrialOptions):
     """
 
     train_fn: Callable[..., Any]
-    config: LagomConfig | None = None
+    config: configs.LagomConfig | None = None
     _: KW_ONLY
     name: str = "no-name"
     experiment_type: str = "optimization"
@@ -105,7 +98,7 @@ def lagom(options: LagomOptions) -> dict[str, Any]:
     return _by_config(options, options.config)
 
 
-def config_of(options: LagomOptions) -> AblationConfig | HyperparameterOptConfig:
+def config_of(options: LagomOptions) -> configs.AblationConfig | configs.HyperparameterOptConfig:
     """The config object that Maggy 0.x's keyword arguments stand for. Raises ArgumentError for an unknown type."""
     kind = options.experiment_type
     if kind not in ("optimization", "ablation"):
@@ -113,24 +106,24 @@ def config_of(options: LagomOptions) -> AblationConfig | HyperparameterOptConfig
     names = ("name", "direction", "description", "optimization_key", "hb_interval")
     shared = {name: getattr(options, name) for name in names}
     if kind == "ablation":
-        return AblationConfig(options.ablation_study, options.ablator or "loco", **shared)
+        return configs.AblationConfig(options.ablation_study, options.ablator or "loco", **shared)
     space = options.searchspace if options.searchspace is not None else Searchspace()
     stopping = {name: getattr(options, name) for name in ("es_policy", "es_interval", "es_min")}
-    return HyperparameterOptConfig(options.num_trials, options.optimizer, space, **shared, **stopping)
+    return configs.HyperparameterOptConfig(options.num_trials, options.optimizer, space, **shared, **stopping)
 
 
 def _by_config(options: LagomOptions, config: Any) -> dict[str, Any]:
-    if isinstance(config, HyperparameterOptConfig):
+    if isinstance(config, configs.HyperparameterOptConfig):
         return _search(options, config)
-    if isinstance(config, AblationConfig):
+    if isinstance(config, configs.AblationConfig):
         return _ablation(options, config)
-    if isinstance(config, BaseConfig):
-        once = HyperparameterOptConfig(1, None, Searchspace(), name=config.name, description=config.description)
+    if isinstance(config, configs.BaseConfig):
+        once = configs.HyperparameterOptConfig(1, None, Searchspace(), name=config.name, description=config.description)
         once.hb_interval = config.hb_interval
         return _search(options, once)
-    if isinstance(config, TfDistributedConfig):
+    if isinstance(config, configs.TfDistributedConfig):
         return distributed.train(options, options.train_fn, config)
-    if isinstance(config, TorchDistributedConfig):
+    if isinstance(config, configs.TorchDistributedConfig):
         raise ArgumentError(
             "TorchDistributedConfig: PyTorch is not supported; use TfDistributedConfig with a Keras model, or "
             "experiment.collective_all_reduce with a training function of your own"
@@ -143,7 +136,7 @@ def _by_config(options: LagomOptions, config: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- searches
 
 
-def _search(given: LagomOptions, config: HyperparameterOptConfig) -> dict[str, Any]:
+def _search(given: LagomOptions, config: configs.HyperparameterOptConfig) -> dict[str, Any]:
     seed = _seed(given)
     direction = calls.direction_of(config.direction)
     searcher = searcher_of(config.optimizer, config.searchspace, config.num_trials, direction, seed)
@@ -169,7 +162,7 @@ def _seed(given: LagomOptions) -> int:
     return seeds.choose(given.environment or {}, os.environ) if given.seed is None else given.seed
 
 
-def stopper_arguments(config: HyperparameterOptConfig) -> dict[str, Any] | None:
+def stopper_arguments(config: configs.HyperparameterOptConfig) -> dict[str, Any] | None:
     """Keyword arguments for the stopper that ``es_policy`` names; None if it names none."""
     if _policy(config.es_policy) is None:
         return None
@@ -277,7 +270,7 @@ def _write(url: str, content: bytes) -> None:
 # ---------------------------------------------------------------------------------------------------- ablation
 
 
-def _ablation(given: LagomOptions, config: AblationConfig) -> dict[str, Any]:
+def _ablation(given: LagomOptions, config: configs.AblationConfig) -> dict[str, Any]:
     if not isinstance(config.ablation_study, ablation.AblationStudy):
         raise ArgumentTypeError(f"ablation_study={config.ablation_study!r:.80}: it must be an AblationStudy")
     if str(config.ablator).lower() != "loco":

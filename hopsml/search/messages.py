@@ -46,7 +46,9 @@ class GoOn(TrialMessage, frozen=True, tag="go_on"):
 
 
 class TrialBegan(TrialMessage, frozen=True, tag="began"):
-    """Lane -> driver: the user's function is being called."""
+    """Lane -> driver: the user's function is being called, in process ``pid``."""
+
+    pid: int
 
 
 class TrialReported(TrialMessage, frozen=True, tag="reported"):

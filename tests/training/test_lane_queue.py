@@ -38,7 +38,7 @@ def test_trials_follow_each_other_in_one_process():
     queue = LaneQueue()
     assert queue.told(trial(0), 0.0) == [StartRunner(), Give(trial(0))]
     assert queue.told(trial(1), 0.1) == [Give(trial(1))]  # ahead
-    assert queue.heard(TrialBegan(0, 0), 0.1) == [Say(TrialBegan(0, 0))]
+    assert queue.heard(TrialBegan(0, 0, pid=5), 0.1) == [Say(TrialBegan(0, 0, pid=5))]
     assert queue.heard(ended(0), 0.2) == [Say(ended(0))]
     assert queue.heard(ended(1), 0.3) == [Say(ended(1))]
     assert queue.told(trial(2), 0.4) == [Give(trial(2))]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hopsml.storage.checkpoints import read_keep
-from hopsml.training.tensorflow.checkpoints import complete_checkpoints
+from hopsml.training.checkpoint_files import complete_checkpoints
 from tests import clock
 from tests.training.group import group, run_group
 

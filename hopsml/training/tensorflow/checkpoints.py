@@ -18,16 +18,7 @@ from typing import Any
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import urls
-from hopsml.training.checkpoint_files import (
-    DESCRIPTION,
-    Description,
-    SavedStep,
-    complete_checkpoints,
-    folder_name,
-    read_saved_step,
-    umask,
-    write_complete,
-)
+from hopsml.training import checkpoint_files
 from hopsml.training.checkpoint_handover import HeldCheckpoint, handover_of
 from hopsml.training.checkpoint_writer import pack
 from hopsml.training.tensorflow import bundle, file_exchange, optimizers
@@ -91,13 +82,15 @@ class Checkpointer:
             raise ArgumentTypeError(f"step={step!r}: it must be an int, not {type(step).__name__}")
         if step < 0:
             raise ArgumentError(f"step={step}: it must be 0 or more")
-        target = self._directory / folder_name(step)
+        target = self._directory / checkpoint_files.folder_name(step)
         if leads(latest_strategy()):
             content = json.dumps({"step": step, **notes, "id": uuid.uuid4().hex}).encode()
-            here = Description(os.path.abspath(target), content, step, self._keep, self._is_in_run_dir(), umask())
+            here = checkpoint_files.Description(
+                os.path.abspath(target), content, step, self._keep, self._is_in_run_dir(), checkpoint_files.umask()
+            )
             self._last = self._save(here), here.target
         elif self._needs_every_rank():
-            self._take_part(private_folder() / folder_name(step))
+            self._take_part(private_folder() / checkpoint_files.folder_name(step))
         if durable:
             self.wait()
         return target
@@ -110,7 +103,7 @@ class Checkpointer:
         if self._handover is not None and self._last is not None:
             self._handover.wait_stored(*self._last, timeout_s)
 
-    def _save(self, description: Description) -> HeldCheckpoint | None:
+    def _save(self, description: checkpoint_files.Description) -> HeldCheckpoint | None:
         """By the agent where that is possible, else by this process, behind what the agent still has to write."""
         write, arrays = self._checkpoint.write, self._read()
         if self._handover is not None and arrays is not None:
@@ -118,7 +111,7 @@ class Checkpointer:
                 return held
             write = functools.partial(bundle.write, arrays=arrays)
         self._wait_written()
-        write_complete(description, write)
+        checkpoint_files.write_complete(description, write)
         return None
 
     def _read(self) -> dict[str, Any] | None:
@@ -179,7 +172,7 @@ class Checkpointer:
         scheme, _, path = urls.split(self._context.run_url)
         return scheme in ("", "file") and self._directory.is_relative_to(path)
 
-    def _agree_on_source(self) -> SavedStep | None:
+    def _agree_on_source(self) -> checkpoint_files.SavedStep | None:
         """The checkpoint that all ranks restore, in a folder that this rank can read."""
         strategy = latest_strategy()
         if not in_group(strategy):
@@ -189,23 +182,25 @@ class Checkpointer:
         agreed = json.loads(file_exchange.broadcast_bytes(strategy, answer))
         if agreed is None:
             return None
-        there = read_saved_step(Path(agreed[0]))
+        there = checkpoint_files.read_saved_step(Path(agreed[0]))
         if file_exchange.all_agree(strategy, there is not None and there.notes == agreed[1]):
             return there
         folder = chosen.folder if chosen is not None else private_folder() / Path(agreed[0]).name
         file_exchange.share_folder(strategy, folder)
-        return read_saved_step(folder)
+        return checkpoint_files.read_saved_step(folder)
 
-    def _newest(self) -> SavedStep | None:
-        complete = complete_checkpoints(self._directory)
+    def _newest(self) -> checkpoint_files.SavedStep | None:
+        complete = checkpoint_files.complete_checkpoints(self._directory)
         if complete:
             return complete[-1]
         resume = self._resume()
         if resume is None:
             return None
-        saved = read_saved_step(resume)
+        saved = checkpoint_files.read_saved_step(resume)
         if saved is None:
-            raise ArgumentError(f"{resume} is not a complete checkpoint: it has no readable {DESCRIPTION}")
+            raise ArgumentError(
+                f"{resume} is not a complete checkpoint: it has no readable {checkpoint_files.DESCRIPTION}"
+            )
         return saved
 
     def _resume(self) -> Path | None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.storage.run_dir import fit_name, fit_of
+from hopsml.training.checkpoint_files import complete_checkpoints
 from hopsml.training.tensorflow import file_exchange
-from hopsml.training.tensorflow.checkpoints import Checkpointer, complete_checkpoints
+from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
 
 _function: WorkerContext | None = None  # the function whose calls are counted, by its context

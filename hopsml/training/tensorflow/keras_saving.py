@@ -1,7 +1,9 @@
 """Keras 3's ``ModelCheckpoint`` and ``BackupAndRestore``: they hold a training until the agent has the state, not the file.
 
-What Keras would write is read (``keras_files.py``) and left with the agent, whose writer makes the file. It appears whole or
-not at all, at the latest when ``fit`` ends. One that could not be written is an OSError at the next save, or then.
+What Keras would write is read and left with the agent, whose writer makes the file. It appears whole or not at all, at the
+latest when ``fit`` ends. One that could not be written is an OSError at the next save, or then. Keras walks through a model
+and has each object put its arrays into a store; ours notes them, and the writer plays them into Keras's own, which alone
+knows the format.
 
 Keras writes itself, as it does elsewhere, where a program may look for a file at once: outside of ``fit``, of classes
 derived from the two, of ``ModelCheckpoint`` beside callbacks of the user's own. And what our writer does not make: a whole
@@ -12,20 +14,27 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
+import json
 import os
 import tempfile
+import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker.context import current
 from hopsml.training.checkpoint_files import FileDescription, umask, write_file
 from hopsml.training.checkpoint_handover import Handover, handover_of
 from hopsml.training.checkpoint_writer import pack
-from hopsml.training.tensorflow import keras_files
+from hopsml.training.tensorflow.state_variables import as_array
 
-_WRITE = "hopsml.training.tensorflow.keras_files:write"
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_WRITE = "hopsml.training.tensorflow.keras_saving:write_model"
+_GROUPS, _ARCHIVE = "groups", "archive"  # beside the arrays: paths, metadata, names; a model's file but for its weights
 _FILES = (".keras", ".h5")
 _METADATA = "_training_metadata_path"  # of BackupAndRestore: the file that says which epoch the weights are of
 
@@ -54,7 +63,7 @@ def _copy_once(optimizer_class: Any) -> None:
     original = optimizer_class.save_own_variables
 
     def save_own_variables(self: Any, store: Any) -> None:
-        if not isinstance(store, keras_files.NotedArrays):  # a dict of the user's gets copies, as ever
+        if not isinstance(store, NotedArrays):  # a dict of the user's gets copies, as ever
             original(self, store)
             return
         for number, variable in enumerate(self.variables):
@@ -103,7 +112,7 @@ def _read_instead(saving_lib: ModuleType, name: str, suffix: str) -> None:
         if _saves is None or any(more) or named or not path.endswith(suffix) or "://" in path:
             original(model, filepath, *more, **named)
         else:
-            _saves.append((path, keras_files.read(model, suffix == ".keras")))
+            _saves.append((path, read_model(model, suffix == ".keras")))
 
     setattr(saving_lib, name, save)
 
@@ -133,7 +142,7 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
             file = FileDescription(os.path.realpath(path), umask(), asked and os.path.abspath(asked), text)
             if not handover.give(pack(content, file, _WRITE), file.target):  # memory does not take it
                 handover.wait_written()
-                write_file(file, functools.partial(keras_files.write, arrays=content))
+                write_file(file, functools.partial(write_model, arrays=content))
 
     def on_train_end(self: Any, logs: Any = None) -> None:
         if handover := _handover():
@@ -147,3 +156,68 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
 def _check(handover: Handover) -> None:
     if lost := [path for path in handover.failed() if path.endswith(_FILES)]:
         raise OSError(f"{', '.join(lost)} could not be written; the run's notes say why")
+
+
+# -- what Keras would hold, and writing that in another process
+
+
+def read_model(model: Any, whole: bool) -> dict[str, NDArray[Any]]:
+    """What Keras would write of ``model``, or of its weights alone; on CPU variables are not copied.
+
+    On all ranks: each variable is read once, in Keras's order.
+    """
+    import numpy as np
+    from keras.src.saving import saving_lib
+
+    class NotingStore(saving_lib.NpzIOStore):  # type: ignore[misc] # Keras takes its own alone
+        def make(self, path: str, metadata: dict[str, str] | None = None) -> dict[str, Any]:
+            entry = NotedArrays()
+            groups.append((path, metadata, entry))
+            return entry
+
+    groups: list[tuple[str, dict[str, str] | None, NotedArrays]] = []
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        assets = None
+        if whole:
+            config, metadata = saving_lib._serialize_model_as_json(model)
+            archive.writestr("metadata.json", metadata)
+            archive.writestr("config.json", config)
+            assets = saving_lib.DiskIOStore("assets", archive=archive, mode="w")
+        saving_lib._save_state(model, NotingStore("", mode="w"), assets, inner_path="", visited_saveables=set())
+        if assets is not None:
+            assets.close()
+    table = json.dumps([(path, about, list(entry)) for path, about, entry in groups]).encode()
+    arrays = {f"{number}/{name}": array for number, (_, _, entry) in enumerate(groups) for name, array in entry.items()}
+    rest = {_GROUPS: table} | ({_ARCHIVE: content.getvalue()} if whole else {})
+    return arrays | {key: np.frombuffer(value, np.uint8) for key, value in rest.items()}
+
+
+def write_model(place: str, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write what ``read_model`` has found as the file ``place``; the arrays of a whole model lie beside it for a moment."""
+    from keras.src.saving import saving_lib
+
+    weights = f"{place}.weights" if _ARCHIVE in arrays else place
+    store = saving_lib.H5IOStore(weights, mode="w")
+    for number, (path, metadata, names) in enumerate(json.loads(arrays[_GROUPS].tobytes())):
+        entry = store.make(path, metadata=metadata)
+        for name in names:
+            entry[name] = arrays[f"{number}/{name}"]
+    store.close()
+    if _ARCHIVE in arrays:
+        Path(place).write_bytes(arrays[_ARCHIVE].data)
+        with zipfile.ZipFile(place, "a") as archive:
+            archive.write(weights, "model.weights.h5")
+        os.unlink(weights)
+
+
+class NotedArrays(dict[str, Any]):
+    """What one object puts into the store: arrays as they are at this moment."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        import tensorflow as tf
+        from keras.src import backend
+
+        if isinstance(value, backend.Variable):
+            value = value.value.read_value()
+        super().__setitem__(name, as_array(value) if isinstance(value, tf.Tensor) else backend.convert_to_numpy(value))

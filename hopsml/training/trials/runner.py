@@ -172,7 +172,7 @@ class Runner:
         metric: float | None = None
         result = b""
         try:
-            self.channel.send(TrialBegan(message.number, message.attempt))
+            self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
             function, fixed = self._function()
             value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
             told = trial.reporter.history if value is None else []  # what it has reported stands for what it returns

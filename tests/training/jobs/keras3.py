@@ -198,7 +198,7 @@ def _files(strategy: Any) -> dict[str, Any]:
     import keras
     import numpy as np
 
-    from hopsml.training.tensorflow import keras_files
+    from hopsml.training.tensorflow import keras_saving
     from tests import keras_content
 
     @keras.saving.register_keras_serializable("tests")
@@ -224,7 +224,7 @@ def _files(strategy: Any) -> dict[str, Any]:
         for name in ("model.keras", "model.weights.h5"):
             theirs, ours = (current().work_dir / f"{whose}-{name}" for whose in ("theirs", "ours"))  # type: ignore[union-attr]
             (model.save if name == "model.keras" else model.save_weights)(theirs)
-            keras_files.write(str(ours), keras_files.read(model, name == "model.keras"))
+            keras_saving.write_model(str(ours), keras_saving.read_model(model, name == "model.keras"))
             expected, got = keras_content.of(theirs), keras_content.of(ours)
             differ += [key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key)]
             found += len(got)
