@@ -90,9 +90,7 @@ def mlflow_tracking_uri(profile_environment: Mapping[str, str]) -> str:
 
 
 def hadoop_conf_dir() -> Path | None:
-    """Hadoop's client configuration: ``HADOOP_CONF_DIR``, else what Spark ships into a YARN container, else
-    None.
-    """
+    """Hadoop's client configuration: ``HADOOP_CONF_DIR``, else what Spark ships into a YARN container, else None."""
     named = os.environ.get("HADOOP_CONF_DIR")
     if named:
         return Path(named).absolute()

@@ -59,9 +59,8 @@ def num_param_servers(spark: object = None) -> int:
 def grid_params(*arguments: Any) -> dict[str, list[Any]]:
     """Every combination of the given values, as equally long lists that ``experiment.launch`` takes.
 
-    {'a': [1, 2], 'b': [3]} gives {'a': [1, 2], 'b': [3, 3]}. Takes one dict of lists; old code passes its
-    SparkSession before it, which is not used. Raises ArgumentTypeError for anything else, ArgumentError for
-    an empty list.
+    {'a': [1, 2], 'b': [3]} gives {'a': [1, 2], 'b': [3, 3]}. Takes one dict of lists; old code passes its SparkSession
+    before it, which is not used. Raises ArgumentTypeError for anything else, ArgumentError for an empty list.
     """
     if not 1 <= len(arguments) <= 2 or not isinstance(arguments[-1], Mapping):
         given = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"

@@ -31,8 +31,7 @@ def load(hdfs_path: AnyPath) -> bytes:
 def open_file(hdfs_path: AnyPath, project: str | None = None, flags: str = "rw", buff_size: int = 0) -> Any:
     """A file object. ``flags``: ``r``, ``w`` or ``a``, binary unless followed by ``t``.
 
-    ``rw`` (the default) reads a file that exists and writes one that does not. What is written appears at
-    close.
+    ``rw`` (the default) reads a file that exists and writes one that does not. What is written appears at close.
     """
     url = to_url(hdfs_path, project)
     system = for_url(url)

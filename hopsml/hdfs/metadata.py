@@ -46,8 +46,7 @@ def stat(hdfs_path: AnyPath) -> PathStat:
 
 
 def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
-    """Whether this user has the rights of ``mode``: ``os.R_OK | ...`` (0 to 7), or three digits as in
-    ``chmod``.
+    """Whether this user has the rights of ``mode``: ``os.R_OK | ...`` (0 to 7), or three digits as in ``chmod``.
 
     Of three digits the one counts that applies to this user (owner, group, others); the groups of a remote
     store are not known here, so that there a user is the owner or one of the others.

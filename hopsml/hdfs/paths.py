@@ -67,8 +67,7 @@ def to_url(path: AnyPath, project: str | None = None) -> str:
     if not text.startswith("/"):
         return urls.join(root, posixpath.normpath(text)) if text.strip("./") else root
     is_local = urls.is_local(root)
-    # On a local project /Projects/p/x, as existing code has it, lies in the project; other paths are the
-    # machine's own.
+    # On a local project /Projects/p/x, as existing code has it, lies in the project; other paths are the machine's own.
     head = f"/Projects/{project or project_name()}"
     if is_local and (text == head or text.startswith(head + "/")):
         return root + text[len(head) :]

@@ -130,9 +130,7 @@ _REMEDIES: dict[type[StorageError], str] = {
 
 
 def from_text(action: str, path: str, type_name: str, text: str) -> StorageError:
-    """The error for a failed remote ``action`` (``"write"``) on ``path``, told by the client's type name and
-    text.
-    """
+    """The error for a failed remote ``action`` (``"write"``) on ``path``, told by the client's type name and text."""
     text = redact.text(text)
     first_line = _first_line(text)
     if type_name == "NotADirectoryError":

@@ -1,9 +1,8 @@
 """Checkpoints in a directory of any store: complete or absent.
 
-A checkpoint is a directory ``step-000000120`` with a ``manifest.json`` that names every file with its length
-and CRC. It is uploaded under a temporary name and renamed. On stores whose rename is not one step, the
-manifest still tells a complete one: every file must be there with its length, and its CRC is checked when it
-is fetched.
+A checkpoint is a directory ``step-000000120`` with a ``manifest.json`` that names every file with its length and CRC.
+It is uploaded under a temporary name and renamed. On stores whose rename is not one step, the manifest still tells a
+complete one: every file must be there with its length, and its CRC is checked when it is fetched.
 """
 
 from __future__ import annotations
@@ -94,9 +93,7 @@ def _stamps(local_dir: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
 
 
 def steps(checkpoints_url: str, timeout_s: float | None = None) -> list[int]:
-    """Steps that have a directory, ascending; it may still be an incomplete one. Empty if there is no
-    directory.
-    """
+    """Steps that have a directory, ascending; it may still be an incomplete one. Empty if there is no directory."""
     return _steps_among(_entries(checkpoints_url, timeout_s))
 
 
@@ -213,9 +210,7 @@ def prune(checkpoints_url: str, keep: int, timeout_s: float | None = None, known
 
 
 def to_prune(present: list[int], complete: list[int], keep: int) -> list[int]:
-    """Which steps go: complete ones beyond the newest ``keep``, incomplete ones before the newest complete
-    one.
-    """
+    """Which steps go: complete ones beyond the newest ``keep``, incomplete ones before the newest complete one."""
     kept = set(sorted(complete)[-keep:])
     newest = max(complete, default=-1)
     return sorted(step for step in present if step not in kept and step < newest)

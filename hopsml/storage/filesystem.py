@@ -69,9 +69,7 @@ class FileSystem(Protocol):
         """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
 
     def write_bytes(self, url: str, data: bytes, overwrite: bool = True) -> None:
-        """Whole or not at all. Missing parents are made. Without ``overwrite``, of several writers one
-        succeeds.
-        """
+        """Whole or not at all. Missing parents are made. Without ``overwrite``, of several writers one succeeds."""
 
     def append_bytes(self, url: str, data: bytes) -> None:
         """Add to the end of a file, made if missing; readers may see a part."""

@@ -48,8 +48,7 @@ _NO_ANSWER = MirrorReport(0, 0, (), answered=False)
 
 
 class MirrorProcess:
-    """Starts and owns one mirror. All calls end within their deadlines; they are meant for a thread of an
-    agent.
+    """Starts and owns one mirror. All calls end within their deadlines; they are meant for a thread of an agent.
 
     ``on_message`` is called, from the reading thread, with each message that nobody asked for: ``{"event":
     "behind"}`` and ``{"event": "recovered"}`` with ``behind_count`` and ``behind``. The process may be
@@ -109,9 +108,7 @@ class MirrorProcess:
         return self.process is not None and self.process.poll() is None
 
     def flush(self, timeout_s: float) -> MirrorReport:
-        """Copy all that is on disk now; what is behind when that is done or the time is up. A dead mirror is
-        restarted.
-        """
+        """Copy all that is on disk now; what is behind when that is done or time is up. A dead mirror is restarted."""
         if not self.is_alive:
             self.start()
         number = next(self._ids)

@@ -121,8 +121,7 @@ def plan(
 ) -> list[Action]:
     """The copies to begin now; ``busy`` are under way. ``urgent``: somebody waits, nothing is put off.
 
-    ``now_s`` is monotonic, ``wall_ns`` the clock of the files' times. Short files first: they are many and
-    cheap.
+    ``now_s`` is monotonic, ``wall_ns`` the clock of the files' times. Short files first: they are many and cheap.
     """
     if state.outage and (now_s < state.outage.retry_at_s(urgent) or busy):
         return []

@@ -39,9 +39,7 @@ def upload_tree(
 
 
 def upload_into(local_dir: str | os.PathLike[str], url: str, timeout_s: float | None = None) -> int:
-    """Upload the entries of a local directory into a directory; each file appears whole. Returns the bytes
-    sent.
-    """
+    """Upload the entries of a local directory into a directory; each file appears whole. Returns the bytes sent."""
     root = Path(local_dir)
     if not root.is_dir():
         raise PathNotFound(f"cannot upload {root}: there is no such directory", str(root))
@@ -59,9 +57,7 @@ def upload_into(local_dir: str | os.PathLike[str], url: str, timeout_s: float | 
 
 
 def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> int:
-    """Download a directory into a local one, made if missing; temporary names are left out. Returns the
-    bytes.
-    """
+    """Download a directory into a local one, made if missing; temporary names are left out. Returns the bytes."""
     system, root = for_url(url, timeout_s), Path(local_dir)
     entries = [entry for entry in walk(url, timeout_s) if not urls.has_temporary_part(urls.relative(entry.url, url))]
     try:
@@ -110,9 +106,7 @@ def move(source: str, target: str) -> None:
 
 
 def local_files(root: Path) -> list[str]:
-    """Names of all files below a local directory, relative, ``/`` between parts, sorted; temporary ones left
-    out.
-    """
+    """Names of all files below a local directory, relative, ``/`` between parts, sorted; temporary ones left out."""
     return sorted(_names(root, (path for path in root.rglob("*") if path.is_file())))
 
 

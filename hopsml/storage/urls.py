@@ -39,9 +39,7 @@ def is_local(url: str) -> bool:
 
 
 def join(url: str, *names: str) -> str:
-    """The URL of ``names`` below ``url``; empty names are skipped. A name may hold ``/`` but not start with
-    it.
-    """
+    """The URL of ``names`` below ``url``; empty names are skipped. A name may hold ``/`` but not start with it."""
     for name in names:
         if not name:
             continue
@@ -91,9 +89,8 @@ def has_temporary_part(name: str) -> bool:
 def remote_of(local_path: str) -> str | None:
     """The remote URL that a local path mirrors, or None.
 
-    Inside a worker ``/scratch/x/hdfs://host:port/rest`` stands for ``hdfs://host:port/rest``. The authority
-    must be there (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would
-    pass for the host).
+    Inside a worker ``/scratch/x/hdfs://host:port/rest`` stands for ``hdfs://host:port/rest``. The authority must be
+    there (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would pass for the host).
     """
     if not is_local(local_path):
         return None

@@ -21,9 +21,8 @@ _VIRTUAL_INTERFACES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali
 class HeldPort:
     """A TCP port that nobody but a server of the same user that sets SO_REUSEPORT can bind.
 
-    The socket never listens: until such a server does, connections are refused. Close it when the server
-    listens, or let the process end. TensorFlow sets SO_REUSEPORT if TF_GRPC_REUSE_PORT=1 is in its
-    environment.
+    The socket never listens: until such a server does, connections are refused. Close it when the server listens, or
+    let the process end. TensorFlow sets SO_REUSEPORT if TF_GRPC_REUSE_PORT=1 is in its environment.
     """
 
     def __init__(self, held: socket.socket, mark: socket.socket) -> None:
@@ -50,8 +49,7 @@ def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> Held
     ``port_range`` (first, last; both included) is for firewalls; without it the kernel chooses. A port whose
     connections have ended counts as free, although the kernel remembers them for 60 s.
 
-    Raises ArgumentError for a range that is none and a host that is not this machine, RunError if no port
-    is free.
+    Raises ArgumentError for a range that is none and a host that is not this machine, RunError if no port is free.
     """
     family, address = _bindable(host)
     first, last = port_range or (0, 0)

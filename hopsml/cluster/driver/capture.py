@@ -45,8 +45,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 WARNING_BYTES = 8 * 2**20
 NOTE_BYTES = 2**20  # said in the run's notes
-# Worth importing before the function arrives: each takes a second or more, in this order where one needs
-# the other.
+# Worth importing before the function arrives: each takes a second or more, in this order where one needs the other.
 PRELOADABLE = ("numpy", "pandas", "sklearn", "tensorflow", "keras", "tf_keras", "torch", "jax")
 
 _registry_lock = threading.Lock()  # cloudpickle's list of modules by value belongs to the whole process
@@ -82,10 +81,9 @@ def capture(
 ) -> Captured:
     """Pickles ``function`` and ``args`` with all that they refer to.
 
-    ``importable`` names modules of the user's own that the executors have (``--py-files``): they go by
-    name. Raises ArgumentTypeError if ``function`` cannot be called or ``args`` is no dict with str keys,
-    CaptureError naming the object that cannot be shipped, and the way to it, or the largest objects if the
-    payload exceeds ``limit_bytes``.
+    ``importable`` names modules of the user's own that the executors have (``--py-files``): they go by name. Raises
+    ArgumentTypeError if ``function`` cannot be called or ``args`` is no dict with str keys, CaptureError naming the
+    object that cannot be shipped, and the way to it, or the largest objects if the payload exceeds ``limit_bytes``.
     """
     if not callable(function):
         raise ArgumentTypeError(f"a function was expected, not {type_name(function)}: {function!r:.80}")

@@ -2,10 +2,9 @@
 
 Pure: no socket, thread, clock or disk. The same members in any order give the same layout.
 
-Ring order keeps neighbours near: racks, then hosts, then the GPUs of a host by their links. TensorFlow
-connects its ring over the workers in the lexicographic order of their task names, so that worker 10 comes
-before worker 2; the task index that each worker gets here is the one that makes this order equal to the
-ring order.
+Ring order keeps neighbours near: racks, then hosts, then the GPUs of a host by their links. TensorFlow connects its
+ring over the workers in the lexicographic order of their task names, so that worker 10 comes before worker 2; the task
+index that each worker gets here is the one that makes this order equal to the ring order.
 """
 
 from __future__ import annotations
@@ -111,10 +110,9 @@ _Assignment = tuple[Member, str, int]  # role, task index
 def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN) -> Layout:
     """Gives every member its rank, role, devices and variables.
 
-    Parameter servers and the evaluator are taken from the members with the fewest GPUs, among equals from
-    the end of the ring; the first of the others is the chief. Raises ArgumentError for no members, two with
-    one address or agent id, roles that the members cannot fill, and workers that hold different numbers of
-    GPUs.
+    Parameter servers and the evaluator are taken from the members with the fewest GPUs, among equals from the end of
+    the ring; the first of the others is the chief. Raises ArgumentError for no members, two with one address or agent
+    id, roles that the members cannot fill, and workers that hold different numbers of GPUs.
     """
     _check_members(members)
     _check_roles(len(members), roles)
@@ -240,8 +238,7 @@ def _nearness(topology: Topology, first: Member, second: Member) -> int:
 def _topology(host: Sequence[Member], notes: list[str]) -> Topology | None:
     """The links of this host, if some member's text has all GPUs that the members hold.
 
-    Indices that repeat are those of containers that each see a GPU 0 of their own: then the indices say
-    nothing.
+    Indices that repeat are those of containers that each see a GPU 0 of their own: then the indices say nothing.
     """
     held = [index for member in host for index in member.gpu_indices]
     if len(held) < 2 or len(set(held)) < len(held):

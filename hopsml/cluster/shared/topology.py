@@ -11,8 +11,7 @@ from hopsml.errors import ArgumentError
 
 EXACT_LIMIT = 10  # GPUs up to which the best ring is found exactly (2^9 subsets)
 
-# Links other than NVLink, slowest first, in the words of nvidia-smi's legend; SOC is what SYS was called
-# earlier.
+# Links other than NVLink, slowest first, in the words of nvidia-smi's legend; SOC is what SYS was called earlier.
 _PCIE_STRENGTH = {"SOC": 1, "SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5}
 _NVLINK_BASE = 5  # one NVLink is worth more than any PCIe path; n bonded links are worth n times one
 
@@ -122,11 +121,10 @@ def _row_links(gpu: int, cells: Sequence[str] | None, gpus: Sequence[int]) -> tu
 def best_ring(strengths: Matrix) -> tuple[int, ...]:
     """The order in which a ring should visit 0..n-1: the strongest weakest link, then the largest sum.
 
-    ``strengths`` is symmetric; its diagonal is not read. The ring starts at 0. Of equally good ones that
-    with the weakest closing link is taken, because a ring over several hosts leaves this host there; then
-    the lexicographically smallest, so that equal links give 0, 1, 2 ... Exact up to EXACT_LIMIT nodes;
-    above that a local search (2-opt and moved nodes, from several starts) that never does worse than 0, 1,
-    2 ...
+    ``strengths`` is symmetric; its diagonal is not read. The ring starts at 0. Of equally good ones that with the
+    weakest closing link is taken, because a ring over several hosts leaves this host there; then the lexicographically
+    smallest, so that equal links give 0, 1, 2 ... Exact up to EXACT_LIMIT nodes; above that a local search (2-opt and
+    moved nodes, from several starts) that never does worse than 0, 1, 2 ...
     """
     n = len(strengths)
     levels = sorted({strengths[a][b] for a, b in combinations(range(n), 2)}, reverse=True)
@@ -147,10 +145,9 @@ def ring_quality(ring: Sequence[int], strengths: Matrix) -> tuple[int, int, int]
 def _exact_ring(strengths: Matrix, weakest: int) -> tuple[int, ...] | None:
     """Held and Karp's dynamic programme, without links below ``weakest``; None if no ring is left.
 
-    ``best[visited, last]`` is the largest value of the way from ``last`` through all that is not visited
-    back to 0; so walking forward from 0, by the smallest index that attains it, yields the smallest of the
-    best orders. A way's value is its sum of links, scaled such that the weakness of its closing link
-    decides among equal sums.
+    ``best[visited, last]`` is the largest value of the way from ``last`` through all that is not visited back to 0; so
+    walking forward from 0, by the smallest index that attains it, yields the smallest of the best orders. A way's value
+    is its sum of links, scaled such that the weakness of its closing link decides among equal sums.
     """
     n = len(strengths)
     scale = 1 + max(max(row) for row in strengths)

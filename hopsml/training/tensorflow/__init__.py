@@ -1,7 +1,6 @@
 """What runs inside a TensorFlow worker beside the user's code; the public names are in ``hopsml.tensorflow``.
 
-Only the files of this folder import TensorFlow or Keras, and only inside functions: importing hopsml stays
-free of it.
+Only the files of this folder import TensorFlow or Keras, and only inside functions: importing hopsml stays free of it.
 
     settings of the reduction   merge.py (pure), reducer.py, strategy.py
     Keras 3 under the strategy  keras_repairs.py, batch_statistics.py, keras_callbacks.py, groups.py

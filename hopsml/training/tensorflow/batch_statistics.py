@@ -1,14 +1,12 @@
 """Batch normalisation under MultiWorkerMirroredStrategy: all workers hold one set of moving statistics.
 
-Keras 3 and tf_keras let every worker keep moving statistics of its own batches. Workers then evaluate
-differently, and with Keras 3 the chief's checkpoint holds the statistics of its part of the data. Here the
-statistics that a ``strategy.run`` has updated are averaged over the replicas at its end, all of them in one
-merged reduction. The update is linear in the batch's mean and variance, so this equals averaging these before
-the update.
+Keras 3 and tf_keras let every worker keep moving statistics of its own batches. Workers then evaluate differently, and
+with Keras 3 the chief's checkpoint holds the statistics of its part of the data. Here the statistics that a
+``strategy.run`` has updated are averaged over the replicas at its end, all of them in one merged reduction. The update
+is linear in the batch's mean and variance, so this equals averaging these before the update.
 
-A layer that is called inside a tf.function of its own within the step is averaged right there: the step's own
-trace may never see that call (the function may have been traced before), and workers must not differ in what
-they reduce.
+A layer that is called inside a tf.function of its own within the step is averaged right there: the step's own trace may
+never see that call (the function may have been traced before), and workers must not differ in what they reduce.
 """
 
 from __future__ import annotations

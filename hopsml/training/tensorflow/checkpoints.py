@@ -130,8 +130,7 @@ class Checkpointer:
     def restore_latest(self) -> int:
         """Restore the directory's newest complete checkpoint, else the one that the run goes on from.
 
-        Returns its step, 0 when there is none. Variables that do not exist yet get their values when they are
-        made.
+        Returns its step, 0 when there is none. Variables that do not exist yet get their values when they are made.
 
         Raises ArgumentError when the objects have variables that the checkpoint does not hold.
         """
@@ -158,8 +157,7 @@ class Checkpointer:
         from tensorflow.python.distribute.values import SyncOnReadVariable
 
         for node in trackable_view.TrackableView(self._checkpoint).descendants():
-            # A Keras 3 variable holds TensorFlow's; looked up without running code, which might read the
-            # variable.
+            # A Keras 3 variable holds TensorFlow's; looked up without running code, which might read the variable.
             inner = getattr(node, "__dict__", {}).get("_value")
             if isinstance(node, SyncOnReadVariable) or isinstance(inner, SyncOnReadVariable):
                 return True

@@ -44,8 +44,7 @@ class PostImportFinder(MetaPathFinder):
             for action in self._actions.pop(fullname, []):
                 action(module)
 
-        # A loader belongs to one module: changing the instance keeps its class, and with it data files and
-        # sources.
+        # A loader belongs to one module: changing the instance keeps its class, and with it data files and sources.
         spec.loader.exec_module = execute_then_act  # type: ignore[method-assign]
         return spec
 

@@ -1,9 +1,8 @@
 """Which gradients travel in one collective, and under which keys. No TensorFlow; pure but for a key table.
 
-The merge scope is the number of gradients that one collective carries: 1 = no merging, n = up to n, "all" =
-one collective for each element type. Gradients are grouped from the last to the first, because
-backpropagation finishes them in that order; a group holds one element type, since a collective has one
-buffer.
+The merge scope is the number of gradients that one collective carries: 1 = no merging, n = up to n, "all" = one
+collective for each element type. Gradients are grouped from the last to the first, because backpropagation finishes
+them in that order; a group holds one element type, since a collective has one buffer.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ _KEY_SPACE = 2**30  # instance keys are int32 and positive; a group takes at mos
 def parse_merge_scope(value: int | str) -> int | None:
     """The number of gradients a collective may carry; None for "all".
 
-    Raises ArgumentTypeError for anything but an int or a string, ArgumentError for a value that means
-    nothing.
+    Raises ArgumentTypeError for anything but an int or a string, ArgumentError for a value that means nothing.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ArgumentTypeError(f"merge_scope={value!r}: it must be an int of 1 or more, or 'all'")
@@ -67,12 +65,11 @@ Signature = tuple[object, ...]
 class InstanceKeys:
     """Keys of the static collectives: a function of what is reduced, never of when it was traced.
 
-    Workers may trace a function at different times and a different number of times (one of them meets a
-    smaller last batch and traces again). A counter would then give the same collective different keys on
-    different workers. Here the keys follow from the list alone, from the element types and shapes of its
-    groups: the same gradients have the same keys on every worker, in every trace and every function. That two
-    functions share keys is harmless, because reductions of one process never overlap (see ``reducer``);
-    within a list all keys differ.
+    Workers may trace a function at different times and a different number of times (one of them meets a smaller last
+    batch and traces again). A counter would then give the same collective different keys on different workers. Here the
+    keys follow from the list alone, from the element types and shapes of its groups: the same gradients have the same
+    keys on every worker, in every trace and every function. That two functions share keys is harmless, because
+    reductions of one process never overlap (see ``reducer``); within a list all keys differ.
     """
 
     def __init__(self) -> None:

@@ -15,11 +15,10 @@ here, so that user code stays as it is. Two paths:
     that are not known when tracing, and on GPUs (NCCL needs its launches in one order, which only this path
     gives).
 
-The static collective has two weaknesses, cured by the fence around every list: its keys are constants, and
-the scoped allocator refuses a second buffer of one name in one step. A tf.function called twice by another
-one, or in a
-``tf.while_loop``, would meet both. The fence writes to the launcher's ordering token before and after the
-list, so that reductions of one process never overlap, wherever they are inlined.
+The static collective has two weaknesses, cured by the fence around every list: its keys are constants, and the scoped
+allocator refuses a second buffer of one name in one step. A tf.function called twice by another one, or in a
+``tf.while_loop``, would meet both. The fence writes to the launcher's ordering token before and after the list, so that
+reductions of one process never overlap, wherever they are inlined.
 """
 
 from __future__ import annotations
@@ -179,10 +178,9 @@ def _members(launcher: Any, tensors: Sequence[Any], group: MergeGroup) -> list[A
 def _header(launcher: Any, dtype: Any) -> Any:
     """One element of any value that leads a group, to say when the group's buffer is made.
 
-    The scoped allocator makes the buffer as soon as what the group's first member is computed from is there.
-    For a gradient this may be long before the fence, or in a branch that is not taken, and then the buffer
-    stays for ever and the next step fails. The token's value, read behind the fence, is there exactly when it
-    should be.
+    The scoped allocator makes the buffer as soon as what the group's first member is computed from is there. For a
+    gradient this may be long before the fence, or in a branch that is not taken, and then the buffer stays for ever and
+    the next step fails. The token's value, read behind the fence, is there exactly when it should be.
     """
     import tensorflow as tf
 
