@@ -9,6 +9,7 @@ import contextlib
 import functools
 import getpass
 import os
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,19 +29,7 @@ def storage_timeout_s() -> float:
 
     From ``HOPSML_STORAGE_TIMEOUT_S``, else 30.
     """
-    text = os.environ.get("HOPSML_STORAGE_TIMEOUT_S", "")
-    if not text:
-        return DEFAULT_STORAGE_TIMEOUT_S
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise ArgumentError(
-            f"HOPSML_STORAGE_TIMEOUT_S={text!r}: it must be a number of seconds above 0; unset it for "
-            f"the default of {DEFAULT_STORAGE_TIMEOUT_S:g} s"
-        )
-    return seconds
+    return _seconds("HOPSML_STORAGE_TIMEOUT_S", DEFAULT_STORAGE_TIMEOUT_S, " above 0", least=sys.float_info.min)
 
 
 def system_metrics_s() -> float:
@@ -48,17 +37,7 @@ def system_metrics_s() -> float:
 
     From ``HOPSML_SYSTEM_METRICS_S``, else 10.
     """
-    text = os.environ.get(SYSTEM_METRICS, "")
-    try:
-        seconds = float(text) if text else DEFAULT_SYSTEM_METRICS_S
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ArgumentError(
-            f"{SYSTEM_METRICS}={text!r}: it must be a number of seconds, or 0 to look at nothing; unset it for the default "
-            f"of {DEFAULT_SYSTEM_METRICS_S:g} s"
-        )
-    return seconds
+    return _seconds(SYSTEM_METRICS, DEFAULT_SYSTEM_METRICS_S, ", or 0 to look at nothing")
 
 
 def drain_s() -> float:
@@ -66,15 +45,19 @@ def drain_s() -> float:
 
     From ``HOPSML_DRAIN_S``, else 30.
     """
-    text = os.environ.get("HOPSML_DRAIN_S", "")
+    return _seconds("HOPSML_DRAIN_S", DEFAULT_DRAIN_S, ", or 0 to leave at once")
+
+
+def _seconds(variable: str, default_s: float, which: str, least: float = 0.0) -> float:
+    """The number in an environment variable, else the default; ``which`` are allowed is for the error's text."""
+    text = os.environ.get(variable, "")
     try:
-        seconds = float(text) if text else DEFAULT_DRAIN_S
+        seconds = float(text) if text else default_s
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < float("inf"):
+    if not least <= seconds < float("inf"):
         raise ArgumentError(
-            f"HOPSML_DRAIN_S={text!r}: it must be a number of seconds, or 0 to leave at once; unset it for the default of "
-            f"{DEFAULT_DRAIN_S:g} s"
+            f"{variable}={text!r}: it must be a number of seconds{which}; unset it for the default of {default_s:g} s"
         )
     return seconds
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from hopsml import suggestions
 from hopsml.errors import ArgumentTypeError
+from hopsml.search.space.space import parameters_of
 
 _Parameters = ParamSpec("_Parameters")
 _Options = TypeVar("_Options")
@@ -105,17 +106,10 @@ def _with_arguments(function: Callable[..., Any], options: Callable[..., Any]) -
 
 def _meant(verb: str, name: str, value: Any, known: Collection[str], function: Any) -> str:
     """A hint for a name that the verb does not have: a similar one, or that it is the training function's."""
-    if name not in _parameters(function):
+    if name not in (parameters_of(function) or ()):
         return suggestions.instead(name, known, f"help({verb}) lists those that it has")
     handed_on = f"args_dict={{{name!r}: [...]}}" if "args_dict" in known else f"args={{{name!r}: {value!r:.40}}}"
     return f"did you mean {handed_on}, for {getattr(function, '__name__', 'the function')}()?"
-
-
-def _parameters(function: Callable[..., Any]) -> Collection[str]:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of a function in C that does not say
-        return ()
 
 
 def is_spark_session(value: Any) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, ParamSpec
 from hopsml.errors import ArgumentError
 from hopsml.maggy.surgery import without_layers
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
-from hopsml.search.space.space import Searchspace
+from hopsml.search.space.space import Searchspace, takes_any
 
 NONE = "None"  # nothing is left out, in Maggy's words
 FEATURE, LAYER = "ablated_feature", "ablated_layer"
@@ -225,7 +225,7 @@ def carry_out(
 def _dataset_function(generator: Callable[..., Any], feature: str) -> Callable[..., Any]:
     left_out = None if feature == NONE else feature
     known = inspect.signature(generator).parameters
-    if FEATURE in known or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
+    if FEATURE in known or takes_any(known):
         return functools.partial(generator, **{FEATURE: left_out})
     if left_out is not None:
         raise ArgumentError(

@@ -6,7 +6,6 @@ folder for each trial that is called by its id.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
@@ -25,7 +24,7 @@ from hopsml.maggy import ablation, distributed
 from hopsml.maggy import config as configs
 from hopsml.maggy.optimizer.base import searcher_of
 from hopsml.search.algorithms.budgets import BUDGET
-from hopsml.search.space.space import Searchspace
+from hopsml.search.space.space import Searchspace, parameters_of
 from hopsml.search.space.trial_id import trial_id
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
@@ -181,10 +180,7 @@ def _key(key: str) -> str:
 
 def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:
     """The fields of ``config`` that ``function`` has parameters for, by name: model, dataset and the like."""
-    try:
-        known = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
+    known = parameters_of(function) or {}
     names = ("model", "dataset", "train_set", "test_set", "module", "process_data")
     return {name: getattr(config, name) for name in names if name in known and hasattr(config, name)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -27,9 +27,7 @@ class Interrupts:
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.close(self._read)

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from hopsml.submission import hidden
@@ -71,9 +70,7 @@ class SparkSubmit:
     def __enter__(self) -> SparkSubmit:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
         self._resources.close()
 

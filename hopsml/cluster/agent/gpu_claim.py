@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from hopsml.cluster.agent import gpu_locks
 from hopsml.cluster.shared.gpus import HostGpu, host_gpus, parse_address, topology_text
@@ -54,9 +53,7 @@ class GpuClaim:
     def __enter__(self) -> GpuClaim:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

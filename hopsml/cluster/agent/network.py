@@ -10,7 +10,6 @@ import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from hopsml.errors import ArgumentError, RunError
 
@@ -37,9 +36,7 @@ class HeldPort:
     def __enter__(self) -> HeldPort:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

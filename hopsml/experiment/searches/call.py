@@ -19,7 +19,7 @@ from hopsml.experiment.searches.names import NameOf
 from hopsml.search import registry
 from hopsml.search.algorithms.budgets import BUDGET, BudgetSearcher
 from hopsml.search.contract import Searcher, Stopper
-from hopsml.search.space.space import Searchspace, check_function
+from hopsml.search.space.space import Searchspace, check_function, parameters_of, takes_any
 from hopsml.storage.run_dir import RunDir
 
 VERSION = 2  # of what a search writes down of itself
@@ -133,12 +133,8 @@ def without_budget(searcher: Searcher, function: Callable[..., Any]) -> tuple[st
     """
     if not isinstance(searcher, BudgetSearcher):
         return ()
-    try:
-        known = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin, which does not say
-        return ()
-    whole = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
-    if whole or BUDGET in known or "hparams" in known:
+    known = parameters_of(function)
+    if known is None or takes_any(known) or BUDGET in known or "hparams" in known:
         return ()
     searcher.says_budget = False
     return (
@@ -152,9 +148,8 @@ def check_filled_in(space: Searchspace, function: Callable[..., Any], args: Mapp
     """Raise ArgumentError where a parameter of the function would get no value, or two."""
     if twice := sorted(set(args) & set(space.keys())):
         raise ArgumentError(f"{', '.join(twice)} is in args and in the search space: it can have one value only")
-    try:
-        known = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin, which does not say
+    known = parameters_of(function)
+    if known is None:
         return
     given = {*space.keys(), *args, *_OFFERED}
     missing = [

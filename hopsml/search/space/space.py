@@ -8,6 +8,7 @@ A parameter with ``when`` is part of a configuration only if every parameter nam
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import random
@@ -238,19 +239,27 @@ def check_filled(space: Searchspace) -> None:
         raise ArgumentError("the search space is empty; give it a parameter: Searchspace(lr=('DOUBLE', [0.01, 0.1]))")
 
 
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """The function's parameters by name; None of a builtin, which does not say."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether there is a ``**kwargs`` among them."""
+    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+
+
 def check_function(space: Searchspace, function: Callable[..., Any]) -> None:
     """Raise ArgumentError if the function cannot be called with the configurations of the space.
 
     It must have each parameter of the space, with a default where that is not always there; ``**kwargs`` or a parameter
     ``hparams``, which is given the whole configuration, serves as well.
     """
-    import inspect
-
-    try:
-        known = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin, which does not say
-        return
-    if "hparams" in known or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
+    known = parameters_of(function)
+    if known is None or "hparams" in known or takes_any(known):
         return
     name = getattr(function, "__name__", type(function).__name__)
     if missing := [key for key in space.parameters if key not in known]:

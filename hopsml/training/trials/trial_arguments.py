@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hopsml.errors import ArgumentTypeError
+from hopsml.search.space.space import parameters_of, takes_any
 
 WHOLE, REPORTER, BUDGET = "hparams", "reporter", "budget"
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -22,12 +23,12 @@ def bind(
     parameter for it. Raises ArgumentTypeError where a value finds no parameter, or a parameter no value.
     """
     given = {**fixed, **config}
-    names = _parameters(function)
+    names = parameters_of(function)
     if names is None:
         return given
     offered = {WHOLE: dict(config), REPORTER: reporter}
     extra = {name: value for name, value in offered.items() if name in names and name not in given}
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in names.values()):
+    if takes_any(names):
         return {**given, **extra}
     refuse(function, config)
     bound = {**{name: value for name, value in given.items() if name in names}, **extra}
@@ -46,10 +47,8 @@ def bind(
 
 def refuse(function: Callable[..., Any], names: Iterable[str]) -> None:
     """Raise ArgumentTypeError if the function has no parameter for one of these hyper-parameters."""
-    parameters = _parameters(function)
-    if parameters is None or WHOLE in parameters:
-        return
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+    parameters = parameters_of(function)
+    if parameters is None or WHOLE in parameters or takes_any(parameters):
         return
     known = [name for name, parameter in parameters.items() if parameter.kind in _BY_NAME]
     strangers = [name for name in names if name not in known and name != BUDGET]
@@ -58,13 +57,6 @@ def refuse(function: Callable[..., Any], names: Iterable[str]) -> None:
             f"{_name(function)} has no parameter {', '.join(strangers)}; it has {', '.join(known) or 'none'}: add it, or a "
             "parameter hparams, which gets the whole configuration"
         )
-
-
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    try:
-        return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # a builtin that does not tell
-        return None
 
 
 def _name(function: Callable[..., Any]) -> str:
