@@ -25,8 +25,6 @@ from hopsml.training.tensorflow import bundle, file_exchange, optimizers
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder
 
-__all__ = ["Checkpointer", "SavedStep", "complete_checkpoints"]
-
 _WRITE = "hopsml.training.tensorflow.bundle:write"
 
 
