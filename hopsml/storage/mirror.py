@@ -33,7 +33,6 @@ _MARGIN_S = 2.0  # for the answer to come after the mirror's own deadline
 class MirrorReport:
     """How far the mirror is. ``behind`` names at most 50 of ``behind_count`` paths, each with its reason."""
 
-    copied_files: int  # copies made: a growing file counts at each one
     behind_count: int
     behind: tuple[Behind, ...]
     answered: bool = True  # False: the mirror itself did not answer in time, or is dead
@@ -44,7 +43,7 @@ class MirrorReport:
         return self.answered and self.behind_count == 0
 
 
-_NO_ANSWER = MirrorReport(0, 0, (), answered=False)
+_NO_ANSWER = MirrorReport(0, (), answered=False)
 
 
 class MirrorProcess:
@@ -182,7 +181,7 @@ def _report(message: Mapping[str, Any]) -> MirrorReport:
     if message["event"] == "died":
         return _NO_ANSWER
     late = tuple(Behind(one["path"], one["reason"]) for one in message["behind"])
-    return MirrorReport(message["copied_files"], message["behind_count"], late)
+    return MirrorReport(message["behind_count"], late)
 
 
 if __name__ == "__main__":

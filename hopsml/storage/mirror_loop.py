@@ -61,7 +61,6 @@ class Loop:
         self._committed: dict[str, set[int]] = {}  # by directory; what is known to be complete need not be read again
         self._urgent = 0  # how many flushes wait
         self._scans = 0  # how often the disk was looked at
-        self._copied_files = 0
         self._was_behind = False
         self._resumed = not wanted.resume
         self._resuming = Outage(longest_s=mirror_plan.LONGEST_RETRY_S)
@@ -105,10 +104,10 @@ class Loop:
                 self._urgent -= 1
 
     def report(self) -> dict[str, Any]:
-        """What was copied so far, and what is behind."""
+        """What is behind."""
         with self.changed:
             late = mirror_plan.behind(self._listing, self._state)
-            return {"copied_files": self._copied_files, **behind_record(late)}
+            return behind_record(late)
 
     def _is_permanent(self, path: str, began_s: float) -> bool:
         failure = self._state.failures.get(path)
@@ -147,7 +146,6 @@ class Loop:
                 mirror_plan.failed(self._state, action, now_s, *failure)
             else:
                 mirror_plan.succeeded(self._state, action, now_s, now_s - began_s)
-                self._copied_files += 1
             self._busy.pop(action.path, None)
             is_behind = bool(self._state.failures)
             turned, self._was_behind = is_behind != self._was_behind, is_behind

@@ -23,7 +23,7 @@ class YarnApplication:
     """What the ResourceManager knows of one application; states and final status are YARN's own words.
 
     ``state``: NEW, NEW_SAVING, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED. ``final_status``: UNDEFINED
-    until the end, then SUCCEEDED, FAILED or KILLED. ``progress``: 0 to 100. Times: seconds since 1970, 0 for none.
+    until the end, then SUCCEEDED, FAILED or KILLED. Times: seconds since 1970, 0 for none.
     """
 
     id: str
@@ -33,7 +33,6 @@ class YarnApplication:
     diagnostics: str = ""
     user: str = ""
     queue: str = ""
-    progress: float = 0.0
     am_log_url: str = ""  # the NodeManager's page with the log files of the application master's container
     tags: tuple[str, ...] = ()
     started_s: float = 0.0
@@ -60,7 +59,6 @@ class YarnApplication:
             diagnostics=str(app.get("diagnostics") or "").strip(),
             user=str(app.get("user") or ""),
             queue=str(app.get("queue") or ""),
-            progress=float(app.get("progress") or 0.0),
             am_log_url=str(app.get("amContainerLogs") or ""),
             tags=tuple(tag for tag in str(app.get("applicationTags") or "").split(",") if tag),
             started_s=float(app.get("startedTime") or 0) / 1000,

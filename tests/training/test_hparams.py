@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.training import hparams
+from hopsml.training.trials import trial_files
 
 pytestmark = pytest.mark.tensorflow
 
@@ -18,8 +18,8 @@ def tensorflow() -> None:
 
 
 def test_what_tensorboard_reads(tmp_path: Path) -> None:
-    hparams.write(tmp_path, "abc", {"lr": 0.1, "act": "relu", "shape": (1, 2)}, "accuracy", 0.75, 9)
-    assert hparams.wanted()
+    trial_files.write_hparams(tmp_path, "abc", {"lr": 0.1, "act": "relu", "shape": (1, 2)}, "accuracy", 0.75, 9)
+    assert trial_files.has_tensorboard()
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.plugins.hparams import plugin_data_pb2
 

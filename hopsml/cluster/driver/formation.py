@@ -28,7 +28,6 @@ def member_of(agent_id: str, hello: Hello, port: int) -> Member:
         port=port,
         hostname=hello.hostname,
         rack=hello.rack,
-        executor_id=hello.executor_id,
         gpu_indices=hello.gpu_indices,
         gpu_bus_ids=hello.gpu_bus_ids,
         topology=hello.topology,

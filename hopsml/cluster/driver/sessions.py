@@ -156,7 +156,7 @@ class Sessions:
         self._welcomed += 1
         session = AgentSession(f"a{self._welcomed}", connection, hello, hello.port, admitted)
         self.agents[session.agent_id] = session
-        session.post(protocol.Welcome(session.agent_id, self._lease_s))
+        session.post(protocol.Welcome(self._lease_s))
         self.listener.joined(session)
         return session
 

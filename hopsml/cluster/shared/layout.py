@@ -41,7 +41,6 @@ class Member:
     port: int
     hostname: str
     rack: str = ""
-    executor_id: str = ""
     gpu_indices: tuple[int, ...] = ()  # as nvidia-smi counts on that host
     gpu_bus_ids: tuple[str, ...] = ()  # of the same GPUs, in the same order
     topology: str = ""  # what `nvidia-smi topo -m` printed there

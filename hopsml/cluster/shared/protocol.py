@@ -26,7 +26,6 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fiel
 class Welcome(Message, frozen=True, tag="welcome"):
     """The agent is accepted. It exits if nothing arrives for ``lease_s`` seconds."""
 
-    agent_id: str
     lease_s: float
 
 

@@ -32,7 +32,6 @@ from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls
 from hopsml.tracking import inputs
-from hopsml.training import hparams
 from hopsml.training.trials import between_trials, trial_arguments, trial_checkpoint, trial_files, trial_result
 from hopsml.training.trials.lane_queue import Worn
 from hopsml.training.trials.runner_channel import Channel
@@ -264,12 +263,12 @@ class Runner:
             history=trial.reporter.history,
             began=trial.began,
         )
-        if hparams.wanted():
+        if trial_files.has_tensorboard():
             step = trial.reporter.history[-1][0] if trial.reporter.history else 0
             events = trial.folder / trial_files.EVENTS
             try:
                 config = redact.arguments(trial.config)
-                hparams.write(events, trial.message.trial_id, config, trial.message.metric, metric, step)
+                trial_files.write_hparams(events, trial.message.trial_id, config, trial.message.metric, metric, step)
             except (ImportError, OSError, ValueError, TypeError) as problem:
                 print(f"hopsml: TensorBoard's HParams are not written: {problem}", file=sys.stderr)
 

@@ -9,9 +9,11 @@ trial.json      configuration, end, metric and its history
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pickle
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from hopsml import redact
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.search.messages import RunTrial
+from hopsml.search.metric import name_of
 from hopsml.storage import urls
 from hopsml.storage.run_dir import step_of
 
@@ -93,6 +96,33 @@ def write_end(
             "error": error,
         },
     )
+
+
+def has_tensorboard() -> bool:
+    """Whether the function uses TensorFlow, which tensorboard's API would import; for another it is not worth that."""
+    return "tensorflow" in sys.modules and importlib.util.find_spec("tensorboard") is not None
+
+
+def write_hparams(
+    events: Path, trial_id: str, config: Mapping[str, Any], metric: str, value: float | None, step: int
+) -> None:
+    """Write the trial as TensorBoard's HParams view has it, an event file of its own; values of other types are text."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.hparams import summary_v2 as hparams
+    from tensorboard.plugins.scalar import summary_v2 as scalars
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(events), filename_suffix=".hparams")
+    try:
+        shown = {
+            str(name): item if isinstance(item, (bool, int, float, str)) else str(item) for name, item in config.items()
+        }
+        writer.add_event(Event(wall_time=time.time(), summary=hparams.hparams_pb(shown, trial_id=trial_id)))
+        if value is not None:
+            summary = scalars.scalar_pb(name_of(metric), value)
+            writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+    finally:
+        writer.close()
 
 
 def write_death(folder: Path, trial: RunTrial, how: str) -> None:
