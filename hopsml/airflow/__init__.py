@@ -2,7 +2,7 @@
 
     from hopsml.airflow import HopsMLOperator, HopsMLRunSensor
 
-``jobs``, ``local_jobs``, ``yarn_jobs``, ``keeper``, ``outcomes`` and ``patience`` do not import Airflow.
+``jobs``, ``local_jobs``, ``yarn_jobs``, ``keeper`` and ``outcomes`` do not import Airflow.
 """
 
 from __future__ import annotations

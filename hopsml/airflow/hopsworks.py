@@ -19,8 +19,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from hopsml import settings
 from hopsml.airflow import jobs, local_jobs
-from hopsml.airflow.job_keys import without_effect
-from hopsml.airflow.jobs import Job, Jobs, JobState, Request
+from hopsml.airflow.jobs import Job, Jobs, JobState, Request, without_effect
 from hopsml.airflow.operators import HopsMLOperator
 from hopsml.errors import ArgumentError, ClusterUnavailable, PathNotFound
 from hopsml.storage import filesystem, job_record, trust, urls

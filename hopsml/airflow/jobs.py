@@ -10,7 +10,8 @@ from __future__ import annotations
 import enum
 import hashlib
 import importlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, cast
 
@@ -20,6 +21,7 @@ from hopsml.profiles import Profile
 
 TAG_PREFIX = "hopsml-task-"
 LOG_PIECE_BYTES = 256 * 1024
+LIMIT_S = 900.0  # with a ResourceManager or a store that does not answer
 
 
 class JobState(enum.StrEnum):
@@ -182,3 +184,50 @@ def decide(
         if not youngest.state.is_active:
             return TaskStep.START, None, f"the last job of this task, {youngest.job.id}, is over ({youngest.state})"
     return TaskStep.START, None, "nothing was started for this task yet"
+
+
+class Patience:
+    """Tolerates a service that does not answer, for a limited time; logs when that begins and ends, not each time."""
+
+    def __init__(self, say: Callable[..., Any], limit_s: float = LIMIT_S) -> None:
+        """``say``: a logger's method, called with a format and its values."""
+        self._say, self._limit_s = say, limit_s
+        self._answered, self._away = time.monotonic(), False
+
+    def answered(self) -> None:
+        """Note that the service has answered."""
+        now = time.monotonic()
+        if self._away:
+            self._say("it answers again, after %.0f s", now - self._answered)
+        self._answered, self._away = now, False
+
+    def away(self, error: Exception) -> None:
+        """Note that the service did not answer; raises ``error`` once that has lasted for the whole limit."""
+        if time.monotonic() - self._answered > self._limit_s:
+            raise error
+        if not self._away:
+            self._say("%s; asking again, for up to %.0f s", error, self._limit_s)
+        self._away = True
+
+
+_KNOWN = ("appPath", "args", "appName", "profile")
+_REASONS = {
+    "distributionStrategy": "the script says which verb trains, for instance experiment.collective_all_reduce",
+    "experimentType": "the script says which verb trains",
+    "amMemory": "give spark.driver.memory",
+    "amVCores": "give spark.driver.cores",
+}
+
+
+def without_effect(description: Mapping[str, Any], job_name: str) -> list[str]:
+    """A sentence for each key of the predecessor's description of a job that is ignored here."""
+    strange = [
+        key
+        for key in description
+        if key not in _KNOWN and (not key.startswith("spark.") or key.startswith("spark.tensorflow."))
+    ]
+    return [
+        f"job {job_name!r}: {key}={description[key]!r:.80} has no effect: "
+        + _REASONS.get(key, "it is not one of hopsml's keys")
+        for key in strange
+    ]

@@ -23,8 +23,7 @@ from airflow.sdk.exceptions import AirflowException, TaskDeferralTimeout
 
 from hopsml import profiles, settings
 from hopsml.airflow import jobs, local_jobs
-from hopsml.airflow.jobs import Job, Jobs, JobState, JobStatus, Known, Request, TaskStep
-from hopsml.airflow.patience import Patience
+from hopsml.airflow.jobs import Job, Jobs, JobState, JobStatus, Known, Patience, Request, TaskStep
 from hopsml.airflow.triggers import HopsMLJobTrigger
 from hopsml.errors import ClusterUnavailable, HopsmlError
 

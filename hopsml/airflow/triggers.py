@@ -9,8 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from hopsml.airflow import jobs, outcomes
-from hopsml.airflow.jobs import Job, JobState, JobStatus
-from hopsml.airflow.patience import Patience
+from hopsml.airflow.jobs import Job, JobState, JobStatus, Patience
 from hopsml.errors import ClusterUnavailable, StorageError
 
 

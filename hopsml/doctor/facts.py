@@ -107,9 +107,8 @@ def executors_python(configured: str) -> PythonFacts:
     code = (
         "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], u.find_spec('hopsml') is not None)"
     )
-    with tempfile.TemporaryDirectory(
-        prefix="hopsml-doctor-"
-    ) as elsewhere:  # the sources here must not count as installed
+    # Elsewhere, as the sources here must not count as installed.
+    with tempfile.TemporaryDirectory(prefix="hopsml-doctor-") as elsewhere:
         output, problem = run([path, "-c", code], cwd=elsewhere)
     version, _, has_hopsml = output.strip().rpartition("\n")[2].partition(" ")
     return PythonFacts(asked or "python3", source, version, has_hopsml == "True", problem)

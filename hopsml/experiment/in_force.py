@@ -7,10 +7,7 @@ from typing import Any
 
 from hopsml.cluster.gang.elastic_gang import WITHOUT_COMMITS
 
-_PATHS = {
-    "scoped_allocator": "merged by TensorFlow's scoped allocator",
-    "packs": "merged by concatenation (packs)",
-}
+_PATHS = {"scoped_allocator": "merged by TensorFlow's scoped allocator", "packs": "merged by concatenation (packs)"}
 
 
 def of(seen: Sequence[Mapping[str, int | str]], committed: bool | None = None) -> dict[str, Any]:

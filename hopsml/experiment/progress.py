@@ -27,10 +27,8 @@ Observing = TypeVar("Observing")
 
 EVERY_S = 2.0  # between two lines about how far it is, at least
 PIECE = 1024  # characters: what a pipe takes at once whenever it takes anything (4096 bytes)
-_SPELLED = {
-    Phase.RUNNING.value: Lifecycle.RUNNING,
-    Phase.STOPPING.value: Lifecycle.CLOSING,
-}  # phases that are no more than a state
+# Phases that are no more than a state.
+_SPELLED = {Phase.RUNNING.value: Lifecycle.RUNNING, Phase.STOPPING.value: Lifecycle.CLOSING}
 _ENDING = (Phase.SETTLING.value, Phase.STOPPING.value, *(phase.value for phase in Phase if phase.is_final))
 
 

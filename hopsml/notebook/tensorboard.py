@@ -118,9 +118,7 @@ def path_here(port: int) -> str:
     server = server_note(os.environ)
     supposed = page_path(port, os.environ, str(server.get("base_url", "")), has_proxy=True)
     shows = server_shows(supposed, server)
-    if (
-        shows is None
-    ):  # it is known by nobody here, or wants a password: then the kernel's packages are taken for its own
+    if shows is None:  # known by nobody here, or it wants a password: then the kernel's packages are taken for its own
         shows = importlib.util.find_spec("jupyter_server_proxy") is not None
     return page_path(port, os.environ, str(server.get("base_url", "")), shows)
 

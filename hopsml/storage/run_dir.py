@@ -53,9 +53,8 @@ _RECORDS = (
 _OF_DRIVERS = "driver.json continued.json"
 _FOLDERS = "code events checkpoints logs export artifacts trials journal"
 _OF_SEARCHES = "best.json trials.parquet trial.json output.log .outputs.json .hparams.json .metric .summary.json"
-RESERVED_NAMES = frozenset(
-    f"{_RECORDS} {_OF_DRIVERS} {_FOLDERS} {_OF_SEARCHES}".split()
-)  # directly in the directory of a run or a trial
+# Directly in the directory of a run or a trial.
+RESERVED_NAMES = frozenset(f"{_RECORDS} {_OF_DRIVERS} {_FOLDERS} {_OF_SEARCHES}".split())
 
 
 def step_name(step: int) -> str:

@@ -122,9 +122,7 @@ def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], pro
     if own is None or is_present is None:
         return
     if profile.deploy_mode != "cluster":
-        own |= set(
-            modules_in(Path(script).resolve().parent)
-        )  # the driver is here, and sees what lies beside the script
+        own |= set(modules_in(Path(script).resolve().parent))  # the driver is here, and sees what lies beside it
     for key in ("spark.yarn.appMasterEnv.PYTHONPATH", "spark.executorEnv.PYTHONPATH"):
         for folder in filter(None, known.get(key, "").split(os.pathsep)):
             own |= set(modules_in(Path(folder)))

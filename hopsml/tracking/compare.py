@@ -22,9 +22,7 @@ MISSING = None
 _NOTES = ("checkpoint.json", "manifest.json")  # hold an id and times of their own
 _SELF = "<this run>"
 _ABOVE = ("verb", "name", "description", "seed")  # of the specification, which the record holds by themselves
-_ESSENTIALS = (
-    "verb", "name", "function", "workers", "seed", "backend", "profile",
-)  # fmt: skip
+_ESSENTIALS = ("verb", "name", "function", "workers", "seed", "backend", "profile")
 
 
 @dataclass(frozen=True)

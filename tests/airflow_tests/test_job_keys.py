@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.airflow.job_keys import without_effect
+from hopsml.airflow.jobs import without_effect
 
 pytestmark = pytest.mark.fast
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.airflow import patience
-from hopsml.airflow.patience import LIMIT_S, Patience
+from hopsml.airflow import jobs
+from hopsml.airflow.jobs import LIMIT_S, Patience
 from hopsml.errors import ClusterUnavailable
 
 pytestmark = pytest.mark.fast
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 
 def test_an_outage_is_told_at_both_ends_and_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now, said = [100.0], list[str]()
-    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
     waiting = Patience(lambda text, *values: said.append(text % values))
     error = ClusterUnavailable("no ResourceManager answers")
     for _ in range(2):

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from hopsml.search.messages import EndTrial, RunTrial, TrialBegan, TrialEnded, TrialReported
 from hopsml.training.trials import lane_queue
 from hopsml.training.trials.lane_queue import (
+    AT_ONCE,
     LEAVE_S,
+    MOST_WAITING,
+    PER_SECOND,
     Give,
     KillRunner,
     LaneQueue,
@@ -19,9 +22,9 @@ from hopsml.training.trials.lane_queue import (
     RunnerState,
     Say,
     StartRunner,
+    Thinner,
     Worn,
 )
-from hopsml.training.trials.thinning import AT_ONCE, MOST_WAITING, PER_SECOND, Thinner
 
 pytestmark = pytest.mark.fast
 

@@ -120,9 +120,7 @@ class HeldCommits:
         self.slots.pin(slot, True)
         try:
             await asyncio.to_thread(self._write_checkpoint, formation, step, slot)
-        except (
-            LookupError
-        ):  # the worker is ahead of what this agent has read of it: a newer commit is about to be told of
+        except LookupError:  # the worker is ahead of what this agent has read of it: a newer commit is about to be told
             return False
         except OSError as error:
             self._outage.failed(time.monotonic(), formation.spec.group.written_every_s)

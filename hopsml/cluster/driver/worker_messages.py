@@ -31,9 +31,8 @@ def _apply_mirror_state(run: ActiveRun, agent: str, problem: str) -> None:
     if problem and not run.mirrors_fail:
         run.mirrors_fail = True
         run.state.publish(Change("note", run.gang.rank(agent), problem))
-    elif run.mirrors_fail and not any(
-        run.gang.rank(other) >= 0 for other in run.behind
-    ):  # of others nothing will be heard
+    # Of others nothing will be heard.
+    elif run.mirrors_fail and not any(run.gang.rank(other) >= 0 for other in run.behind):
         run.mirrors_fail = False
         run.state.publish(Change("note", text="mirroring has caught up"))
 

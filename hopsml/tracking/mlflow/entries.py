@@ -24,11 +24,8 @@ METRICS_A_BATCH = 1000
 SYSTEM = "system/"  # MLflow shows what is named so on a page of its own
 KEY_TAG = "hopsml.key"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
-_STATUS: dict[str, str] = {
-    Lifecycle.FINISHED: "FINISHED",
-    Lifecycle.CANCELLED: "KILLED",
-    Lifecycle.RUNNING: "RUNNING",
-}  # MLflow's words
+# MLflow's words.
+_STATUS: dict[str, str] = {Lifecycle.FINISHED: "FINISHED", Lifecycle.CANCELLED: "KILLED", Lifecycle.RUNNING: "RUNNING"}
 Item = TypeVar("Item")
 
 
@@ -151,8 +148,3 @@ def system_rows(rank: int, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
 def system_name(rank: int, key: str) -> str:
     """MLflow's name for a system metric of one of several nodes."""
     return f"{SYSTEM}rank_{rank}/{key}"
-
-
-def final_rows(outputs: Mapping[str, Any], ended_s: float, last_step: int) -> list[Row]:
-    """What the function returned, at the step after which it returned."""
-    return rows(outputs, ended_s, last_step)

@@ -55,7 +55,7 @@ def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -
             store.log(run_id, rows=entries.system_rows(rank, lines))
     ended = _ended(stored)
     last_step = max((int(line["step"]) for line in reports if isinstance(line.get("step"), int)), default=0)
-    store.log(run_id, rows=entries.final_rows(stored.outputs, ended, last_step))
+    store.log(run_id, rows=entries.rows(stored.outputs, ended, last_step))
     notes += _attach(store, run_id, directory)
     if opened.register_as and stored.state == Lifecycle.FINISHED:
         notes += _register(store, opened, directory)

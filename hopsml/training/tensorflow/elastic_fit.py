@@ -51,10 +51,8 @@ class ElasticCallback(FitHooks):
         self._state._progress = None  # ReportCallback tells it
         committed, order = _committed()
         if committed is not None and committed > _fits:
-            self.model._initial_epoch, self._feed = (
-                epochs,
-                None,
-            )  # what a later one began with holds what came of this one
+            # What a later one began with holds what came of this one.
+            self.model._initial_epoch, self._feed = epochs, None
             return
         if committed is None or committed < _fits:
             self._begin_anew()

@@ -26,7 +26,6 @@ from hopsml.search import messages
 from hopsml.search.messages import TrialEnded, TrialReported
 from hopsml.training.trials import between_trials, lane_queue, runner, trial_files
 from hopsml.training.trials.lane_queue import FromRunner, LaneQueue
-from hopsml.training.trials.thinning import Thinner
 
 _READ_BYTES = 1 << 18
 _SEND_S = 10.0  # a runner that does not read for so long is killed
@@ -51,7 +50,7 @@ class Lane:
         assert context.inbox is not None
         self.context, self.options, self.inbox = context, options, context.inbox
         self.queue = LaneQueue()
-        self.thinner = Thinner()
+        self.thinner = lane_queue.Thinner()
         self.done = False
         self._poll = select.poll()
         self._connection: socket.socket | None = None

@@ -24,6 +24,7 @@ import msgspec
 
 from hopsml import redact
 from hopsml.cluster.shared import processes
+from hopsml.cluster.shared.plain import outputs
 from hopsml.cluster.worker import calling, worker_folder
 from hopsml.cluster.worker.context import WorkerContext, set_current, untold
 from hopsml.cluster.worker.returned import pickle_result
@@ -249,7 +250,7 @@ class Runner:
     def _write_outputs(self, trial: _Trial, context: WorkerContext, value: Any, metric: float) -> None:
         name = trial_files.log_of(context, trial.message)
         log = urls.join(context.run_url.rstrip("/"), context.trials, trial.message.trial_id, name)
-        trial_files.write_json(trial.folder / ".outputs.json", trial_result.recorded(value, log))
+        trial_files.write_json(trial.folder / ".outputs.json", outputs(value, log))
         trial_files.write(trial.folder / ".metric", str(metric))
 
     def _write_end(self, trial: _Trial, how: str, metric: float | None, error: str) -> None:

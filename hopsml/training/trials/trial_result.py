@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.shared.plain import outputs
 from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError
 from hopsml.search.metric import name_of
@@ -40,8 +39,3 @@ def as_number(value: Any) -> float | None:
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         return None
     return float(number)
-
-
-def recorded(value: Any, log: str) -> dict[str, Any]:
-    """The content of ``.outputs.json`` for a function's return value; ``log``: path of its log."""
-    return outputs(value, log)
