@@ -1,8 +1,11 @@
 """Package metadata; tool settings are in pyproject.toml."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 CORE = [
@@ -40,19 +43,44 @@ PROFILES = "hopsml.conf"  # edited in conf/ at the top of the repository, instal
 PLUGIN = "hopsworks_plugin"  # the name that DAGs for the predecessor import
 
 
+HERE = Path(__file__).parent
+LIBRARIES = {"hopsml.collective": ["lib/*.so"], "hopsml.training.tensorflow": ["lib/*.so"]}  # of native/
+
+
 class BuildPy(build_py):
-    """Takes the files of conf/ as data: modules would lose the permission to be executed, which Spark needs of a script."""
+    """Compiles native/ where there is a compiler.
+
+    Takes the files of conf/ as data: modules would lose the permission to be executed, which Spark needs of a script.
+    """
+
+    def run(self) -> None:
+        """Compile before files are collected."""
+        subprocess.run([sys.executable, HERE / "tools" / "build_native.py"], check=True)
+        super().run()
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         """The modules of a package, none for the profiles."""
         return [] if package == PROFILES else super().find_package_modules(package, package_dir)
 
 
+class BdistWheel(bdist_wheel):
+    """A wheel that holds libraries is of this kind of machine, and of any version of Python."""
+
+    def finalize_options(self) -> None:
+        """Not of this machine alone where nothing was compiled."""
+        super().finalize_options()
+        self.root_is_pure = not any(HERE.glob("hopsml/**/lib/*.so"))
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Python's version and ABI do not matter: libraries are loaded by ctypes and TensorFlow."""
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     name="hopsml",
     version="0.1.0",
     description="Distributed TensorFlow training on Spark executors, with results on shared HDFS",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
@@ -63,8 +91,8 @@ setup(
         PROFILES,
     ],
     package_dir={PROFILES: "conf", PLUGIN: "hopsml/airflow/hopsworks_plugin"},
-    package_data={"hopsml": ["py.typed"], PROFILES: ["README.md", "*.yaml", "discover_gpus.py"]},
-    cmdclass={"build_py": BuildPy},
+    package_data={"hopsml": ["py.typed"], **LIBRARIES, PROFILES: ["README.md", "*.yaml", "discover_gpus.py"]},
+    cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel},
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={

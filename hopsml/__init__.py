@@ -19,6 +19,10 @@ _MODULES = (
 __all__ = [
     "Searchspace",
     "__version__",
+    "all_gather",
+    "all_reduce",
+    "barrier",
+    "broadcast",
     "cached",
     "devices",
     "elastic",
@@ -53,12 +57,14 @@ if TYPE_CHECKING:
     import hopsml.util as util
     from hopsml.search.space.space import Searchspace
     from hopsml.training.cached import cached
+    from hopsml.training.collective import all_gather, all_reduce, barrier, broadcast
     from hopsml.training.messages import receive, send
     from hopsml.training.report import report
     from hopsml.training.trials.trial import trial
 
 _FUNCTIONS = {
     "Searchspace": "hopsml.search.space.space",
+    **dict.fromkeys(("all_gather", "all_reduce", "barrier", "broadcast"), "hopsml.training.collective"),
     "cached": "hopsml.training.cached",
     "receive": "hopsml.training.messages",
     "report": "hopsml.training.report",

@@ -18,7 +18,7 @@ import pytest
 import hopsml
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("hopsml", "conf", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("hopsml", "conf", "native", "tools", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 TRAIN = """
 import hopsml
 
@@ -127,6 +127,13 @@ def test_all_profiles_are_there(call: Call) -> None:
 def test_its_version_is_told(call: Call) -> None:
     (version,) = {call("hopsml", "--version").stdout, call("python", "-m", "hopsml", "--version").stdout}
     assert version == f"hopsml {hopsml.__version__}\n"
+
+
+@pytest.mark.local
+def test_it_holds_the_collective(call: Call, wheel: Path) -> None:
+    done = call("python", "-c", "from hopsml.collective.library import load; print(load()._name)")
+    assert "site-packages" in done.stdout, done.stderr
+    assert wheel.name.startswith("hopsml-") and "-py3-none-linux_" in wheel.name  # of this kind of machine
 
 
 @pytest.mark.local

@@ -43,6 +43,6 @@ def hello(ask: int, index: int, **other: Any) -> protocol.Hello:
     """The first message of an agent on a host of its own."""
     facts: dict[str, Any] = {
         "version": protocol.VERSION, "host": f"10.{ask % 250}.{index // 250}.{index % 250 + 1}", "port": 2222,
-        "hostname": f"node{ask}-{index}", "executor_id": f"e{ask}-{index}", "pid": 1,
+        "collective_port": 2223, "hostname": f"node{ask}-{index}", "executor_id": f"e{ask}-{index}", "pid": 1,
     }  # fmt: skip
     return protocol.Hello(ask=ask, index=index, **{**facts, **other})

@@ -445,7 +445,7 @@ def test_an_error_of_ours_ends_the_connection_that_brought_it_and_no_other() -> 
             for index, connection in enumerate((other, one)):
                 await connection.send(protocol.encode(hello(1, index)))
                 await connection.recv()
-            await one.send(protocol.encode(protocol.PortHeld(4000)))
+            await one.send(protocol.encode(protocol.PortsHeld(4000, 4001)))
             await asyncio.wait_for(one.wait_closed(), WAIT_S)
             assert [session.hello.index for session in fragile.door.agents.values()] == [0]
             assert isinstance(await asyncio.wait_for(other.recv(), WAIT_S), bytes)

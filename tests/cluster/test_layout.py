@@ -37,7 +37,7 @@ TORN = "\tGPU0\tGPU1\nGPU0\t X \n"  # its second half is missing
 
 
 def member(host: str = "10.0.0.1", port: int = 4000, **facts: object) -> Member:
-    return Member(f"agent-{host}-{port}", host, port, hostname=f"host-{host}", **facts)  # type: ignore[arg-type]
+    return Member(f"agent-{host}-{port}", host, port, port + 1, hostname=f"host-{host}", **facts)  # type: ignore[arg-type]
 
 
 def order(layout: Layout) -> list[str]:
@@ -485,7 +485,7 @@ def test_the_variables_that_an_agent_makes_of_what_it_is_sent_are_those_of_the_l
     layout = form(members, Roles(parameter_servers=1, evaluator=True))
     request = RunRequest("run", RunSpec(), b"", "file:///run")
     for placement in layout.placements:
-        sent = formation_of(request, layout, 0), launch_of(request, placement, 0)
+        sent = formation_of(request, layout, 0, b"key"), launch_of(request, placement, 0)
         expected = variables(layout, placement)
         ours = ",".join(name for name in GROUP_NAMES if name in expected)
         assert assigning._environment(*sent, {}) == {**expected, OURS: ours}
@@ -543,3 +543,10 @@ def test_what_torch_reads_is_not_replaced_in_silence(name: str) -> None:
         check_environment({name: "7"})
     check_environment({name: "7"}, honour=True)
     check_environment({name: "7", "HOPSML_GROUP_VARIABLES": f"X,{name}"})  # set by hopsml for the worker that this is
+
+
+def test_the_collective_is_of_those_that_train_in_rank_order_on_ports_of_its_own() -> None:
+    members = [member(f"10.0.0.{i}", gpu_indices=(i,)) for i in (3, 1, 2, 4)] + [member("fd00::1", 5000)]
+    layout = form(members, Roles(parameter_servers=1, evaluator=True))
+    assert layout.collective == tuple(f"10.0.0.{i}:4001" for i in (1, 2, 3))
+    assert form([member("fd00::1", 5000)]).collective == ("[fd00::1]:5001",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.docs.pages import ROOT, snippet, snippets, users_pages
 
 TIMEOUT_S = 200
 RUN_ID = "app-20261120-0001_1"  # as the pages call it
+COMMUNICATION = "docs/communication.md"
 AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
 FIRST, RUNS, SEARCH, STORAGE = (
     "docs/first-steps.md",
@@ -31,6 +33,7 @@ TESTED = {  # page -> words of each of its snippets
     NOTEBOOK: ("%load_ext",),
     AIRFLOW: ("HopsMLOperator(",),
     STORAGE: ("hdfs.dump(",),
+    COMMUNICATION: ("hopsml.all_reduce(",),
 }
 
 
@@ -107,6 +110,13 @@ def test_the_first_ten_minutes(home: Path) -> None:
     assert "FINISHED" in printed and f"{0.95**100:.4f}" in printed
     (log,) = (home / "project").glob("Experiments/*/logs/g0-rank1.log")
     assert "the loss came down to 0.0059" in log.read_text()
+
+
+@pytest.mark.local
+def test_arrays_that_workers_combine(home: Path) -> None:
+    printed = run(home, snippet(COMMUNICATION, "hopsml.all_reduce("))
+    (accuracy,) = re.findall(r"'accuracy': (0\.\d+)", printed)
+    assert float(accuracy) > 0.9
 
 
 @pytest.mark.fast

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hopsml.cluster.agent.gpu_claim import SlotGpus
     from hopsml.cluster.agent.held_commits import HeldCommits
-    from hopsml.cluster.agent.network import HeldPort
+    from hopsml.cluster.agent.network import WorkerPorts
     from hopsml.cluster.agent.preflight.probe import SelfCheck
     from hopsml.cluster.agent.work import Work
 
@@ -169,8 +169,8 @@ class Agent:
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox = Outbox()
         self.server: fork_client.ForkClient
-        self.held: HeldPort
-        self.worker_port: HeldPort | None = None
+        self.held: WorkerPorts
+        self.worker_ports: WorkerPorts | None = None
         self.gpus: SlotGpus
         self.check: SelfCheck | None = None
         self.warned, self.given_up = False, asyncio.Event()  # by SIGTERM
@@ -232,7 +232,7 @@ class Agent:
         from hopsml.cluster.agent.preflight.probe import SelfCheck
 
         self.host = self.bootstrap.host or connection.local_address[0]
-        self.held = network.hold_port(self.host, self.bootstrap.port_range)
+        self.held = network.hold_worker_ports(self.host, self.bootstrap.port_range)
         self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
         self.outbox.put(self._hello())
         self._spawn(self._announce_server(self.server))
@@ -258,7 +258,8 @@ class Agent:
             ask=self.bootstrap.ask,
             index=self.index,
             host=self.host,
-            port=self.held.port,
+            port=self.held.framework.port,
+            collective_port=self.held.collective.port,
             hostname=socket.gethostname(),
             executor_id=self.executor_id or f"{self.host}/{self.index}",
             pid=os.getpid(),
@@ -404,8 +405,8 @@ class Agent:
         if conflict:
             work.refuse(conflict)
         self.work = work
-        self.worker_port, self.held = self.held, self._next_port()
-        self.outbox.put(protocol.PortHeld(self.held.port))
+        self.worker_ports, self.held = self.held, self._next_ports()
+        self.outbox.put(protocol.PortsHeld(self.held.framework.port, self.held.collective.port))
         self._spawn(self._run(work))
 
     def _commits_for(self, formation: protocol.Formation) -> HeldCommits | None:
@@ -459,18 +460,18 @@ class Agent:
             return f"{type(error).__name__}: {error}"
         return ""
 
-    def _next_port(self) -> HeldPort:
+    def _next_ports(self) -> WorkerPorts:
         from hopsml.cluster.agent import network
 
-        return network.hold_port(self.host, self.bootstrap.port_range)
+        return network.hold_worker_ports(self.host, self.bootstrap.port_range)
 
     async def _run(self, work: Work) -> None:
         try:
             await work.run(self.server)
         finally:
             work.forget()
-            if self.worker_port is not None:
-                self.worker_port.close()
+            if self.worker_ports is not None:
+                self.worker_ports.close()
             if self.work is work:
                 self.work = None
             if work.keep:

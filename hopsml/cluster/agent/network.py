@@ -9,6 +9,7 @@ import itertools
 import random
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from hopsml.errors import ArgumentError, RunError
@@ -38,6 +39,24 @@ class HeldPort:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class WorkerPorts:
+    """What one worker listens on: one port for its framework's server, one for the collective of ours."""
+
+    framework: HeldPort
+    collective: HeldPort
+
+    def close(self) -> None:
+        """Close both. May be called twice."""
+        self.framework.close()
+        self.collective.close()
+
+
+def hold_worker_ports(host: str, port_range: tuple[int, int] | None) -> WorkerPorts:
+    """Hold two free ports of ``host``; arguments and errors as of ``hold_port``."""
+    return WorkerPorts(hold_port(host, port_range), hold_port(host, port_range))
 
 
 def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> HeldPort:

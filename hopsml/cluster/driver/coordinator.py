@@ -296,8 +296,8 @@ class Coordinator:
                 if run is not None and is_ready(session, run):
                     self._event(run.run_id, events.Ready(session.agent_id))
                 return
-            case protocol.PortHeld():
-                session.port = message.port
+            case protocol.PortsHeld():
+                session.ports = message
                 return
             case protocol.CommitDoorOpened():
                 session.commit_door = (message.port, message.certificate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hopsml.cluster.shared.layout import Layout, Member, Placement
-from hopsml.cluster.shared.protocol import CommitSource, Formation, Hello, Launch, Resume
+from hopsml.cluster.shared.protocol import CommitSource, Formation, Hello, Launch, PortsHeld, Resume
 from hopsml.cluster.shared.spec import RunSpec
 
 
@@ -20,12 +20,13 @@ class RunRequest:
     resume: Resume = Resume()
 
 
-def member_of(agent_id: str, hello: Hello, port: int) -> Member:
-    """The agent as input of the layout; ``port``: the one that it holds now."""
+def member_of(agent_id: str, hello: Hello, ports: PortsHeld) -> Member:
+    """The agent as input of the layout; ``ports``: those that it holds now."""
     return Member(
         agent_id=agent_id,
         host=hello.host,
-        port=port,
+        port=ports.port,
+        collective_port=ports.collective_port,
         hostname=hello.hostname,
         rack=hello.rack,
         gpu_indices=hello.gpu_indices,
@@ -35,8 +36,10 @@ def member_of(agent_id: str, hello: Hello, port: int) -> Member:
     )
 
 
-def formation_of(request: RunRequest, layout: Layout, generation: int, source: CommitSource | None = None) -> Formation:
-    """The message that all workers of a generation share; it can be long, so it is encoded once."""
+def formation_of(
+    request: RunRequest, layout: Layout, generation: int, key: bytes, source: CommitSource | None = None
+) -> Formation:
+    """The message that all workers of a generation share; it can be long, so it is encoded once. ``key``: their secret."""
     return Formation(
         run_id=request.run_id,
         generation=generation,
@@ -48,6 +51,8 @@ def formation_of(request: RunRequest, layout: Layout, generation: int, source: C
         world_size=layout.placements[0].world_size,
         resume=request.resume,
         commit=source or CommitSource(),
+        collective=layout.collective,
+        collective_key=key,
     )
 
 

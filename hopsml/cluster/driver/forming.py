@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,7 +48,7 @@ class Former:
         """Assign ranks to these agents; False, and the run is told why, where that is not possible."""
         sessions = [self._agents[agent_id] for agent_id in agent_ids if agent_id in self._agents]
         try:
-            layout = form([member_of(s.agent_id, s.hello, s.port) for s in sessions], run.request.spec.roles)
+            layout = form([member_of(s.agent_id, s.hello, s.ports) for s in sessions], run.request.spec.roles)
         except ArgumentError as error:
             self._tell(run.run_id, events.Refused(str(error), "launcher"))
             return False
@@ -78,7 +79,7 @@ class Former:
             run.state.begin_generation(action.generation, len(action.agent_ids))
         layout = run.state.layout
         assert layout is not None  # granted before
-        shared = protocol.encode(formation_of(run.request, layout, action.generation, self._source(action)))
+        shared = protocol.encode(formation_of(run.request, layout, action.generation, _new_key(), self._source(action)))
         for agent_id in action.agent_ids:
             if session := self._agents.get(agent_id):
                 placement, hello = run.placements[agent_id], session.hello
@@ -95,13 +96,13 @@ class Former:
         (agent_id,) = action.agent_ids
         if (session := self._agents.get(agent_id)) is None:
             return
-        layout = form([member_of(agent_id, session.hello, session.port)], run.request.spec.roles)
+        layout = form([member_of(agent_id, session.hello, session.ports)], run.request.spec.roles)
         placement = replace(layout.placements[0], rank=action.generation)
         session.work = (run.run_id, action.generation)
         run.state.members[placement.rank] = MemberView(
             placement.rank, session.hello.host, session.hello.executor_id, placement.gpu_indices
         )
-        formation = formation_of(run.request, layout, action.generation)
+        formation = formation_of(run.request, layout, action.generation, _new_key())
         launch = launch_of(run.request, placement, action.generation)
         session.post(protocol.Preload(run.request.spec.modules), formation, launch)
 
@@ -114,6 +115,10 @@ class Former:
                 host = f"[{session.hello.host}]" if ":" in session.hello.host else session.hello.host
                 return protocol.CommitSource(action.step, f"{host}:{port}", certificate)
         return protocol.CommitSource(stored=action.stored)
+
+
+def _new_key() -> bytes:
+    return secrets.token_bytes(32)
 
 
 def is_ready(session: AgentSession, run: ActiveRun) -> bool:

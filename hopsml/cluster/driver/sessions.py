@@ -41,7 +41,7 @@ class AgentSession:
     agent_id: str
     connection: Connection
     hello: protocol.Hello
-    port: int  # that it holds for the next worker
+    ports: protocol.PortsHeld  # for the next worker
     admitted: float  # seconds since the epoch
     work: tuple[str, int] | None = None  # run and generation that it works for; -1: it has not begun
     modules: frozenset[str] = frozenset()  # that its workers find imported
@@ -154,7 +154,9 @@ class Sessions:
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
             raise msgspec.DecodeError(f"expected a hello of version {protocol.VERSION}, got {hello!r:.200}")
         self._welcomed += 1
-        session = AgentSession(f"a{self._welcomed}", connection, hello, hello.port, admitted)
+        session = AgentSession(
+            f"a{self._welcomed}", connection, hello, protocol.PortsHeld(hello.port, hello.collective_port), admitted
+        )
         self.agents[session.agent_id] = session
         session.post(protocol.Welcome(self._lease_s))
         self.listener.joined(session)

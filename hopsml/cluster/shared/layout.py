@@ -39,6 +39,7 @@ class Member:
     agent_id: str
     host: str  # address that the others reach: IPv4, IPv6 or a name
     port: int
+    collective_port: int
     hostname: str
     rack: str = ""
     gpu_indices: tuple[int, ...] = ()  # as nvidia-smi counts on that host
@@ -49,8 +50,17 @@ class Member:
     @property
     def address(self) -> str:
         """host:port, with brackets around an IPv6 address."""
-        host = self.host.strip("[]")
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return _address(self.host, self.port)
+
+    @property
+    def collective_address(self) -> str:
+        """As ``address``, of its collective port."""
+        return _address(self.host, self.collective_port)
+
+
+def _address(host: str, port: int) -> str:
+    host = host.strip("[]")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,7 @@ class Layout:
     placements: tuple[Placement, ...]  # in rank order
     cluster: dict[str, list[str]]  # role -> addresses by task index
     leader: str  # address of rank 0
+    collective: tuple[str, ...]  # collective addresses of those that train, by rank
     notes: tuple[str, ...] = ()  # for the log: what could not be taken into account, and why
 
     @cached_property
@@ -130,6 +141,7 @@ def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN) -> Layout:
         placements=_placements(assignments, len(trainers)),
         cluster=_cluster(assignments),
         leader=trainers[0].address,
+        collective=tuple(member.collective_address for member in trainers),
         notes=tuple(notes),
     )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 
-VERSION = 5  # both sides must speak the same
+VERSION = 6  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -69,6 +69,8 @@ class Formation(Message, frozen=True, tag="formation"):
     world_size: int
     resume: Resume = Resume()
     commit: CommitSource = CommitSource()
+    collective: tuple[str, ...] = ()  # host:port of each that trains, by rank
+    collective_key: bytes = b""  # that they prove to each other; of this generation alone
 
     @property
     def follows(self) -> bool:
@@ -164,6 +166,7 @@ class Hello(Message, frozen=True, tag="hello"):
     index: int
     host: str
     port: int
+    collective_port: int
     hostname: str
     executor_id: str
     pid: int
@@ -176,10 +179,11 @@ class Hello(Message, frozen=True, tag="hello"):
     final: bool = False  # Spark's last attempt of the task, whose loss would fail the whole job: not to be used
 
 
-class PortHeld(Message, frozen=True, tag="port-held"):
-    """The port that the next generation may use; the agent holds it until the worker has bound it."""
+class PortsHeld(Message, frozen=True, tag="ports-held"):
+    """The ports that the next generation may use; the agent holds them until the worker has bound them."""
 
-    port: int
+    port: int  # for its framework's server
+    collective_port: int
 
 
 class ServerReady(Message, frozen=True, tag="server-ready"):
@@ -404,7 +408,7 @@ ToAgent = (
 )
 ToCoordinator = (
     Hello
-    | PortHeld
+    | PortsHeld
     | ServerReady
     | PreflightFacts
     | PeerProbed

@@ -36,6 +36,14 @@ class CheckpointPort:
     announce: Callable[[str, int, int, str], None]  # saved | store, number of the save or request, slot, folder
 
 
+@dataclass(frozen=True)
+class CollectiveSeat:
+    """What a worker that trains joins the collective of its generation with."""
+
+    addresses: tuple[str, ...]  # host:port by rank; its own port is held for it
+    key: bytes = field(repr=False)  # that the members prove to each other
+
+
 class TrialPort(Protocol):
     """The part of a search's trial that code in the worker package uses."""
 
@@ -74,6 +82,7 @@ class WorkerContext:
     resume_fits: Path | None = None  # the same for the function's further calls of fit: fit-2/step-000000120/
     commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
     checkpoints: CheckpointPort | None = field(default=None, repr=False, compare=False)  # None: they are written here
+    collective: CollectiveSeat | None = field(default=None, repr=False, compare=False)  # None: it does not train
     trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
     progress: Callable[[int, int, str], None] = field(default=untold, repr=False, compare=False)  # done, total, unit

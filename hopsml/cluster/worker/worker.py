@@ -28,9 +28,17 @@ from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.processes import UNREPORTED
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.worker import calling, in_force, log_streams, worker_folder
-from hopsml.cluster.worker.context import CheckpointPort, CommitPort, WorkerContext, current, set_current
+from hopsml.cluster.worker.context import (
+    CheckpointPort,
+    CollectiveSeat,
+    CommitPort,
+    WorkerContext,
+    current,
+    set_current,
+)
 from hopsml.cluster.worker.inbox import Inbox
 from hopsml.cluster.worker.returned import pickle_result, plain
+from hopsml.errors import PeerLost
 from hopsml.storage import privacy
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
@@ -206,6 +214,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
         event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
+        collective=_seat(formation, launch),
     )
     set_current(context)
     in_force.forget()
@@ -214,6 +223,12 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         prepare: Callable[[WorkerContext], None] = getattr(importlib.import_module(module), name)
         prepare(context)
     return context
+
+
+def _seat(formation: Formation, launch: Launch) -> CollectiveSeat | None:
+    if launch.rank >= len(formation.collective):
+        return None
+    return CollectiveSeat(formation.collective, formation.collective_key)
 
 
 def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> CommitPort | None:
@@ -274,7 +289,7 @@ def _echoes_another(error: BaseException) -> bool:
     """Whether the error is what a worker sees when another worker of the collective fails."""
     for seen in calling.chain(error):
         module = type(seen).__module__.partition(".")[0]
-        if module in ("tensorflow", "torch") and type(seen).__name__ in _ECHOES:
+        if isinstance(seen, PeerLost) or (module in ("tensorflow", "torch") and type(seen).__name__ in _ECHOES):
             return True
         said = calling.text_of(seen)
         if any(phrase in said for phrase in _ECHO_PHRASES):

@@ -1,0 +1,105 @@
+"""``hopsml.all_reduce`` and its like: workers of a run combine arrays without a framework."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsml
+from hopsml.errors import ArgumentError, RunError
+from tests.cluster.backend_contract import submit
+from tests.cluster.workloads import WAIT_S
+
+pytestmark = pytest.mark.local
+
+
+def test_alone_they_give_back_what_they_got() -> None:
+    """The same function runs on a laptop, outside of a run."""
+    x = np.arange(3.0)
+    reduced = hopsml.all_reduce(x, "sum")
+    reduced[0] = 7
+    assert x[0] == 0 and reduced.tolist() == [7, 1, 2]
+    assert hopsml.all_gather(x).tolist() == [[0, 1, 2]]
+    assert hopsml.broadcast(4).tolist() == 4
+    hopsml.barrier()
+    with pytest.raises(ArgumentError, match=r"reduction='product'.*sum, mean, min, max"):
+        hopsml.all_reduce(x, "product")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"root=1: there are 1 worker\(s\)"):
+        hopsml.broadcast(x, root=1)
+
+
+def test_workers_combine_arrays(store: Path) -> None:
+    def train() -> list[Any]:
+        import os
+
+        import numpy as np
+
+        import hopsml
+
+        rank = int(os.environ["RANK"])
+        x = np.array([[rank, 10.0 * rank]], dtype="float32")
+        hopsml.barrier()
+        found = [hopsml.all_reduce(x, reduction) for reduction in ("mean", "sum", "min", "max")]
+        assert all(one.dtype == np.float32 and one.shape == (1, 2) for one in found)
+        gathered = hopsml.all_gather(np.arange(2) + rank)
+        return [one.tolist()[0] for one in found] + [gathered.tolist(), hopsml.broadcast(rank, root=2).tolist()]
+
+    result = submit(train, 3).result(WAIT_S)
+    assert result.value == [[1, 10], [3, 30], [0, 0], [2, 20], [[0, 1], [1, 2], [2, 3]], 2]
+    assert result.in_force["by"] == "hopsml" and result.in_force["size"] == 3
+
+
+def test_workers_that_call_different_things_are_told_who_did(store: Path) -> None:
+    def train() -> None:
+        import os
+
+        import numpy as np
+
+        import hopsml
+
+        rank = int(os.environ["RANK"])
+        hopsml.all_reduce(np.zeros(3 + rank), name=f"gradient-{rank}")
+
+    with pytest.raises(RunError, match=r"CollectiveMismatch.*rank 1.*gradient-1"):
+        submit(train, 2).result(WAIT_S)
+
+
+def test_a_worker_that_is_killed_is_named_and_not_the_one_that_waited_for_it(store: Path) -> None:
+    def train() -> None:
+        import os
+        import signal
+
+        import hopsml
+
+        hopsml.barrier()
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        hopsml.barrier()
+
+    with pytest.raises(RunError, match="rank 1 of 2"):
+        submit(train, 2).result(WAIT_S)
+
+
+def test_the_evaluator_is_in_no_collective(store: Path) -> None:
+    def train() -> str:
+        import os
+
+        import hopsml
+
+        if '"evaluator"' in os.environ["TF_CONFIG"].partition("task")[2]:
+            try:
+                hopsml.barrier()
+            except hopsml.errors.ArgumentError as error:
+                hopsml.send(str(error))
+            return ""
+        hopsml.barrier()
+        return "trained"
+
+    run = submit(train, 3, evaluator=True)
+    said: list[Any] = []
+    run.on_message(lambda rank, value: said.append(value))
+    assert run.result(WAIT_S).value == "trained"
+    assert said == ["this worker is the evaluator, which does not train: it is in no collective"]
