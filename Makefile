@@ -31,7 +31,7 @@ $(STAMP): $(REQUIREMENTS) setup.py
 	@$(PYTHON) tools/setup_environment.py $@ $^
 
 # What C++ there is; without a compiler a line says what is lost, once here, and each time in `make setup`.
-$(NATIVE): $(wildcard native/collective/*) tools/build_native.py | $(STAMP)
+$(NATIVE): $(wildcard native/*/*) tools/build_native.py | $(STAMP)
 	@$(BIN)/python -m tools.build_native --stamp $@
 
 setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, this project, and its native library
@@ -117,5 +117,5 @@ demo-yarn: $(STAMP) $(NATIVE)  ## the same by spark-submit on a real YARN with H
 
 clean:  ## end the local Hadoop, delete the environment and everything that was built or fetched
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.hadoop stop --now --remove; fi
-	@rm -rf .venv .cache mutants build dist hopsml/collective/lib *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .cache mutants build dist hopsml/collective/lib hopsml/training/tensorflow/lib *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

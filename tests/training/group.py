@@ -102,6 +102,16 @@ class Group:
             raise GroupFailed(self._story("a worker failed"))
         return [json.loads((self.folder / f"result-{spec['rank']}.json").read_text()) for spec in self._specs]
 
+    def wait_for(self, rank: int, timeout_s: float = 100.0) -> dict[str, Any]:
+        """The result of one rank, whatever becomes of the others; GroupFailed when it fails or the time is up."""
+        try:
+            status = self.processes[rank].wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise GroupFailed(self._story(f"rank {rank} was not done in {timeout_s:g} s")) from None
+        if status:
+            raise GroupFailed(self._story(f"rank {rank} failed"))
+        return dict(json.loads((self.folder / f"result-{rank}.json").read_text()))
+
     def log(self, rank: int) -> str:
         """What the worker has printed so far."""
         return (self.folder / f"log-{rank}.txt").read_text(errors="replace")

@@ -66,13 +66,13 @@ def _average_after_step() -> None:
 
     def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if in_group(strategy):
-            fn = _averaging(fn)
+            fn = averaging(fn)
         return original(strategy, fn, args, kwargs)
 
     mirrored_run._call_for_each_replica = call_for_each_replica
 
 
-def _averaging(fn: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def averaging(fn: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """``fn``, followed by the average of the statistics that it has updated; runs in the replica's thread."""
 
     def step_then_average(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:

@@ -28,7 +28,7 @@ def in_group(strategy: Any) -> bool:
     return (
         isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         and strategy.extended._in_multi_worker_mode()
-        and strategy.extended._num_workers > 1
+        and (getattr(strategy.extended, "spans_group", False) or strategy.extended._num_workers > 1)
     )
 
 

@@ -151,8 +151,8 @@ def _repair_finite_check(optimizer: Any) -> None:
         if replica is None or not in_group(replica.strategy):
             return finite
         votes = replica.strategy.extended._replica_ctx_all_reduce(
-            tf.distribute.ReduceOp.SUM, tf.cast(finite, tf.float32)
+            tf.distribute.ReduceOp.MEAN, tf.cast(finite, tf.float32)
         )
-        return tf.equal(votes, float(replica.num_replicas_in_sync))
+        return tf.equal(votes, 1.0)
 
     optimizer.check_finite = check_finite

@@ -15,7 +15,11 @@ SAMPLES, FEATURES, CLASSES = 37, 6, 3
 
 def training(parts: list[str], plain: bool = False) -> dict[str, Any]:
     """What needs no files. ``plain``: the user's own strategy, repaired by the import hook alone."""
-    strategy = _strategy(plain)
+    return under(_strategy(plain), parts)
+
+
+def under(strategy: Any, parts: list[str]) -> dict[str, Any]:
+    """The same under a strategy that is there."""
     jobs = {
         "fit": _fit,
         "uneven": _uneven,
@@ -250,14 +254,19 @@ def size_of_shuffled() -> dict[str, Any]:
 
 
 def mixed_precision() -> dict[str, Any]:
+    """See ``overflow``."""
+    return overflow(hopsml.tensorflow.strategy())
+
+
+def overflow(strategy: Any) -> dict[str, Any]:
     """float16 with a loss scale; on one rank a gradient overflows, and all ranks must skip that step."""
     import keras
     import numpy as np
     import tensorflow as tf
 
-    strategy = hopsml.tensorflow.strategy()
     keras.mixed_precision.set_global_policy("mixed_float16")
     model = _model(strategy)
+    keras.mixed_precision.set_global_policy("float32")
     scales, weights = [], []
     x, y = _data(16)
     half = slice(0, 8) if strategy.cluster_resolver.task_id == 0 else slice(8, 16)

@@ -1,0 +1,178 @@
+"""hopsml's collective operations for TensorFlow: between the members of the group that this process is in at the moment.
+
+They are in a library of C++ (``native/tensorflow``) that belongs to one version of TensorFlow. Whoever changes who is in the
+group changes nothing in a function that was traced before: rank and size are read when the function runs.
+
+All members make the same calls in the same order. Within a process every operation touches one resource, so that
+TensorFlow keeps the order of the program, through functions, branches and loops; what the members call is compared, and
+where it differs all of them get InvalidArgumentError instead of a wrong sum. A member that is lost is UnavailableError, one
+that takes no part in time DeadlineExceededError, both with its rank; a group that was ended here is AbortedError.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from hopsml.errors import ArgumentError, UnsupportedVersion
+
+Reduction = Literal["sum", "mean", "min", "max"]
+Wire = Literal["same", "float16", "bfloat16"]
+
+LIBRARIES = Path(__file__).with_name("lib")
+PACK_BYTES = 4 << 20
+_BUILT_FOR = b"hopsml was built for TensorFlow "  # with the version behind it, in the library
+
+
+def all_reduce(
+    tensors: Sequence[Any],
+    reduction: Reduction = "sum",
+    wire: Wire = "same",
+    label: str = "",
+    pack_bytes: int = PACK_BYTES,
+) -> list[Any]:
+    """The reduction of each tensor over the group, equal to the last bit on all members.
+
+    Args:
+        tensors: float32, 64, 16, bfloat16, int32 or int64, of the same shapes on all members; types may be mixed.
+        reduction: "mean" divides by the size of the group at the time of the call.
+        wire: what float32 is sent as; sums are made in float32 all the same.
+        label: what this is to people, for messages.
+        pack_bytes: small tensors travel together, up to so many bytes.
+    """
+    _refuse_compiled()
+    library = load()
+    by_type: dict[Any, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        by_type.setdefault(tensor.dtype, []).append(position)
+    reduced: list[Any] = [None] * len(tensors)
+    for dtype, positions in by_type.items():
+        results = library.hopsml_all_reduce(
+            order=_order(),
+            values=[tensors[position] for position in positions],
+            reduction=reduction,
+            wire=wire if dtype.name == "float32" else "same",
+            pack_bytes=pack_bytes,
+            label=label,
+            names=[_name_of(tensors[position]) for position in positions],
+        )
+        for position, result in zip(positions, results, strict=True):
+            reduced[position] = result
+    return reduced
+
+
+def all_gather(value: Any, label: str = "") -> Any:
+    """The members' rows one below the other, in rank order; members may have another number of rows each."""
+    _refuse_compiled()
+    return load().hopsml_all_gather(order=_order(), value=value, label=label).gathered
+
+
+def broadcast(value: Any, root: int = 0, label: str = "") -> Any:
+    """The value of the member with rank ``root``; type and shape are the same on all members."""
+    _refuse_compiled()
+    return load().hopsml_broadcast(order=_order(), value=value, root=root, label=label)
+
+
+def rank() -> Any:
+    """A tensor with the rank of this process at the time of the call."""
+    return load().hopsml_group().rank
+
+
+def size() -> Any:
+    """A tensor with the number of members at the time of the call."""
+    return load().hopsml_group().size
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Both as they are now, as numbers. Raises FailedPreconditionError where this process is in no group."""
+    import tensorflow as tf
+
+    with tf.init_scope():
+        group = load().hopsml_group()
+        return int(group.rank), int(group.size)
+
+
+@functools.cache
+def load() -> Any:
+    """The operations' Python functions. Raises UnsupportedVersion where there is no library for this TensorFlow."""
+    import tensorflow as tf
+
+    path = LIBRARIES / f"libhopsml_tensorflow-{tf.__version__}.so"
+    check_library(path, tf.__version__)
+    library = tf.load_op_library(str(path))
+    _register_gradients()
+    return library
+
+
+def check_library(path: Path, version: str) -> None:
+    """Raise UnsupportedVersion unless ``path`` is a library for TensorFlow ``version``; another one may end the process."""
+    remedy = "build it with `python -m tools.build_native`, or train with strategy(implementation='ring')"
+    if not path.is_file():
+        others = sorted(LIBRARIES.glob("libhopsml_tensorflow-*.so"))
+        found = ", ".join(other.name for other in others) or "none"
+        raise UnsupportedVersion(
+            f"there are no collective operations of hopsml for TensorFlow {version} (found: {found}); {remedy}"
+        )
+    content = path.read_bytes()
+    begin = content.find(_BUILT_FOR)
+    built_for = content[begin + len(_BUILT_FOR) :].split(b"\0", 1)[0].decode() if begin >= 0 else "an unknown version"
+    if built_for != version:
+        raise UnsupportedVersion(f"{path.name} was built for TensorFlow {built_for}, this is {version}; {remedy}")
+
+
+@functools.cache
+def _order_variable() -> Any:
+    import tensorflow as tf
+    from tensorflow.python.ops import resource_variable_ops
+
+    with tf.init_scope(), tf.device("CPU:0"):
+        # Not tf.Variable, which the strategy in whose scope this may be would make a value of the group.
+        return resource_variable_ops.ResourceVariable(0, trainable=False, name="hopsml_order")
+
+
+def _order() -> Any:
+    """The resource that all operations touch."""
+    return _order_variable().handle
+
+
+def _name_of(tensor: Any) -> str:
+    import tensorflow as tf
+
+    return "" if tf.executing_eagerly() else str(tensor.name)
+
+
+def _refuse_compiled() -> None:
+    """Raise ArgumentError inside a function that XLA compiles."""
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise ArgumentError(
+            "a function with jit_compile=True reduces over the group, and XLA has no such operation: leave jit_compile out "
+            "(for Keras: compile(..., jit_compile=False)), or compile only the part that computes gradients"
+        )
+
+
+def _register_gradients() -> None:
+    import tensorflow as tf
+
+    @tf.RegisterGradient("HopsmlAllReduce")
+    def of_all_reduce(op: Any, *gradients: Any) -> list[Any]:
+        reduction = op.get_attr("reduction").decode()
+        if reduction not in ("sum", "mean"):
+            raise ArgumentError(f"the {reduction} over the group has no gradient; sum and mean have one")
+        return [None, *all_reduce(list(gradients), reduction, op.get_attr("wire").decode(), "gradients of a reduction")]
+
+    @tf.RegisterGradient("HopsmlAllGather")
+    def of_all_gather(op: Any, gradient: Any, _: Any) -> list[Any]:
+        (summed,) = all_reduce([gradient], label="gradients of a gathered value")
+        rows = op.outputs[1]
+        begin = tf.reduce_sum(rows[: rank()])
+        return [None, summed[begin : begin + rows[rank()]]]
+
+    @tf.RegisterGradient("HopsmlBroadcast")
+    def of_broadcast(op: Any, gradient: Any) -> list[Any]:
+        (summed,) = all_reduce([gradient], label="gradients of a broadcast value")
+        return [None, tf.where(tf.equal(rank(), op.get_attr("root")), summed, tf.zeros_like(summed))]

@@ -1,0 +1,178 @@
+"""A strategy whose workers are the members of hopsml's own group. Imports TensorFlow: import it inside functions.
+
+For code that looks at it, it is a MultiWorkerMirroredStrategy, and all that this one promises holds: the meaning of a global
+batch, variables that begin equal and stay so, variables that are summed when they are read, what may be called where. Below
+it differs in one thing: no server of TensorFlow's is started, and the values of all workers meet in the operations of
+``collective_ops``. Each worker has one device.
+
+Who is in the group may change. What a function has traced goes on with the new group, as it reads rank and size when it
+runs; what is a number in Python (``num_replicas_in_sync``, the shares of a distributed dataset) is that of the moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    collective_util,
+    distribute_lib,
+    distribute_utils,
+    input_lib,
+    numpy_dataset,
+)
+from tensorflow.python.framework import device as device_lib
+
+from hopsml.cluster.worker import in_force
+from hopsml.errors import ArgumentError
+from hopsml.training.tensorflow import batch_statistics, collective_ops, group_reduction, groups, loss_scaling
+
+
+class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
+    """Trains over hopsml's group, of which this process is a member.
+
+    Raises ArgumentError on a worker with several GPUs, UnsupportedVersion where hopsml's operations are not built for this
+    TensorFlow, FailedPreconditionError where this process is in no group.
+    """
+
+    def __init__(self) -> None:
+        distribute_lib.Strategy.__init__(self, CollectiveExtended(self))
+        loss_scaling.install()
+        groups.remember(self)
+        in_force.formed("tensorflow", self.num_replicas_in_sync)
+
+
+class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):  # type: ignore[misc]
+    """What the strategy does with variables, values and data."""
+
+    spans_group = True  # also while it has one member: others may join
+
+    def __init__(self, strategy: CollectiveStrategy) -> None:
+        distribute_lib.StrategyExtendedV1.__init__(self, strategy)
+        collective_ops.rank_and_size()  # there is a group, and there are the operations
+        gpus = tf.config.list_logical_devices("GPU")
+        if len(gpus) > 1:
+            raise ArgumentError(
+                f"this worker sees {len(gpus)} GPUs, and this strategy has one device a worker: start one worker a GPU"
+            )
+        self._local_device_type = "GPU" if gpus else "CPU"
+        self._worker_device = self._canonical("/device:CPU:0")
+        self._devices = (self._canonical(f"/device:{self._local_device_type}:0"),)
+        self._num_devices_per_worker = 1
+        self._input_workers_devices = ((self._worker_device, self._devices),)
+        self._host_input_device = numpy_dataset.SingleDevice(self._worker_device)
+        self._communication_options = collective_util.Options()
+        self._cluster_resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        self._cluster_spec = None
+        self._use_var_policy = False
+        self.experimental_enable_get_next_as_optional = True
+        self._host_cross_device_ops = _HostReduction()
+
+    @staticmethod
+    def _canonical(device: str) -> str:
+        return str(device_lib.canonical_name("/job:localhost/replica:0/task:0" + device))
+
+    # ---- who is in the group
+
+    @property
+    def _num_workers(self) -> int:
+        return collective_ops.rank_and_size()[1]
+
+    @property
+    def _id_in_cluster(self) -> int:
+        return collective_ops.rank_and_size()[0]
+
+    @property
+    def _is_chief(self) -> bool:
+        return self._id_in_cluster == 0
+
+    def _in_multi_worker_mode(self) -> bool:
+        return True
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> int:
+        return 0
+
+    # ---- calls
+
+    def _use_merge_call(self) -> bool:
+        return False  # there is nothing to merge within a worker
+
+    def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        args, kwargs = distribute_utils.select_replica(0, (args, kwargs))
+        with tf.device(self._devices[0]), CollectiveReplicaContext(self._container_strategy()):
+            return batch_statistics.averaging(fn)(*args, **kwargs)
+
+    # ---- values of all workers
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        if distribute_utils.is_mirrored(value) and reduce_op == tf.distribute.ReduceOp.MEAN:
+            return value
+        return group_reduction.reduce(reduce_op, _own(value))
+
+    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
+        return group_reduction.reduce(reduce_op, [_own(value) for value, _ in value_destination_pairs])
+
+    def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        return group_reduction.reduce(reduce_op, value)
+
+    def _gather_to_implementation(self, value: Any, destinations: Any, axis: Any, options: Any) -> Any:
+        return group_reduction.gather(_own(value), axis)
+
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        return tensor  # to the devices of this worker, as in TensorFlow's strategies
+
+    # ---- variables
+
+    def _get_variable_creator_initial_value(self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any) -> Any:
+        def initial_value() -> Any:
+            value = kwargs["initial_value"]
+            value = value() if callable(value) else value
+            value = getattr(value, "wrapped_value", value)  # of a variable that a checkpoint waits for
+            with tf.device(device):
+                value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
+            if value.dtype in (tf.string, tf.resource, tf.variant):
+                return value
+            return collective_ops.broadcast(value, label=f"the initial value of {kwargs.get('name') or 'a variable'}")
+
+        return initial_value
+
+    # ---- data
+
+    def _input_workers_with_options(self, options: Any = None) -> Any:
+        on_device = not options or options.experimental_fetch_to_device
+        return input_lib.InputWorkers([(self._worker_device, self._devices if on_device else (self._worker_device,))])
+
+
+class CollectiveReplicaContext(distribute_lib.ReplicaContext):  # type: ignore[misc]
+    """What a step that runs under the strategy asks."""
+
+    def __init__(self, strategy: CollectiveStrategy) -> None:
+        super().__init__(strategy, replica_id_in_sync_group=0)
+
+    @property
+    def replica_id_in_sync_group(self) -> Any:
+        """A tensor, which is the rank at the time when it is computed."""
+        return collective_ops.rank()
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """The sum or mean over all workers; None in a structure stays None."""
+        flat = tf.nest.flatten(value)
+        known = [leaf for leaf in flat if leaf is not None]
+        reduced = iter(super().all_reduce(reduce_op, known, options) if known else ())
+        return tf.nest.pack_sequence_as(value, [leaf if leaf is None else next(reduced) for leaf in flat])
+
+
+class _HostReduction:
+    """Reduces what lies in the host's memory, in the place where TensorFlow's strategy has its operations for that."""
+
+    def reduce(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+        """The sum or mean of ``value`` over all workers."""
+        return group_reduction.reduce(reduce_op, _own(value))
+
+
+def _own(value: Any) -> Any:
+    """This worker's part of a distributed value; any other value itself."""
+    value = value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
+    return tf.identity(value) if isinstance(value, tf.Variable) else value

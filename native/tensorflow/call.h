@@ -1,0 +1,40 @@
+// What all operations have in common: the group of the moment, the queue, what a status means, cancellation.
+#ifndef HOPSML_TENSORFLOW_CALL_H
+#define HOPSML_TENSORFLOW_CALL_H
+
+#include <memory>
+#include <string>
+
+#include "../collective/collective.h"
+#include "queue.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace hopsml {
+
+using Group = std::shared_ptr<hopsml_group>;
+
+// The group that this process is in now; nullptr for none.
+Group CurrentGroup();
+
+absl::Status NoGroup();
+
+// What `status` of a call to `group` is for TensorFlow, with the reason and the rank that the group gives; `what` was called.
+absl::Status StatusOf(hopsml_status status, const Group& group, const std::string& what);
+
+// "float32[64,512]"
+std::string Described(tensorflow::DataType type, const tensorflow::TensorShape& shape);
+
+// An operation that waits for other members: its call is made by the queue's thread.
+class CallKernel : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
+
+ protected:
+  // The call itself. Also sets the outputs.
+  virtual absl::Status Call(tensorflow::OpKernelContext* context, const Group& group) = 0;
+};
+
+}  // namespace hopsml
+
+#endif

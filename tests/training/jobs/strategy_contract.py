@@ -1,0 +1,389 @@
+"""What a strategy promises, whatever reduces beneath it: TensorFlow's collectives or hopsml's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import hopsml
+from hopsml.cluster.worker.context import current
+from tests.training.jobs import keras3
+from tests.training.jobs.common import digest
+from tests.training.jobs.own_group import join
+
+
+def strategy_of(kind: str, generation: int = 1) -> Any:
+    """``kind``: "tensorflow" or "hopsml"."""
+    if kind == "tensorflow":
+        return hopsml.tensorflow.strategy()
+    _join(generation)
+    from hopsml.training.tensorflow import setup
+    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+
+    setup.prepare()
+    return CollectiveStrategy()
+
+
+def _join(generation: int, rank: int | None = None, size: int | None = None) -> None:
+    context = current()
+    assert context is not None
+    rank, size = context.rank if rank is None else rank, size or context.world_size
+    join(Path(context.run_url) / "group", rank, size, generation)
+
+
+def contract(kind: str, parts: list[str], keras_parts: list[str]) -> dict[str, Any]:
+    """The parts below, and those of the Keras 3 job."""
+    strategy = strategy_of(kind)
+    jobs = {
+        "values": _values,
+        "gradients": _gradients,
+        "variables": _variables,
+        "data": _data,
+        "weighted": _weighted,
+        "synchronized": _synchronized,
+        "files": _files,
+        "overflow": keras3.overflow,
+        "compiled": _compiled,
+        "differing": _differing,
+    }
+    return {**keras3.under(strategy, keras_parts), **{part: jobs[part](strategy) for part in parts}}
+
+
+def _rank() -> int:
+    context = current()
+    assert context is not None
+    return context.rank
+
+
+def _values(strategy: Any) -> dict[str, Any]:
+    """reduce, gather, all_reduce, all_gather."""
+    import tensorflow as tf
+
+    rank = _rank()
+    mine = tf.constant([[1.0, 2.0]] * (rank + 1)) * (rank + 1)
+    context = tf.distribute.get_replica_context
+
+    def step(x: Any) -> Any:
+        reduced = context().all_reduce("SUM", {"a": x[0] + 0, "b": [tf.reduce_sum(x), tf.constant(rank + 1)]})
+        mean = context().all_reduce("MEAN", tf.cast(x[0], tf.bfloat16))
+        return reduced, mean, context().all_gather(x + 0, axis=0), context().replica_id_in_sync_group
+
+    reduced, mean, gathered, replica = tf.function(lambda x: strategy.run(step, args=(x,)))(mine)
+    wide = tf.constant([[10 * rank + column for column in range(rank + 1)]])
+    return {
+        "sum": float(strategy.reduce("SUM", tf.constant(1.0 + rank), axis=None)),
+        "mean": float(strategy.reduce("MEAN", tf.constant(1.0 + rank), axis=None)),
+        "integers": strategy.reduce("SUM", tf.constant([1, rank]), axis=None).numpy().tolist(),
+        "mean_of_rows": strategy.reduce("MEAN", mine, axis=0).numpy().tolist(),
+        "rows": strategy.gather(mine, axis=0).numpy().tolist(),
+        "columns": strategy.gather(wide, axis=1).numpy().tolist(),
+        "structure": [value.numpy().tolist() for value in tf.nest.flatten(reduced)],
+        "half_mean": tf.cast(mean, tf.float32).numpy().tolist(),
+        "all_gathered": gathered.numpy().tolist(),
+        "replica": int(strategy.experimental_local_results(replica)[0]),
+        "replicas": strategy.num_replicas_in_sync,
+        "eager": float(strategy.run(lambda x: context().all_reduce("SUM", x * 1.0), args=(tf.constant(1.0 + rank),))),
+    }
+
+
+def _gradients(strategy: Any) -> dict[str, Any]:
+    """A custom loop with what gradients may be: dense, sparse, None; and the gradient of a reduction."""
+    import keras
+    import tensorflow as tf
+
+    rank = _rank()
+    with strategy.scope():
+        table = tf.Variable(tf.ones([6, 2]))
+        weight = tf.Variable([[1.0], [2.0]])
+        unused = tf.Variable(3.0)
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build([table, weight, unused])
+    words = tf.constant([0, 1, 1] if rank == 0 else [5, 0])
+
+    @tf.function
+    def train(words: Any) -> Any:
+        def step(words: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.matmul(tf.nn.embedding_lookup(table, words), weight))
+            gradients = tape.gradient(loss, [table, weight, unused])
+            assert isinstance(gradients[0], tf.IndexedSlices) and gradients[2] is None
+            optimizer.apply_gradients(zip(gradients, [table, weight, unused], strict=True))
+            return loss
+
+        return strategy.run(step, args=(words,))
+
+    @tf.function
+    def through(x: Any) -> Any:
+        def step(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.distribute.get_replica_context().all_reduce("SUM", x * x)
+                loss = tf.reduce_sum(y * tf.constant([1.0, 2.0])) * (rank + 1.0)
+            return tape.gradient(loss, x)
+
+        return strategy.run(step, args=(x,))
+
+    loss = strategy.reduce("SUM", train(words), axis=None)
+    return {
+        "loss": float(loss),
+        "table": table.numpy().tolist(),
+        "weight": weight.numpy().ravel().tolist(),
+        "unused": float(unused.numpy()),
+        "through": through(tf.constant([1.0, 3.0])).numpy().tolist(),
+    }
+
+
+def _variables(strategy: Any) -> dict[str, Any]:
+    """Initial values, aggregation when written, synchronization when read, what a checkpoint holds."""
+    import tensorflow as tf
+
+    rank, on_read = _rank(), tf.VariableSynchronization.ON_READ
+    kinds = tf.VariableAggregation
+    with strategy.scope():
+        initial = tf.Variable(10.0 + rank)
+        integer = tf.Variable([rank, 7], aggregation=kinds.SUM)
+        written = {kind: tf.Variable(0.0, aggregation=kind) for kind in (kinds.SUM, kinds.MEAN)}
+        read = {
+            kind: tf.Variable(0.0, synchronization=on_read, aggregation=kind, trainable=False)
+            for kind in (kinds.SUM, kinds.MEAN, kinds.ONLY_FIRST_REPLICA)
+        }
+
+    @tf.function
+    def update(x: Any) -> None:
+        def step(x: Any) -> None:
+            for variable in [*written.values(), *read.values()]:
+                variable.assign_add(x * 1.0)
+            integer.assign(tf.cast(x, tf.int32) * [1, 2])
+
+        strategy.run(step, args=(x,))
+
+    update(tf.constant(1.0 + rank))
+    found = {
+        "initial": float(initial.numpy()),
+        "integer": integer.numpy().tolist(),
+        "written": [float(variable.numpy()) for variable in written.values()],
+        "read": [float(variable.read_value()) for variable in list(read.values())[:2]],
+        "own": [
+            float(strategy.experimental_local_results(strategy.run(variable.read_value))[0])
+            for variable in read.values()
+        ],
+    }
+    with strategy.scope():
+        read[kinds.SUM].assign(8.0)
+        initial.assign(20.0)
+    found["assigned"] = [float(strategy.experimental_local_results(read[kinds.SUM])[0].numpy()), float(initial.numpy())]
+    found["total"] = float(read[kinds.SUM].read_value())
+    checkpoint = tf.train.Checkpoint(total=read[kinds.SUM], initial=initial)
+    prefix = checkpoint.write(str(current().work_dir / "variables"))  # type: ignore[union-attr]
+    with strategy.scope():
+        read[kinds.SUM].assign(0.0)
+        initial.assign(0.0)
+    found["saved"] = float(tf.train.load_variable(prefix, "total/.ATTRIBUTES/VARIABLE_VALUE"))
+    checkpoint.read(prefix).assert_consumed()
+    found["restored"] = [float(read[kinds.SUM].read_value()), float(initial.numpy())]
+    return found
+
+
+def _data(strategy: Any) -> dict[str, Any]:
+    """Each worker's share of global batches, with a last partial one, by policy; and datasets by function."""
+    import tensorflow as tf
+
+    def shares(dataset: Any) -> list[list[int]]:
+        return [strategy.experimental_local_results(batch)[0].numpy().tolist() for batch in dataset]
+
+    def with_policy(name: str) -> Any:
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = getattr(tf.data.experimental.AutoShardPolicy, name)
+        return tf.data.Dataset.range(19).batch(8).with_options(options)
+
+    def by_function(context: Any) -> Any:
+        batch = context.get_per_replica_batch_size(4 * context.num_replicas_in_sync)
+        return tf.data.Dataset.range(12).shard(context.num_input_pipelines, context.input_pipeline_id).batch(batch)
+
+    @tf.function
+    def total(dataset: Any) -> Any:
+        summed = tf.constant(0, tf.int64)
+        for batch in dataset:
+            summed += strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(batch,)), axis=None)
+        return summed
+
+    distribute = strategy.experimental_distribute_dataset
+    value = strategy.experimental_distribute_values_from_function(lambda context: context.replica_id_in_sync_group)
+    return {
+        "data": shares(distribute(with_policy("DATA"))),
+        "auto": shares(distribute(with_policy("AUTO"))),
+        "off": shares(distribute(with_policy("OFF"))),
+        "endless": shares(distribute(tf.data.Dataset.range(6).batch(6).repeat().take(2))),
+        "function": shares(strategy.distribute_datasets_from_function(by_function)),
+        "in_function": int(total(distribute(with_policy("DATA")))),
+        "value": int(strategy.experimental_local_results(value)[0]),
+    }
+
+
+def _weighted(strategy: Any) -> dict[str, Any]:
+    """fit with class weights, with sample weights; beside it the same without a strategy, in one process."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    x, y = keras3._data(32)
+    weights = np.linspace(0.1, 2.0, 32).astype("float32")
+    data = {
+        "classes": (tf.data.Dataset.from_tensor_slices((x, y)).batch(16), {"class_weight": {0: 1.0, 1: 3.0, 2: 0.5}}),
+        "samples": (tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(16), {}),
+    }
+    found: dict[str, Any] = {}
+    for name, (dataset, options) in data.items():
+        for where, scope in (("group", strategy), ("alone", tf.distribute.get_strategy())):
+            keras.utils.set_random_seed(11)
+            with scope.scope():
+                model = keras.Sequential(
+                    [keras.layers.Input((keras3.FEATURES,)), keras.layers.Dense(keras3.CLASSES, "softmax")]
+                )
+                model.compile(
+                    keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"]
+                )
+            history = model.fit(dataset, epochs=2, verbose=0, **options).history
+            weights_now = [float(value) for weight in model.get_weights() for value in weight.ravel()]
+            found[f"{name}_{where}"] = {"history": history, "weights": weights_now}
+    return found
+
+
+def _synchronized(strategy: Any) -> dict[str, Any]:
+    """BatchNormalization(synchronized=True): what it gives, and its statistics, are those of the global batch."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    x = np.random.default_rng(5).normal(size=(16, 3)).astype("float32")
+    with strategy.scope():
+        layer = keras.layers.BatchNormalization(synchronized=True, momentum=0.5)
+        layer.build((None, 3))
+    (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(x).batch(16))
+    run = tf.function(lambda batch: strategy.run(lambda x: layer(x, training=True), args=(batch,)))
+    given = strategy.gather(run(batch), axis=0).numpy()
+    alone = keras.layers.BatchNormalization(momentum=0.5)
+    expected = alone(x, training=True).numpy()
+    return {
+        "error": float(np.abs(given - expected).max()),
+        "mean_error": float(np.abs(layer.moving_mean.numpy() - alone.moving_mean.numpy()).max()),
+        "variance_error": float(np.abs(layer.moving_variance.numpy() - alone.moving_variance.numpy()).max()),
+    }
+
+
+def _files(strategy: Any) -> dict[str, Any]:
+    """The chief's model and weights on all ranks: saved, loaded under the strategy, trained on."""
+    import keras
+    import numpy as np
+
+    context = current()
+    assert context is not None
+    model = keras3._model(strategy)
+    model.fit(keras3._dataset(32, 16), epochs=1, verbose=0)
+    place = context.work_dir / "model.keras"
+    model.save(place)
+    model.save_weights(place.with_suffix(".weights.h5"))
+    before = digest(model.get_weights())
+    with strategy.scope():
+        loaded = keras.models.load_model(place)
+    found = {"saved": before, "loaded": digest(loaded.get_weights())}
+    again = keras3._model(strategy)
+    again.set_weights([np.zeros_like(weight) for weight in again.get_weights()])
+    again.load_weights(place.with_suffix(".weights.h5"))
+    found["weights"] = digest(again.get_weights())
+    loaded.fit(keras3._dataset(32, 16), epochs=1, verbose=0)
+    model.fit(keras3._dataset(32, 16), epochs=1, verbose=0)
+    return {**found, "trained_on": [digest(model.get_weights()), digest(loaded.get_weights())]}
+
+
+def _compiled(strategy: Any) -> dict[str, str]:
+    """A reduction in a function that XLA compiles."""
+    import tensorflow as tf
+
+    def step(x: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce("SUM", x * 2.0)
+
+    compiled = tf.function(lambda x: strategy.run(step, args=(x,)), jit_compile=True)
+    try:
+        compiled(tf.constant(1.0))
+    except Exception as error:  # noqa: BLE001 what it is, is what the test asks
+        return {"error": type(error).__name__, "message": str(error)}
+    return {"error": "", "message": ""}
+
+
+def _differing(strategy: Any) -> dict[str, Any]:
+    """Ranks that reduce other shapes, types, numbers of tensors, or in another order; the group is formed anew each time."""
+    import tensorflow as tf
+
+    rank = _rank()
+
+    def shapes() -> list[Any]:
+        return [tf.ones([3, 2 + rank]), tf.ones([4])]
+
+    def types() -> list[Any]:
+        return [tf.ones([3], tf.float32 if rank == 0 else tf.float64)]
+
+    def numbers() -> list[Any]:
+        return [tf.ones([2])] * (1 + rank)
+
+    def order() -> list[Any]:
+        return [tf.ones([2]), tf.ones([5])][:: 1 - 2 * rank]
+
+    found = {}
+    for generation, given in enumerate((shapes, types, numbers, order), start=2):
+
+        def step(given: Any = given) -> Any:
+            return tf.distribute.get_replica_context().all_reduce("SUM", given())
+
+        try:
+            tf.function(lambda step=step: strategy.run(step))()
+        except tf.errors.OpError as error:
+            found[given.__name__] = [type(error).__name__, error.message]
+        _join(generation)
+    found["afterwards"] = [float(strategy.reduce("SUM", tf.constant(1.0), axis=None))]
+    return found
+
+
+def loss(kind: str) -> dict[str, Any]:
+    """Rank 1 is killed in the middle of a step; with hopsml's group rank 0 goes on alone, in its process and its trace."""
+    import numpy as np
+    import tensorflow as tf
+
+    strategy = strategy_of(kind)
+    rank, traces = _rank(), 0
+    with strategy.scope():
+        weight = tf.Variable(tf.zeros([1000]))
+
+    def die_at(number: Any) -> Any:
+        if rank == 1 and int(number) == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.float32(1.0)
+
+    @tf.function
+    def train(number: Any) -> Any:
+        nonlocal traces
+        traces += 1
+
+        def step(number: Any) -> None:
+            gradient = tf.ones([1000]) * tf.numpy_function(die_at, [number], tf.float32)
+            gradient.set_shape([1000])
+            weight.assign_add(tf.distribute.get_replica_context().all_reduce("MEAN", gradient))
+
+        strategy.run(step, args=(number,))
+
+    done, error = 0, None
+    try:
+        for number in range(100):
+            train(tf.constant(number))
+            done += 1
+    except tf.errors.OpError as raised:
+        error = raised
+    found: dict[str, Any] = {"done": done, "error": type(error).__name__, "message": str(error)}
+    if kind == "hopsml":
+        _join(2, rank=0, size=1)
+        for number in range(3):
+            train(tf.constant(100 + number))
+        found.update(traces=traces, weight=float(weight.numpy()[0]), replicas=strategy.num_replicas_in_sync)
+    return found

@@ -1,0 +1,47 @@
+"""The library of hopsml's operations for TensorFlow is looked at before it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import UnsupportedVersion
+from hopsml.training.tensorflow import collective_ops
+from tools import build_native
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_library_of_another_tensorflow_is_refused(tmp_path: Path) -> None:
+    library = tmp_path / "libhopsml_tensorflow-2.21.0.so"
+    library.write_bytes(b"\x7fELF...hopsml was built for TensorFlow 2.20.1\0...")
+    with pytest.raises(UnsupportedVersion, match=r"built for TensorFlow 2\.20\.1, this is 2\.21\.0; build it"):
+        collective_ops.check_library(library, "2.21.0")
+    collective_ops.check_library(library, "2.20.1")
+
+
+def test_a_file_that_is_no_library_of_ours_is_refused(tmp_path: Path) -> None:
+    library = tmp_path / "libhopsml_tensorflow-2.21.0.so"
+    library.write_bytes(b"\x7fELF")
+    with pytest.raises(UnsupportedVersion, match="built for TensorFlow an unknown version"):
+        collective_ops.check_library(library, "2.21.0")
+
+
+def test_a_missing_library_says_what_there_is_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collective_ops, "LIBRARIES", tmp_path)
+    (tmp_path / "libhopsml_tensorflow-2.20.0.so").touch()
+    with pytest.raises(
+        UnsupportedVersion, match=r"for TensorFlow 2\.21\.0 \(found: libhopsml_tensorflow-2\.20\.0\.so\)"
+    ):
+        collective_ops.check_library(tmp_path / "libhopsml_tensorflow-2.21.0.so", "2.21.0")
+
+
+def test_the_library_is_of_the_installed_tensorflow_and_current() -> None:
+    version = build_native.tensorflow_version()
+    assert version is not None
+    build_native.build()
+    library = build_native.build_for_tensorflow(version)
+    collective_ops.check_library(library, version)
+    before = library.stat().st_mtime_ns
+    assert build_native.build_for_tensorflow(version).stat().st_mtime_ns == before
