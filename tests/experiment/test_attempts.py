@@ -14,7 +14,7 @@ from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, R
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.errors import RunError, StorageError
 from hopsml.experiment import takeover
-from hopsml.experiment.attempts import Begin, Call, Continue, EarlierRun, RefuseAgain, decide
+from hopsml.experiment.takeover import Begin, Call, Continue, EarlierRun, RefuseAgain, decide
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir, step_name
 

@@ -33,7 +33,7 @@ from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls
 from hopsml.tracking import inputs
-from hopsml.training.trials import between_trials, trial_arguments, trial_checkpoint, trial_files, trial_result
+from hopsml.training.trials import between_trials, trial_arguments, trial_files, trial_result
 from hopsml.training.trials.lane_queue import Worn
 from hopsml.training.trials.runner_channel import Channel
 from hopsml.training.trials.trial import Trial
@@ -157,7 +157,7 @@ class Runner:
             trial_files.make(folder)
             config = pickle.loads(message.config)
             trial_files.write_json(folder / ".hparams.json", config)
-            resume = trial_checkpoint.obtain(self.context, message, self.options.storage_timeout_s)
+            resume = trial_files.obtain_checkpoint(self.context, message, self.options.storage_timeout_s)
             trial = _Trial(message, folder, Reporter(message, self.channel, resume is not None), began, config)
             context = self._context(trial, resume)
             set_current(context)
