@@ -32,9 +32,8 @@ def command(extra: str, origin: dict[str, Any], version: str, beside: Path) -> s
 
 def _origin() -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(
-            importlib.metadata.distribution("hopsml").read_text("direct_url.json") or "{}"
-        )
+        installed = importlib.metadata.distribution("hopsml")
+        content: dict[str, Any] = json.loads(installed.read_text("direct_url.json") or "{}")
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return {}
     return content

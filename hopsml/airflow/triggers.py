@@ -46,9 +46,8 @@ class HopsMLJobTrigger(BaseTrigger):
             for line in text.splitlines():
                 self.log.info("%s", line)
             if not seen.state.is_active and not text:
-                yield TriggerEvent(
-                    {"job": self.job, "state": seen.state.value, "detail": seen.detail, "offset": offset}
-                )
+                end = {"job": self.job, "state": seen.state.value, "detail": seen.detail, "offset": offset}
+                yield TriggerEvent(end)
                 return
             told = self._tell(seen, told)
             await asyncio.sleep(0 if text else self.poll_interval_s)

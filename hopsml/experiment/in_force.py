@@ -40,10 +40,8 @@ def _group(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
 
 def warning(facts: Mapping[str, Any]) -> str:
     """What did not come about though it was asked for: a group's training, an elastic run's commits; "" for nothing."""
-    uncommitted = (
-        "" if facts.get("committed", True) else f"nothing was committed in this elastic run. {WITHOUT_COMMITS}"
-    )
-    return "; ".join(text for text in (_trained_apart(facts), uncommitted) if text)
+    missing = "" if facts.get("committed", True) else f"nothing was committed in this elastic run. {WITHOUT_COMMITS}"
+    return "; ".join(text for text in (_trained_apart(facts), missing) if text)
 
 
 def _trained_apart(facts: Mapping[str, Any]) -> str:

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -38,9 +38,7 @@ _ORDERS = (
     ("args_dict", "name", "local_logdir", "versioned_resources", "description"),
 )
 _ONE_WORKER = "each combination runs on one worker; collective_all_reduce() trains on several"
-_OF_GROUPS = {one.name for one in dataclasses.fields(RunOptions)} - {
-    one.name for one in dataclasses.fields(LaunchOptions)
-}
+_OF_GROUPS = {one.name for one in fields(RunOptions)} - {one.name for one in fields(LaunchOptions)}
 _ABSENT = {**dict.fromkeys(_OF_GROUPS, _ONE_WORKER), "args": "args_dict holds a list of values for each parameter"}
 
 
@@ -70,12 +68,12 @@ def build(options: LaunchOptions) -> list[plan.Plan]:
     """Check a call completely and return the plan of each combination's run; nothing is started."""
     plans = [_plan(options, arguments) for arguments in zipped(options.args_dict)]
     group = RunGroup(uuid.uuid4().hex, plans[0].spec.name, len(plans)) if len(plans) > 1 else None
-    return [dataclasses.replace(single, siblings=group) for single in plans]
+    return [replace(single, siblings=group) for single in plans]
 
 
 def _plan(options: LaunchOptions, arguments: dict[str, Any]) -> plan.Plan:
     single = collective.build(taken_from(options, RunOptions, args=arguments, num_workers=1), "launch")
-    return dataclasses.replace(single, spec=msgspec.structs.replace(single.spec, framework="none"))
+    return replace(single, spec=msgspec.structs.replace(single.spec, framework="none"))
 
 
 def zipped(table: Any) -> list[dict[str, Any]]:
@@ -160,7 +158,7 @@ def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: s
     part = Part("", directory, f"{whole.run_id}-{number}", single.arguments, of=whole.run_id, recorded=True)
     if before and not filesystem.exists(RunDir(before).run_json):
         before = ""
-    return dataclasses.replace(single, standing=part, continues=before)
+    return replace(single, standing=part, continues=before)
 
 
 def _all(plans: Sequence[plan.Plan], application: applications.Application) -> list[Result]:

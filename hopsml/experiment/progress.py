@@ -185,9 +185,7 @@ class SearchLines(_Lines):
 def search_line(view: SearchSnapshot) -> str:
     """How far a search is, in one line: trials, the best one, executors, the time that is left."""
     planned = f"/{view.planned}" if view.planned is not None else ""
-    counts = [
-        f"{view.counts.get(name, 0)} {name}" for name in ("running", "stopped", "failed") if view.counts.get(name)
-    ]
+    counts = [f"{view.counts[name]} {name}" for name in ("running", "stopped", "failed") if view.counts.get(name)]
     parts = [f"trials {view.done}{planned}" + (f" ({', '.join(counts)})" if counts else "")]
     if view.best is not None:
         config = ", ".join(f"{name}={_short(value)}" for name, value in view.best["config"].items())

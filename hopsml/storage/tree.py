@@ -68,9 +68,8 @@ def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float 
     except OSError as error:
         raise causes.from_os_error("write", str(root), error) from error
     files = [entry for entry in entries if not entry.is_dir]
-    _in_parallel(
-        lambda name: system.download(urls.join(url, name), root / name), [urls.relative(f.url, url) for f in files]
-    )
+    names = [urls.relative(file.url, url) for file in files]
+    _in_parallel(lambda name: system.download(urls.join(url, name), root / name), names)
     return sum(entry.length for entry in files)
 
 

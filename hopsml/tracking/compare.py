@@ -127,9 +127,7 @@ def _sections(left: StoredRun, right: StoredRun) -> list[tuple[str, Mapping[str,
         both("code", _code),
         both("inputs", _inputs),
         both("packages", lambda run: run.environment.get("packages")),
-        both(
-            "python", lambda run: {**_of(run.environment, "python"), **_prefixed("worker", _of(run.worker, "python"))}
-        ),
+        both("python", lambda run: {**_of(run.environment, "python"), **_of_worker(run, "python")}),
         both("spark", lambda run: _of(run.environment, "spark").get("settings")),
         both("variables", lambda run: {**_of(run.environment, "environment"), **_of(run.worker, "environment")}),
         both("machine", _machine),
@@ -141,8 +139,8 @@ def _of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
     return record.get(name) or {}
 
 
-def _prefixed(prefix: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{prefix}.{name}": value for name, value in record.items()}
+def _of_worker(run: StoredRun, name: str) -> dict[str, Any]:
+    return {f"worker.{key}": value for key, value in _of(run.worker, name).items()}
 
 
 def _essentials(run: StoredRun) -> dict[str, Any]:
@@ -180,7 +178,7 @@ def _inputs(run: StoredRun) -> dict[str, Any]:
 
 
 def _machine(run: StoredRun) -> dict[str, Any]:
-    return {**_of(run.environment, "hardware"), **_prefixed("worker", _of(run.worker, "hardware"))}
+    return {**_of(run.environment, "hardware"), **_of_worker(run, "hardware")}
 
 
 def _outputs(run: StoredRun) -> dict[str, Any]:

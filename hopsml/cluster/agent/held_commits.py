@@ -69,7 +69,8 @@ class HeldCommits:
 
     async def obtain(self, formation: Formation) -> None:
         """Have the commit that the generation goes on from; raises OSError or LookupError, naming the holder."""
-        if formation.commit.step < 0:
+        commit = formation.commit
+        if commit.step < 0:
             return
         slot = self.slots.free(self.slot)
         self.slots.begin(slot)
@@ -77,11 +78,9 @@ class HeldCommits:
         async def take(position: int, piece: bytes) -> None:
             await asyncio.to_thread(self.slots.put, slot, position, piece)
 
-        length = await fetch(
-            formation.commit.holder, formation.commit.certificate, self._token, formation.commit.step, take
-        )
-        self.slots.complete(slot, formation.commit.step, length)
-        self.committed(formation.commit.step, slot)
+        length = await fetch(commit.holder, commit.certificate, self._token, commit.step, take)
+        self.slots.complete(slot, commit.step, length)
+        self.committed(commit.step, slot)
 
     # ------------------------------------------------------------------------------------------ to shared storage
 

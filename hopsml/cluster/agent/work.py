@@ -217,9 +217,7 @@ class Work:
     async def _read_events(self, descriptor: int) -> None:
         reader = asyncio.StreamReader(limit=1 << 20)
         pipe = os.fdopen(descriptor, "rb", buffering=0)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), pipe
-        )
+        transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         try:
             for number in itertools.count(1):
                 self._on_event(_event.decode(await receive_frame(reader)))

@@ -65,9 +65,7 @@ class CmaEs(Searcher):
             values = {found.name: _value(found, place) for found, place in zip(self._moved, seen, strict=True)}
         draw = generator(self.seed, 1, number)
         units = dict(zip(self.space.keys(), draw.random(len(self.space)).tolist(), strict=True))
-        config = self.space.build(
-            lambda found: values[found.name] if found.name in values else found.at(units[found.name])
-        )
+        config = self.space.build(lambda one: values[one.name] if one.name in values else one.at(units[one.name]))
         self._points.append(point)
         self._generations.append(self._generation)
         return Suggestion(config)

@@ -27,10 +27,9 @@ class Ladders:
     def __init__(self, min_step: int, max_step: int, factor: int, count: int | None = None) -> None:
         self.count = count
         most = halvings(min_step, max_step, factor)
-        self._sizes = [bracket_sizes(times, most, factor) for times in range(most, -1, -1)]
-        self._steps = [
-            tuple(max_step // factor**left for left in range(times, -1, -1)) for times in range(most, -1, -1)
-        ]
+        halved = range(most, -1, -1)  # how often, in each bracket
+        self._sizes = [bracket_sizes(times, most, factor) for times in halved]
+        self._steps = [tuple(max_step // factor**left for left in range(times, -1, -1)) for times in halved]
         self._round = sum(sizes[0] for sizes in self._sizes)
 
     def sizes(self, bracket: int) -> tuple[int, ...]:

@@ -151,9 +151,7 @@ class PopulationBased(Stopper):
         member.intervals, member.score, member.step = step // self.interval, score, step
 
     def _others_wait(self, member: Individual) -> bool:
-        behind = (
-            other.intervals < member.intervals for other in self._members.values() if other.verdict is Verdict.PAUSE
-        )
+        behind = (one.intervals < member.intervals for one in self._members.values() if one.verdict is Verdict.PAUSE)
         return self._newcomers > 0 or any(behind)
 
     @property

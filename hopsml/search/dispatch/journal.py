@@ -68,9 +68,7 @@ def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: 
     ArgumentError for a newer version, or a line in the middle that cannot be read.
     """
     entries = _entries(lines, reader(_values_of(searcher)))
-    last = max(
-        (index for index, entry in enumerate(entries) if isinstance(entry, dict) and "state" in entry), default=None
-    )
+    last = max((index for index, one in enumerate(entries) if isinstance(one, dict) and "state" in one), default=None)
     for entry in entries:
         if isinstance(entry, dict):
             check_version(entry.get(_KEY), "the journal of the search")

@@ -81,10 +81,8 @@ class ElasticCallback(FitHooks):
         self._state._restored = True
         self._state._batches = _batches
         self.model._initial_epoch = 0
-        has_left = (
-            context is not None and (context.resume_checkpoint if _fits == 1 else context.resume_fits) is not None
-        )
-        if has_left:
+        left = context is not None and (context.resume_checkpoint if _fits == 1 else context.resume_fits) is not None
+        if left:
             checkpointer = FitCheckpointer(_fits, self.model)
             checkpointer.restore_latest()
             self.model._initial_epoch = checkpointer.next_epoch()

@@ -52,9 +52,7 @@ def plan_groups(dtypes: Sequence[str], scope: int | None) -> list[MergeGroup]:
     groups: list[MergeGroup] = []
     for dtype, positions in by_dtype.items():
         size = scope or len(positions)
-        groups.extend(
-            MergeGroup(tuple(positions[start : start + size]), dtype) for start in range(0, len(positions), size)
-        )
+        groups.extend(MergeGroup(tuple(positions[at : at + size]), dtype) for at in range(0, len(positions), size))
     # Whatever its type, the group whose members are ready first goes first.
     return sorted(groups, key=lambda group: -max(group.positions))
 

@@ -117,9 +117,7 @@ def write_hparams(
 
     writer = EventFileWriter(str(events), filename_suffix=".hparams")
     try:
-        shown = {
-            str(name): item if isinstance(item, (bool, int, float, str)) else str(item) for name, item in config.items()
-        }
+        shown = {str(name): one if isinstance(one, (int, float, str)) else str(one) for name, one in config.items()}
         writer.add_event(Event(wall_time=time.time(), summary=hparams.hparams_pb(shown, trial_id=trial_id)))
         if value is not None:
             summary = scalars.scalar_pb(name_of(metric), value)
