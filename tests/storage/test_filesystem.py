@@ -10,7 +10,7 @@ import pytest
 
 from hopsml.errors import ArgumentError, PathExists, StorageError
 from hopsml.storage import filesystem
-from hopsml.storage.filesystem import for_url, resolve
+from hopsml.storage.filesystem import for_url
 from tests.storage.filesystem_contract import FileSystemContract
 from tests.storage.registered_store import RegisteredFileSystem
 
@@ -55,11 +55,9 @@ def _elsewhere(tmp_path: Path) -> Path:
     return folder
 
 
-def test_resolve_gives_the_path_within_the_store() -> None:
-    assert resolve("file:///a/b")[1] == "/a/b"
-    assert resolve("hdfs://h:8020/a")[1] == "/a"
-    assert resolve("hdfs://h:8020/a")[0].scheme == "hdfs"
-    assert resolve("relative/x")[1] == "relative/x"
+def test_the_scheme_decides_who_speaks_a_url() -> None:
+    assert for_url("/a/b").scheme == for_url("file:///a/b").scheme == "file"
+    assert for_url("hdfs://h:8020/a").scheme == "hdfs"
 
 
 def test_what_an_object_store_does_not_have_is_an_error_that_says_so() -> None:
