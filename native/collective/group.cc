@@ -1,10 +1,12 @@
 #include "group.h"
 
 #include <new>
+#include <numeric>
 
 #include "clock.h"
 #include "element_types.h"
 #include "forming.h"
+#include "room_forming.h"
 
 namespace hopsml {
 namespace {
@@ -18,6 +20,15 @@ Membership membership(const hopsml_options& options) {
   own.generation = options.generation;
   own.secret.assign(options.secret, options.secret + options.secret_size);
   return own;
+}
+
+bool on_one_machine(const hopsml_options& options) {
+  if (options.hosts == nullptr || options.size < 2 || size_t(options.size) > Room::kMostMembers) return false;
+  for (int32_t rank = 0; rank < options.size; rank++) {
+    const char *first = options.hosts[0], *other = options.hosts[rank];
+    if (first == nullptr || other == nullptr || std::strcmp(first, other) != 0) return false;
+  }
+  return true;
 }
 
 /* What an operation on one member alone comes to, and what it has of its own in any. */
@@ -36,6 +47,11 @@ Group::Group(const hopsml_options& options) : own_(membership(options)), timeout
   watch_ = std::make_unique<Watch>(own_.rank, std::move(mesh.control));
   streams_ = std::make_unique<Streams>(own_.rank, std::move(mesh.data), *watch_);
   sockets_ = std::make_unique<SocketOperations>(own_.rank, own_.size, *streams_);
+  if (!on_one_machine(options)) return;
+  std::vector<int32_t> ranks(size_t(own_.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  room_ = form_room(own_, ranks, *watch_, deadline);
+  if (room_) in_room_ = std::make_unique<RoomOperations>(*room_, *watch_);
 }
 
 Group::~Group() {
@@ -68,12 +84,23 @@ void Group::carry_out(const Call& call, const void* in, void* out) {
     if (call.header.operation != kBarrier && in != out) std::memmove(out, in, size_of(call.header));
     return;
   }
+  if (in_room_) return carry_out_in_room(call, in, out);
   switch (call.header.operation) {
     case kBarrier: return sockets_->barrier(call);
     case kAllReduce: return sockets_->all_reduce(call, in, out);
     case kAllGather: return sockets_->all_gather(call, in, out);
     case kBroadcast: return sockets_->broadcast(call, in, out);
     case kReduceScatter: return sockets_->reduce_scatter(call, in, out);
+  }
+}
+
+void Group::carry_out_in_room(const Call& call, const void* in, void* out) {
+  switch (call.header.operation) {
+    case kBarrier: return in_room_->barrier(call);
+    case kAllReduce: return in_room_->all_reduce(call, in, out);
+    case kAllGather: return in_room_->all_gather(call, in, out);
+    case kBroadcast: return in_room_->broadcast(call, in, out, size_t(call.header.root));
+    case kReduceScatter: return in_room_->reduce_scatter(call, in, out);
   }
 }
 
@@ -88,6 +115,7 @@ hopsml_status Group::fail(Trouble trouble) {
 void Group::end(const char* why) {
   if (forked() || ending_.exchange(true)) return;
   watch_->interrupt();
+  if (room_) room_->wake();
   std::lock_guard<std::mutex> lock(mutex_);
   std::string text = why == nullptr ? "" : why;
   watch_->tell_all(Notice{NoticeKind::kEnded, HOPSML_OK, own_.rank, completed_, text});

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "handshake.h"
+#include "room_operations.h"
 #include "socket_operations.h"
 
 namespace hopsml {
@@ -30,6 +31,7 @@ class Group {
  private:
   hopsml_status fail(Trouble trouble);
   void carry_out(const Call& call, const void* in, void* out);
+  void carry_out_in_room(const Call& call, const void* in, void* out);
   bool forked() const { return fork_epoch() != epoch_; }
 
   Membership own_;
@@ -38,6 +40,8 @@ class Group {
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Streams> streams_;
   std::unique_ptr<SocketOperations> sockets_;
+  std::unique_ptr<Room> room_; /* where all members are on one machine and can share memory */
+  std::unique_ptr<RoomOperations> in_room_;
 
   std::mutex mutex_; /* of operations, which go in a row, and of what follows */
   uint64_t calls_ = 0, completed_ = 0;

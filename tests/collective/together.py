@@ -13,6 +13,11 @@ import numpy.typing as npt
 from hopsml.collective import Group
 
 SECRET = b"a secret of the tests"
+# How members reach each other -> the hosts that they name.
+TRANSPORTS: dict[str, Callable[[int], list[str] | None]] = {
+    "sockets": lambda size: None,
+    "memory": lambda size: ["here"] * size,
+}
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 

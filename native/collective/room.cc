@@ -1,0 +1,120 @@
+#include "room.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "clock.h"
+
+namespace hopsml {
+namespace {
+
+constexpr double kSecondsBetweenLooks = 0.01; /* at the other members' connections, while waiting */
+constexpr int kSpins = 40;                    /* looks at the gate before sleeping; the other members need the cores, too */
+constexpr size_t kGates = 4;
+constexpr size_t kPage = 4096;
+
+long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout = nullptr) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr, 0);
+}
+
+bool is_before(uint32_t a, uint32_t b) { return int32_t(a - b) < 0; }
+
+}  // namespace
+
+struct Room::Board {
+  alignas(64) std::atomic<uint32_t> passed; /* the last gate at which all have been */
+  std::atomic<uint32_t> sleepers;
+  struct alignas(64) Count {
+    std::atomic<uint64_t> arrivals; /* ever, at all gates that share it */
+  } gates[kGates];
+  struct alignas(64) Place {
+    std::atomic<uint32_t> gate; /* where this member is */
+    CallHeader headers[2];      /* of its calls, in turn */
+  } places[kMostMembers];
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "it is shared between processes");
+
+size_t Room::total_size(size_t members) { return (sizeof(Board) + kPage - 1) / kPage * kPage + kBuffers * kBuffer * members; }
+
+Descriptor Room::make_memory(size_t members) {
+  Descriptor memory(memfd_create("hopsml-collective", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory || ftruncate(memory.get(), off_t(total_size(members))) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    throw system_trouble("shared memory");
+  return memory;
+}
+
+Room::Room(const Descriptor& memory, size_t index, std::vector<int32_t> ranks)
+    : index_(index), size_(total_size(ranks.size())), ranks_(std::move(ranks)) {
+  struct stat status {};
+  int seals = fcntl(memory.get(), F_GET_SEALS);
+  bool is_ours = fstat(memory.get(), &status) == 0 && size_t(status.st_size) == size_ && seals >= 0 && (seals & F_SEAL_SHRINK);
+  if (!is_ours) throw Trouble{HOPSML_SYSTEM, -1, "the shared memory is not what was agreed on"};
+  void* mapped = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (mapped == MAP_FAILED) throw system_trouble("shared memory");
+  madvise(mapped, size_, MADV_DONTFORK);
+  board_ = static_cast<Board*>(mapped);
+}
+
+Room::~Room() { munmap(board_, size_); }
+
+uint8_t* Room::buffer(size_t member, uint64_t round) const {
+  size_t head = size_ - kBuffers * kBuffer * ranks_.size();
+  return reinterpret_cast<uint8_t*>(board_) + head + (kBuffers * member + round % kBuffers) * kBuffer;
+}
+
+uint32_t Room::arrive() {
+  uint32_t gate = ++gate_;
+  board_->places[index_].gate.store(gate, std::memory_order_relaxed);
+  uint64_t arrivals = board_->gates[gate % kGates].arrivals.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (arrivals % members() == 0) {
+    board_->passed.store(gate, std::memory_order_seq_cst);
+    if (board_->sleepers.load(std::memory_order_seq_cst) > 0) futex(&board_->passed, FUTEX_WAKE, INT_MAX);
+  }
+  return gate;
+}
+
+void Room::wait(uint32_t gate, Watch& watch, const Call& call) {
+  for (int i = 0; i < kSpins; i++) {
+    if (!is_before(board_->passed.load(std::memory_order_acquire), gate)) return;
+    sched_yield();
+  }
+  while (true) {
+    board_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    uint32_t passed = board_->passed.load(std::memory_order_seq_cst);
+    if (is_before(passed, gate)) {
+      double seconds = std::min(kSecondsBetweenLooks, watch.patience(call, first_missing(gate)));
+      timespec timeout{0, long(1e9 * seconds)};
+      futex(&board_->passed, FUTEX_WAIT, passed, &timeout);
+    }
+    board_->sleepers.fetch_sub(1, std::memory_order_relaxed);
+    if (!is_before(board_->passed.load(std::memory_order_acquire), gate)) return;
+    watch.look(call);
+  }
+}
+
+int32_t Room::first_missing(uint32_t gate) const {
+  for (size_t i = 0; i < members(); i++)
+    if (is_before(board_->places[i].gate.load(std::memory_order_relaxed), gate)) return ranks_[i];
+  return ranks_[index_];
+}
+
+void Room::post(const Call& call) { board_->places[index_].headers[call.header.number % 2] = call.header; }
+
+void Room::check_posted(const Call& call) const {
+  for (size_t i = 0; i < members(); i++) {
+    CallHeader other = board_->places[i].headers[call.header.number % 2];
+    check_same(call.header, ranks_[index_], other, ranks_[i]);
+  }
+}
+
+void Room::wake() const { futex(&board_->passed, FUTEX_WAKE, INT_MAX); }
+
+}  // namespace hopsml

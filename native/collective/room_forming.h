@@ -1,0 +1,18 @@
+/* How the members of one machine come to share memory: the lowest rank among them makes it and hands it to the others, each
+ * of which proves itself again on the way. Where one of them cannot get it, all of them go on with sockets. */
+#ifndef HOPSML_COLLECTIVE_ROOM_FORMING_H
+#define HOPSML_COLLECTIVE_ROOM_FORMING_H
+
+#include <memory>
+
+#include "handshake.h"
+#include "room.h"
+
+namespace hopsml {
+
+/* The room of these ranks, of which this member is one; none where they cannot share memory. All of them call it. */
+std::unique_ptr<Room> form_room(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, double deadline);
+
+}  // namespace hopsml
+
+#endif

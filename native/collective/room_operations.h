@@ -1,0 +1,40 @@
+/* The operations of members that share memory.
+ *
+ * What others have to read is copied into one's own buffer; who owns a part reduces it straight from all the buffers, in rank
+ * order, once. What is larger than a buffer goes in rounds, of which the next is prepared while others are still in this one.
+ */
+#ifndef HOPSML_COLLECTIVE_ROOM_OPERATIONS_H
+#define HOPSML_COLLECTIVE_ROOM_OPERATIONS_H
+
+#include "parts.h"
+#include "room.h"
+
+namespace hopsml {
+
+class RoomOperations {
+ public:
+  RoomOperations(Room& room, Watch& watch) : room_(room), watch_(watch), sources_(room.members()) {}
+
+  void barrier(const Call& call);
+  void all_reduce(const Call& call, const void* in, void* out);
+  void all_gather(const Call& call, const void* in, void* out);
+  void broadcast(const Call& call, const void* in, void* out, size_t root);
+  void reduce_scatter(const Call& call, const void* in, void* out);
+
+ private:
+  void pass(const Call& call);
+  void reduce_small(const Call& call, const uint8_t* in, uint8_t* out);
+  void stage(const Call& call, const uint8_t* in, Part elements, uint64_t round);
+  void reduce_own(const Call& call, const uint8_t* in, uint8_t* out, Part elements, uint64_t round);
+  void gather(const Call& call, uint8_t* out, Part elements, uint64_t round);
+  uint8_t* own(uint64_t round) const { return room_.buffer(room_.index(), round); }
+
+  Room& room_;
+  Watch& watch_;
+  std::vector<const void*> sources_;
+  uint64_t round_ = 0; /* of all operations: which of the buffers is in use */
+};
+
+}  // namespace hopsml
+
+#endif
