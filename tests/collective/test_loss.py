@@ -1,0 +1,42 @@
+"""A member is killed or stopped amid every operation: all others say so, and name it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from tests.collective.family import WORK
+from tests.collective.together import TRANSPORTS
+
+pytestmark = pytest.mark.fast
+
+SIZE = 3
+NOTICED_WITHIN_S = 2.0  # it is 20 ms where fifteen processes do not share two cores
+
+
+def do_harm(harm: str, transport: str) -> dict[str, list[dict[str, Any]]]:
+    """What was said of each operation."""
+    command = [sys.executable, "-m", "tests.collective.family", harm, transport, str(SIZE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    said = defaultdict(list)
+    for line in done.stdout.splitlines():
+        said[json.loads(line)["operation"]].append(json.loads(line))
+    assert set(said) == set(WORK), done.stderr
+    return said
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("harm", "error", "patience"), [("kill", "PeerLost", 0), ("stop", "CollectiveTimeout", 0.6)])
+def test_all_survivors_name_it(transport: str, harm: str, error: str, patience: float) -> None:
+    for operation, said in do_harm(harm, transport).items():
+        [victim] = [line for line in said if "harmed" in line]
+        survivors = [line for line in said if "error" in line]
+        assert {line["rank"] for line in survivors} == set(range(SIZE)) - {victim["harmed"]}, operation
+        for line in survivors:
+            assert (line["error"], line["blamed"]) == (error, victim["harmed"]), line
+            assert line["at"] - victim["at"] < patience + NOTICED_WITHIN_S, line
