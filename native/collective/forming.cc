@@ -11,6 +11,7 @@ namespace {
 constexpr double kConversationSeconds = 5; /* between members it takes a millisecond */
 constexpr double kLongestPause = 0.05;
 constexpr size_t kVisitorsBeyondMembers = 64;
+constexpr int kBacklog = 256;
 
 }  // namespace
 
@@ -159,7 +160,7 @@ Mesh form_mesh(const Membership& own, const std::vector<std::string>& addresses,
   Mesh mesh;
   mesh.control.resize(size_t(own.size));
   mesh.data.resize(size_t(own.size));
-  if (!listener && own.rank + 1 < own.size) listener = listen_at(resolve(addresses[size_t(own.rank)]).front(), 4 * own.size);
+  if (!listener && own.rank + 1 < own.size) listener = listen_at(resolve(addresses[size_t(own.rank)]).front(), std::max(kBacklog, 2 * own.size));
   Forming forming(own, std::move(listener), deadline);
   for (int32_t peer = 0; peer < own.size; peer++) {
     for (Channel channel : {kControl, kData}) {

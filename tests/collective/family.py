@@ -84,7 +84,8 @@ def member(rank: int, sockets: list[socket.socket], operation: str, harm: str, t
 
 def main(harm: str, transport: str, size: int) -> None:
     """All operations side by side; each has another victim."""
-    survivors, victims = [], []
+    survivors: list[int] = []
+    victims: list[int] = []
     for number, operation in enumerate(WORK):
         sockets, victim = listeners(size), number % size
         for rank in range(size):

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy.typing as npt
 
@@ -19,7 +19,6 @@ TRANSPORTS: dict[str, Callable[[int], list[str] | None]] = {
     "memory": lambda size: ["here"] * size,
 }
 Array = npt.NDArray[Any]
-T = TypeVar("T")
 
 
 def listeners(size: int) -> list[socket.socket]:
@@ -56,10 +55,10 @@ def group(size: int, hosts: list[str] | None = None, **options: Any) -> Iterator
             member.end()
 
 
-def each(members: list[Group], work: Callable[[Group], T]) -> list[T | BaseException]:
+def each(members: list[Group], work: Callable[[Group], Any]) -> list[Any]:
     """What each member's work gives, or how it fails, by rank."""
 
-    def one(member: Group) -> T | BaseException:
+    def one(member: Group) -> Any:
         try:
             return work(member)
         except Exception as error:  # noqa: BLE001 - it is what is looked at
