@@ -6,6 +6,7 @@ That process is one a session, started by the first worker that is wanted, and e
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -165,8 +166,11 @@ def main() -> None:
     """The process that forks, and each of its workers."""
     answers = os.dup(1)  # whatever is printed by an import is no answer
     os.dup2(2, 1)
+    gc.disable()
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.freeze()  # no worker looks through TensorFlow for garbage
+    gc.enable()
     os.dup2(answers, 1)
     os.close(answers)
     if request := serve():
