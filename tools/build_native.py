@@ -24,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "native" / "collective"
 NAME = "libhopsml_collective.so"
+PROGRAMS = ROOT / "native" / "collective_tests"
+CACHE = ROOT / ".cache" / "native"
 TENSORFLOW_SOURCES = ROOT / "native" / "tensorflow"
 TENSORFLOW_LIBRARIES = ROOT / "hopsml" / "training" / "tensorflow" / "lib"
 TENSORFLOW_PACKAGES = ("tensorflow", "tensorflow-cpu")
@@ -37,8 +39,7 @@ class NoCompiler(Exception):
 
 def target(sanitize: str = "") -> Path:
     """Where the library is put."""
-    folder = ROOT / ".cache" / "native" / sanitize if sanitize else ROOT / "hopsml" / "collective" / "lib"
-    return folder / NAME
+    return (CACHE / sanitize if sanitize else ROOT / "hopsml" / "collective" / "lib") / NAME
 
 
 def compiler() -> str:
@@ -53,25 +54,31 @@ def compiler() -> str:
     return found
 
 
-def build(sanitize: str = "", sources: Path = SOURCES, library: Path | None = None) -> Path:
+def build(sanitize: str = "") -> Path:
     """The library, built unless it is there and current.
 
     Args:
         sanitize: "thread" or "address", for tests; "": neither.
-        sources: the folder of the C++ files.
-        library: where to put it, instead of ``target(sanitize)``.
 
     Raises:
         NoCompiler: there is none.
         subprocess.CalledProcessError: the compiler failed; its ``stderr`` says why.
     """
-    library = library or target(sanitize)
-    options = [*OPTIONS, *([f"-fsanitize={sanitize}", "-g"] if sanitize else [])]
-    wanted = _digest(options, sorted(sources.iterdir()))
-    if not _is_current(library, wanted):
-        files = [str(path) for path in sorted(sources.glob("*.cc"))]
-        _compile(library, wanted, [compiler(), *options, "-shared", *files])
-    return library
+    return _build(target(sanitize), sorted(SOURCES.glob("*.cc")), "-shared", sanitize)
+
+
+def build_program(name: str, sanitize: str = "") -> Path:
+    """A program of native/collective_tests/ with all of the library in it; arguments and errors as of ``build``."""
+    sources = [*sorted(SOURCES.glob("*.cc")), PROGRAMS / f"{name}.cc"]
+    return _build(CACHE / (sanitize or "plain") / name, sources, "-O1", sanitize)
+
+
+def _build(product: Path, sources: Sequence[Path], kind: str, sanitize: str) -> Path:
+    options = [*OPTIONS, kind, *([f"-fsanitize={sanitize}", "-g"] if sanitize else [])]
+    wanted = _digest(options, [*sources, *sorted(SOURCES.glob("*.h"))])
+    if not _is_current(product, wanted):
+        _compile(product, wanted, [compiler(), *options, *map(str, sources)])
+    return product
 
 
 def tensorflow_version() -> str | None:

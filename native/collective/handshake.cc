@@ -27,7 +27,7 @@ struct Challenge {
   uint64_t refused; /* 0: a nonce follows; 1: a signed refusal */
   uint64_t generation;
   uint8_t nonce[32];
-  uint8_t signature[32];
+  uint8_t signature[32]; /* of a refusal; else zeros */
 };
 static_assert(sizeof(Challenge) == Handshake::kLongest, "no padding");
 
@@ -152,6 +152,7 @@ void Handshake::read_challenge(const uint8_t* message) {
     return refuse(later && is_proved ? State::kStale : State::kRefused,
                   "it is of generation " + std::to_string(challenge.generation));
   }
+  if (!equal_in_constant_time(Digest{}, challenge.signature)) return refuse(State::kRefused, "it speaks another language");
   if (challenge.generation != own_->generation) return refuse(State::kRefused, "it is of another generation");
   Digest proof = signature(kProofLabel);
   outgoing_ += bytes_of(proof.data(), proof.size());

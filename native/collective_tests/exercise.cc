@@ -1,0 +1,158 @@
+/* Groups at work, for the sanitizers: members as threads of one process, then as processes; both ways to reach each other;
+ * every operation, an end amid operations, a fork. Ends with 0, or says what is wrong. */
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../collective/collective.h"
+
+namespace {
+
+constexpr uint64_t kCounts[] = {0, 3, 5000, 700001};
+const uint8_t kSecret[16] = {1, 2, 3};
+
+void check(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "wrong: %s\n", what);
+  _exit(1);
+}
+
+/* Who listens where; made before the members are. */
+struct Meeting {
+  std::vector<int> listeners;
+  std::vector<std::string> addresses;
+
+  explicit Meeting(int size) {
+    for (int rank = 0; rank < size; rank++) {
+      int listener = socket(AF_INET, SOCK_STREAM, 0);
+      sockaddr_in address{};
+      socklen_t length = sizeof address;
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      check(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0 && listen(listener, 16) == 0, "a listener");
+      getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+      listeners.push_back(listener);
+      addresses.push_back("127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+    }
+  }
+};
+
+hopsml_group* form(const Meeting& meeting, int rank, bool memory) {
+  std::vector<const char*> addresses, hosts(meeting.addresses.size(), "here");
+  for (const std::string& address : meeting.addresses) addresses.push_back(address.c_str());
+  hopsml_options options{};
+  options.struct_size = sizeof options;
+  options.rank = rank, options.size = int32_t(addresses.size());
+  options.addresses = addresses.data();
+  options.hosts = memory ? hosts.data() : nullptr;
+  options.listener = meeting.listeners[size_t(rank)];
+  options.secret = kSecret, options.secret_size = sizeof kSecret;
+  options.form_timeout_s = 60, options.timeout_s = 60;
+  hopsml_group* group = nullptr;
+  char error[512];
+  hopsml_status status = hopsml_form(&options, &group, error, sizeof error);
+  if (status != HOPSML_OK) std::fprintf(stderr, "%s\n", error);
+  check(status == HOPSML_OK, "a group forms");
+  return group;
+}
+
+void work(hopsml_group* group) {
+  auto size = uint64_t(hopsml_size(group)), rank = uint64_t(hopsml_rank(group));
+  for (uint64_t count : kCounts) {
+    std::vector<float> own(count, float(rank + 1)), result(count), all(size * count, float(rank + 1));
+    float sum = float(size * (size + 1)) / 2;
+    for (hopsml_wire wire : {HOPSML_WIRE_SAME, HOPSML_WIRE_FLOAT16, HOPSML_WIRE_BFLOAT16}) {
+      check(hopsml_all_reduce(group, own.data(), result.data(), count, HOPSML_FLOAT32, HOPSML_SUM, wire, "x") == HOPSML_OK &&
+                result == std::vector<float>(count, sum),
+            "all_reduce");
+    }
+    check(hopsml_reduce_scatter(group, all.data(), result.data(), count, HOPSML_FLOAT32, HOPSML_MEAN, "x") == HOPSML_OK &&
+              result == std::vector<float>(count, sum / float(size)),
+          "reduce_scatter");
+    check(hopsml_all_gather(group, own.data(), all.data(), count, HOPSML_FLOAT32, "x") == HOPSML_OK, "all_gather");
+    for (uint64_t i = 0; i < all.size(); i++) check(all[i] == float(i / count + 1), "all_gather");
+    check(hopsml_broadcast(group, own.data(), result.data(), count, HOPSML_FLOAT32, 1, "x") == HOPSML_OK &&
+              result == std::vector<float>(count, 2),
+          "broadcast");
+    check(hopsml_barrier(group, "x") == HOPSML_OK, "barrier");
+  }
+}
+
+/* Operations from a thread of their own, until somebody ends the group. */
+void work_until_ended(hopsml_group* group) {
+  std::vector<float> values(100000, 1);
+  hopsml_status status = HOPSML_OK;
+  while (status == HOPSML_OK)
+    status = hopsml_all_reduce(group, values.data(), values.data(), values.size(), HOPSML_FLOAT32, HOPSML_MEAN,
+                               HOPSML_WIRE_SAME, "");
+  check(status == HOPSML_ENDED || status == HOPSML_PEER_LOST, "an end ends operations");
+}
+
+/* A child of one that holds groups cannot use them, and can leave them. */
+void fork_and_leave(hopsml_group* group) {
+  pid_t child = fork();
+  if (child == 0) {
+    bool refused = hopsml_barrier(group, "") == HOPSML_ENDED;
+    hopsml_end(group, "a fork");
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  check(status == 0, "a fork is no member");
+}
+
+void as_threads(int size, bool memory) {
+  Meeting meeting(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; rank++)
+    threads.emplace_back([&, rank] {
+      hopsml_group* group = form(meeting, rank, memory);
+      hopsml_set_current(group);
+      work(group);
+      if (rank == 0) fork_and_leave(group);
+      check(hopsml_barrier(group, "") == HOPSML_OK, "after the fork");
+      std::thread other([&] { work_until_ended(group); });
+      if (rank == size - 1) hopsml_end(group, "enough");
+      other.join();
+      check(hopsml_problem(group)[0] != 0, "a problem has words");
+      hopsml_release(group);
+    });
+  for (std::thread& thread : threads) thread.join();
+  hopsml_set_current(nullptr);
+}
+
+void as_processes(int size, bool memory) {
+  Meeting meeting(size);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; rank++) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    hopsml_group* group = form(meeting, rank, memory);
+    work(group);
+    hopsml_release(group);
+    _exit(0);
+  }
+  for (pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    check(status == 0, "a process");
+  }
+  for (int listener : meeting.listeners) close(listener);
+}
+
+}  // namespace
+
+int main() {
+  for (bool memory : {false, true}) {
+    for (int size : {2, 3}) as_processes(size, memory);
+    for (int size : {2, 4}) as_threads(size, memory);
+  }
+}

@@ -1,0 +1,195 @@
+/* What Python cannot reach of the collective's library: arithmetic against what standards and slow ways say, and parsers that
+ * are fed with noise. Ends with 0, or says what is wrong. The argument: seconds for the noise. */
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../collective/call.h"
+#include "../collective/clock.h"
+#include "../collective/element_types.h"
+#include "../collective/handshake.h"
+#include "../collective/parts.h"
+#include "../collective/watch.h"
+#include "../collective/wire_formats.h"
+
+namespace {
+
+using namespace hopsml;
+
+void check(bool holds, const std::string& what) {
+  if (holds) return;
+  std::fprintf(stderr, "wrong: %s\n", what.c_str());
+  std::exit(1);
+}
+
+std::string hex(const Digest& digest) {
+  std::string text;
+  for (uint8_t byte : digest) text += "0123456789abcdef"[byte >> 4], text += "0123456789abcdef"[byte & 15];
+  return text;
+}
+
+std::string sha256(const std::string& text) { return hex(Sha256().update(text.data(), text.size()).finish()); }
+
+/* The examples of FIPS 180-4 and of RFC 4231. */
+void digests() {
+  check(sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "SHA-256 of nothing");
+  check(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", "SHA-256 of one block");
+  check(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
+        "SHA-256 of two blocks");
+  check(sha256(std::string(1000000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0",
+        "SHA-256 of a million bytes");
+  std::string key(20, '\x0b'), text = "Hi There";
+  check(hex(hmac_sha256(key.data(), key.size(), text.data(), text.size())) ==
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+        "HMAC");
+  key = std::string(131, '\xaa'), text = "Test Using Larger Than Block-Size Key - Hash Key First";
+  check(hex(hmac_sha256(key.data(), key.size(), text.data(), text.size())) ==
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+        "HMAC with a long key");
+}
+
+/* The value of a half by its definition. */
+double half_value(uint16_t half) {
+  int exponent = half >> 10 & 31, fraction = half & 1023;
+  double size = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+  return half & 0x8000 ? -size : size;
+}
+
+void halves(std::mt19937& chance) {
+  for (uint32_t bits = 0; bits < 65536; bits++) {
+    auto half = uint16_t(bits);
+    bool is_special = (half & 0x7c00) == 0x7c00, is_nan = is_special && (half & 1023);
+    float value = float_of_half(half);
+    if (is_nan) {
+      check(std::isnan(value) && (half_of_float(value) & 0x7c00) == 0x7c00 && (half_of_float(value) & 1023), "NaN of float16");
+    } else {
+      check(is_special ? std::isinf(value) : value == half_value(half), "float16 " + std::to_string(bits));
+      check(half_of_float(value) == half, "float16 there and back " + std::to_string(bits));
+      check(bfloat_of_float(float_of_bfloat(half)) == half || std::isnan(float_of_bfloat(half)), "bfloat16 there and back");
+    }
+  }
+  for (uint16_t half = 0; half < 0x7bff; half++) { /* halfway between two neighbours: to the even one; beside it: to the nearer */
+    double middle = (half_value(half) + half_value(uint16_t(half + 1))) / 2;
+    auto above = std::nextafter(float(middle), 1e9f), below = std::nextafter(float(middle), 0.0f);
+    check(half_of_float(float(middle)) == (half % 2 ? half + 1 : half), "a tie " + std::to_string(half));
+    check(half_of_float(above) == half + 1 && half_of_float(below) == half, "beside a tie " + std::to_string(half));
+  }
+  check(half_of_float(65519.9f) == 0x7bff && half_of_float(65520.0f) == 0x7c00, "the largest float16");
+  for (int i = 0; i < 200000; i++) {
+    float value = float_of_bits(uint32_t(chance()));
+    if (std::isnan(value)) continue;
+    float rounded = float_of_bfloat(bfloat_of_float(value));
+    check(std::isinf(rounded) || std::fabs(rounded - value) <= std::ldexp(std::fabs(value), -8) || std::fabs(value) < 1e-37f,
+          "bfloat16 of a number");
+  }
+}
+
+void parts() {
+  for (size_t count : {0, 1, 6, 7, 8, 1000})
+    for (size_t of = 1; of < 9; of++) {
+      size_t end = 0;
+      for (size_t i = 0; i < of; i++) {
+        Part part = part_of(count, of, i);
+        check(part.begin == end, "parts follow each other");
+        end = part.begin + part.count;
+      }
+      check(end == count, "parts are the whole");
+    }
+}
+
+void wires(std::mt19937& chance) {
+  std::normal_distribution<float> normal;
+  for (hopsml_wire wire : {HOPSML_WIRE_FLOAT16, HOPSML_WIRE_BFLOAT16})
+    for (float size : {1e-44f, 1e-30f, 1e-6f, 1.0f, 1e6f, 3e37f})
+      for (size_t count : {size_t(1), size_t(7), kWireBlock}) {
+        std::vector<float> values(count), back(count);
+        float largest = 0;
+        for (float& value : values) value = size * normal(chance), largest = std::max(largest, std::fabs(value));
+        std::vector<uint8_t> bytes(encoded_size(wire, count));
+        encode_block(wire, values.data(), count, bytes.data());
+        decode_block(wire, bytes.data(), count, back.data());
+        float close = wire == HOPSML_WIRE_FLOAT16 ? 1.0f / 2048 : 1.0f / 256;
+        for (size_t i = 0; i < count; i++)
+          check(std::fabs(back[i] - values[i]) <= close * largest + 1e-39f, "wire of " + std::to_string(size));
+      }
+  float special[4] = {INFINITY, -INFINITY, NAN, 70000.0f}, back[4];
+  std::vector<uint8_t> bytes(encoded_size(HOPSML_WIRE_FLOAT16, 4));
+  encode_block(HOPSML_WIRE_FLOAT16, special, 4, bytes.data());
+  decode_block(HOPSML_WIRE_FLOAT16, bytes.data(), 4, back);
+  check(back[0] == INFINITY && back[1] == -INFINITY && std::isnan(back[2]) && std::fabs(back[3] - 70000) < 40,
+        "what is not finite, and more than float16 holds");
+}
+
+std::string noise(std::mt19937& chance, size_t size) {
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) byte = char(chance());
+  return bytes;
+}
+
+/* Notices: what was said comes out; noise is refused or waits for more, and never reads beyond what there is. */
+void notices(std::mt19937& chance) {
+  Notice said{NoticeKind::kFailed, HOPSML_PEER_LOST, 3, 7, noise(chance, chance() % 1500)};
+  std::string bytes = encode(said), rest = bytes + "more";
+  auto heard = decode(rest);
+  check(heard && heard->rank == 3 && heard->call == 7 && heard->text == said.text.substr(0, kLongestNotice) && rest == "more",
+        "a notice there and back");
+  std::string part = bytes.substr(0, chance() % bytes.size());
+  check(!decode(part), "part of a notice is none");
+  for (int i = 0; i < int(chance() % 8); i++) bytes[chance() % bytes.size()] = char(chance());
+  try {
+    while (decode(bytes)) {
+    }
+  } catch (const Trouble&) {
+  }
+}
+
+/* A handshake that is told noise, or what the other side says with some of it changed, never proves anything. */
+void handshakes(std::mt19937& chance) {
+  Membership low, high;
+  low.size = high.size = 2, high.rank = 1;
+  low.secret = high.secret = std::vector<uint8_t>(16, 's');
+  Handshake sides[2] = {Handshake::accepting(low), Handshake::connecting(high, 0, kData)};
+  bool spoiled = false;
+  for (int turn = 0; turn < 6; turn++) {
+    Handshake &from = sides[(turn + 1) % 2], &to = sides[turn % 2];
+    std::string message = std::move(from.outgoing());
+    from.outgoing().clear();
+    if (to.wanted() == 0 || message.size() != to.wanted()) continue;
+    if (chance() % 4 == 0) {
+      message = chance() % 2 ? noise(chance, message.size()) : message;
+      message[chance() % message.size()] ^= char(1 + chance() % 255);
+      spoiled = true;
+    }
+    to.read(reinterpret_cast<const uint8_t*>(message.data()));
+  }
+  bool both = sides[0].state() == Handshake::State::kProved && sides[1].state() == Handshake::State::kProved;
+  check(both == !spoiled, "a handshake proves exactly what is true");
+}
+
+void calls(std::mt19937& chance) {
+  CallHeader header;
+  std::string bytes = noise(chance, sizeof header);
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (chance() % 2) header.magic = call_header(kBarrier, 0, HOPSML_UINT8, HOPSML_SUM, HOPSML_WIRE_SAME, 0, "").magic;
+  check(!describe(header).empty(), "any header has a description");
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  std::mt19937 chance(1);
+  digests();
+  halves(chance);
+  parts();
+  wires(chance);
+  double until = now() + (count > 1 ? std::atof(arguments[1]) : 0.2);
+  while (now() < until) {
+    notices(chance);
+    handshakes(chance);
+    calls(chance);
+  }
+}

@@ -1,0 +1,47 @@
+"""The library from within: programs in C++, plain and under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tools import build_native
+
+pytestmark = pytest.mark.fast
+
+# The first report ends a program, with a status of its own.
+QUIET = {"TSAN_OPTIONS": "halt_on_error=1 die_after_fork=0", "ASAN_OPTIONS": "detect_leaks=1"}
+
+
+def run(program: str, *arguments: str, sanitize: str = "") -> None:
+    """Build and run it; what it says of itself is the failure."""
+    path = build_native.build_program(program, sanitize)
+    done = subprocess.run(
+        [path, *arguments], env={**os.environ, **QUIET}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
+
+
+def test_digests_floats_and_parsers() -> None:
+    run("pieces", "0.3")
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("sanitize", ["thread", "address"])
+def test_nothing_is_found_by_the_sanitizers(sanitize: str) -> None:
+    run("pieces", "5", sanitize=sanitize)
+    run("exercise", sanitize=sanitize)
+
+
+def test_a_build_that_is_current_is_not_made_again() -> None:
+    path = build_native.build()
+    before = path.stat().st_mtime_ns
+    assert build_native.build().stat().st_mtime_ns == before
+
+
+def test_without_a_compiler_one_line_says_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(build_native.NoCompiler, match=r"no-such-compiler is missing.*TensorFlow's is used"):
+        build_native.build()
