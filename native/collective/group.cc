@@ -1,7 +1,6 @@
 #include "group.h"
 
 #include <new>
-#include <numeric>
 
 #include "clock.h"
 #include "element_types.h"
@@ -22,16 +21,7 @@ Membership membership(const hopsml_options& options) {
   return own;
 }
 
-bool on_one_machine(const hopsml_options& options) {
-  if (options.hosts == nullptr || options.size < 2 || size_t(options.size) > Room::kMostMembers) return false;
-  for (int32_t rank = 0; rank < options.size; rank++) {
-    const char *first = options.hosts[0], *other = options.hosts[rank];
-    if (first == nullptr || other == nullptr || std::strcmp(first, other) != 0) return false;
-  }
-  return true;
-}
-
-/* What an operation on one member alone comes to, and what it has of its own in any. */
+/* What an operation of one member alone comes to. */
 size_t size_of(const CallHeader& header) { return size_t(header.count) * element_size(hopsml_type(header.type)); }
 
 }  // namespace
@@ -46,12 +36,12 @@ Group::Group(const hopsml_options& options) : own_(membership(options)), timeout
   Mesh mesh = form_mesh(own_, addresses, std::move(listener), deadline);
   watch_ = std::make_unique<Watch>(own_.rank, std::move(mesh.control));
   streams_ = std::make_unique<Streams>(own_.rank, std::move(mesh.data), *watch_);
-  sockets_ = std::make_unique<SocketOperations>(own_.rank, own_.size, *streams_);
-  if (!on_one_machine(options)) return;
-  std::vector<int32_t> ranks(size_t(own_.size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  room_ = form_room(own_, ranks, *watch_, deadline);
-  if (room_) in_room_ = std::make_unique<RoomOperations>(*room_, *watch_);
+  Hosts hosts = hosts_of(options);
+  if (hosts.here.size() > 1 && hosts.here.size() <= Room::kMostMembers) room_ = form_room(own_, hosts.here, *watch_, deadline);
+  bool everywhere = room_ != nullptr || hosts.here.size() == 1;
+  if (hosts.leaders.size() > 1 && hosts.leaders.size() < size_t(own_.size))
+    everywhere = agree_on_rooms(own_, everywhere, *watch_, deadline);
+  operations_ = std::make_unique<Operations>(own_.rank, own_.size, hosts, room_.get(), everywhere, *streams_, *watch_);
 }
 
 Group::~Group() {
@@ -69,38 +59,16 @@ hopsml_status Group::perform(CallHeader header, const void* in, void* out) {
   call.header = header;
   try {
     watch_->look(call);
-    carry_out(call, in, out);
+    if (own_.size > 1)
+      operations_->carry_out(call, in, out);
+    else if (in != out && header.count > 0)
+      std::memmove(out, in, size_of(header));
     completed_ = calls_;
     return HOPSML_OK;
   } catch (const Trouble& trouble) {
     return fail(trouble);
   } catch (const std::bad_alloc&) {
     return fail(Trouble{HOPSML_SYSTEM, own_.rank, "rank " + std::to_string(own_.rank) + " has no memory left"});
-  }
-}
-
-void Group::carry_out(const Call& call, const void* in, void* out) {
-  if (own_.size == 1) {
-    if (call.header.operation != kBarrier && in != out) std::memmove(out, in, size_of(call.header));
-    return;
-  }
-  if (in_room_) return carry_out_in_room(call, in, out);
-  switch (call.header.operation) {
-    case kBarrier: return sockets_->barrier(call);
-    case kAllReduce: return sockets_->all_reduce(call, in, out);
-    case kAllGather: return sockets_->all_gather(call, in, out);
-    case kBroadcast: return sockets_->broadcast(call, in, out);
-    case kReduceScatter: return sockets_->reduce_scatter(call, in, out);
-  }
-}
-
-void Group::carry_out_in_room(const Call& call, const void* in, void* out) {
-  switch (call.header.operation) {
-    case kBarrier: return in_room_->barrier(call);
-    case kAllReduce: return in_room_->all_reduce(call, in, out);
-    case kAllGather: return in_room_->all_gather(call, in, out);
-    case kBroadcast: return in_room_->broadcast(call, in, out, size_t(call.header.root));
-    case kReduceScatter: return in_room_->reduce_scatter(call, in, out);
   }
 }
 

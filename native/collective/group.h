@@ -7,8 +7,7 @@
 #include <string>
 
 #include "handshake.h"
-#include "room_operations.h"
-#include "socket_operations.h"
+#include "operations.h"
 
 namespace hopsml {
 
@@ -30,8 +29,6 @@ class Group {
 
  private:
   hopsml_status fail(Trouble trouble);
-  void carry_out(const Call& call, const void* in, void* out);
-  void carry_out_in_room(const Call& call, const void* in, void* out);
   bool forked() const { return fork_epoch() != epoch_; }
 
   Membership own_;
@@ -39,9 +36,8 @@ class Group {
   uint32_t epoch_;
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Streams> streams_;
-  std::unique_ptr<SocketOperations> sockets_;
-  std::unique_ptr<Room> room_; /* where all members are on one machine and can share memory */
-  std::unique_ptr<RoomOperations> in_room_;
+  std::unique_ptr<Room> room_; /* where this machine has other members, and they can share memory */
+  std::unique_ptr<Operations> operations_;
 
   std::mutex mutex_; /* of operations, which go in a row, and of what follows */
   uint64_t calls_ = 0, completed_ = 0;

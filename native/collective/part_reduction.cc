@@ -129,24 +129,24 @@ class PartReduction::Contribution : public Sink {
   size_t held_ = 0;  /* of a block that is not whole */
 };
 
-PartReduction::PartReduction(const Call& call, int32_t size, const void* own, void* out, size_t count)
+PartReduction::PartReduction(const Call& call, hopsml_reduction reduction, size_t members, const void* own, void* out, size_t count)
     : type_(hopsml_type(call.header.type)),
-      reduction_(hopsml_reduction(call.header.reduction)),
+      reduction_(reduction),
       wire_(wire_of(call)),
       own_(static_cast<const uint8_t*>(own)),
       out_(static_cast<uint8_t*>(out)),
       element_(element_size(type_)),
       count_(count),
-      contributions_(size_t(size), nullptr),
-      sources_(size_t(size)) {
+      contributions_(members, nullptr),
+      sources_(members) {
   if (wire_ != HOPSML_WIRE_SAME) encoded_.resize(encoded_size(wire_, count));
 }
 
 PartReduction::~PartReduction() = default;
 
-std::unique_ptr<Sink> PartReduction::sink(int32_t rank) {
+std::unique_ptr<Sink> PartReduction::sink(size_t index) {
   auto made = std::make_unique<Contribution>(*this);
-  contributions_[size_t(rank)] = made.get();
+  contributions_[index] = made.get();
   return made;
 }
 

@@ -15,11 +15,11 @@ std::unique_ptr<Sink> result_sink(const Call& call, void* elements, size_t count
 class PartReduction {
  public:
   /* `own`, `out`: of this part, `count` elements; they may be the same. */
-  PartReduction(const Call& call, int32_t size, const void* own, void* out, size_t count);
+  PartReduction(const Call& call, hopsml_reduction reduction, size_t members, const void* own, void* out, size_t count);
   ~PartReduction();
 
-  /* For what `rank` has of this part. */
-  std::unique_ptr<Sink> sink(int32_t rank);
+  /* For what the member at `index` has of this part. */
+  std::unique_ptr<Sink> sink(size_t index);
   /* The result as it becomes known, once for each member that gets it. */
   std::unique_ptr<Source> result_source();
 
@@ -35,8 +35,8 @@ class PartReduction {
   const uint8_t* own_;
   uint8_t* out_;
   size_t element_, count_;
-  std::vector<Contribution*> contributions_; /* by rank; that of this member is none */
-  std::vector<const void*> sources_;         /* of a reduction, by rank */
+  std::vector<Contribution*> contributions_; /* by index; that of this member is none */
+  std::vector<const void*> sources_;         /* of a reduction, by index */
   size_t reduced_ = 0;                       /* elements */
   size_t result_bytes_ = 0;                  /* of the result that can go */
   std::vector<uint8_t> encoded_;             /* the result as it goes, where that differs from `out` */

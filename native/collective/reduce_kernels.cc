@@ -58,7 +58,7 @@ struct Greatest {
 };
 
 template <typename S>
-HOPSML_INLINE void divide(S* sums, size_t count, size_t by) {
+HOPSML_INLINE void divide_sums(S* sums, size_t count, size_t by) {
   if constexpr (std::is_same_v<S, uint8_t>) {
     for (size_t i = 0; i < count; i++) sums[i] = S(sums[i] / by);
   } else {
@@ -87,8 +87,18 @@ HOPSML_INLINE void reduce_all(const void* const* sources, size_t sources_count, 
       auto* next = static_cast<const Element*>(sources[k]) + begin;
       for (size_t i = 0; i < size; i++) sums[i] = Op::of(sums[i], F::load(next[i]));
     }
-    if (mean) divide(sums, size, sources_count);
+    if (mean) divide_sums(sums, size, sources_count);
     for (size_t i = 0; i < size; i++) target[begin + i] = F::store(sums[i]);
+  }
+}
+
+template <typename F>
+void divide_all(void* elements, size_t count, size_t by) {
+  auto* all = static_cast<typename F::Element*>(elements);
+  for (size_t i = 0; i < count; i++) {
+    typename F::Sum sum = F::load(all[i]);
+    divide_sums(&sum, 1, by);
+    all[i] = F::store(sum);
   }
 }
 
@@ -114,6 +124,10 @@ HOPSML_KERNELS(int32, Plain<int32_t>)
 HOPSML_KERNELS(int64, Plain<int64_t>)
 HOPSML_KERNELS(uint8, Plain<uint8_t>)
 
+constexpr void (*kDivisions[])(void*, size_t, size_t) = {
+    divide_all<Plain<float>>,   divide_all<Plain<double>>,  divide_all<Half>,          divide_all<Bfloat>,
+    divide_all<Plain<int32_t>>, divide_all<Plain<int64_t>>, divide_all<Plain<uint8_t>>};
+
 /* By type, then by reduction. */
 constexpr const Kernel* kKernels[] = {k_float32, k_float64, k_float16, k_bfloat16, k_int32, k_int64, k_uint8};
 
@@ -123,5 +137,7 @@ void reduce(hopsml_type type, hopsml_reduction reduction, const void* const* sou
             size_t count) {
   kKernels[type][reduction](sources, sources_count, out, count, reduction == HOPSML_MEAN);
 }
+
+void divide(hopsml_type type, void* elements, size_t count, size_t by) { kDivisions[type](elements, count, by); }
 
 }  // namespace hopsml

@@ -16,6 +16,9 @@ namespace hopsml {
 void reduce(hopsml_type type, hopsml_reduction reduction, const void* const* sources, size_t sources_count, void* out,
             size_t count);
 
+/* Divides a sum of `by` elements, as the mean does. */
+void divide(hopsml_type type, void* elements, size_t count, size_t by);
+
 }  // namespace hopsml
 
 #endif

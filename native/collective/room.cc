@@ -52,7 +52,7 @@ Descriptor Room::make_memory(size_t members) {
 }
 
 Room::Room(const Descriptor& memory, size_t index, std::vector<int32_t> ranks)
-    : index_(index), size_(total_size(ranks.size())), ranks_(std::move(ranks)) {
+    : index_(index), size_(total_size(ranks.size())), epoch_(fork_epoch()), ranks_(std::move(ranks)) {
   struct stat status {};
   int seals = fcntl(memory.get(), F_GET_SEALS);
   bool is_ours = fstat(memory.get(), &status) == 0 && size_t(status.st_size) == size_ && seals >= 0 && (seals & F_SEAL_SHRINK);
@@ -63,7 +63,9 @@ Room::Room(const Descriptor& memory, size_t index, std::vector<int32_t> ranks)
   board_ = static_cast<Board*>(mapped);
 }
 
-Room::~Room() { munmap(board_, size_); }
+Room::~Room() {
+  if (epoch_ == fork_epoch()) munmap(board_, size_); /* a fork never had it */
+}
 
 uint8_t* Room::buffer(size_t member, uint64_t round) const {
   size_t head = size_ - kBuffers * kBuffer * ranks_.size();

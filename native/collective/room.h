@@ -50,6 +50,7 @@ class Room {
 
   Board* board_;
   size_t index_, size_;
+  uint32_t epoch_;
   std::vector<int32_t> ranks_;
   uint32_t gate_ = 0; /* the last that this member has arrived at */
 };

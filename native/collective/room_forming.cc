@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "forming.h"
+#include "hosts.h"
 
 namespace hopsml {
 namespace {
@@ -60,12 +61,22 @@ Descriptor receive_descriptor(int socket, double deadline) {
   return Descriptor(descriptor);
 }
 
+Notice hear_of_room(Watch& watch, int32_t rank, double deadline) {
+  auto notice = watch.hear(rank, NoticeKind::kRoom, deadline);
+  if (notice) return *notice;
+  throw Trouble{HOPSML_DEADLINE, rank, "rank " + std::to_string(rank) + " fell silent while the group formed"};
+}
+
+Notice answer(const Membership& own, bool yes, const std::string& text = "") {
+  return Notice{NoticeKind::kRoom, yes ? HOPSML_OK : HOPSML_SYSTEM, own.rank, 0, text};
+}
+
 /* Both sides of the agreement. Whatever hinders is said as a "no", never by staying away. */
 class RoomForming {
  public:
   RoomForming(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, double deadline)
       : own_(own), ranks_(ranks), watch_(watch), deadline_(deadline) {
-    index_ = size_t(std::find(ranks.begin(), ranks.end(), own.rank) - ranks.begin());
+    index_ = index_of(ranks, own.rank);
   }
 
   std::unique_ptr<Room> lead() {
@@ -133,19 +144,13 @@ class RoomForming {
     return all;
   }
 
-  void say(int32_t rank, bool yes, const std::string& text = "") {
-    watch_.tell(rank, Notice{NoticeKind::kRoom, yes ? HOPSML_OK : HOPSML_SYSTEM, own_.rank, 0, text});
-  }
+  void say(int32_t rank, bool yes, const std::string& text = "") { watch_.tell(rank, answer(own_, yes, text)); }
 
   void say_all(bool yes, const std::string& text) {
     for (size_t i = 1; i < ranks_.size(); i++) say(ranks_[i], yes, text);
   }
 
-  Notice hear(int32_t rank) {
-    auto notice = watch_.hear(rank, NoticeKind::kRoom, deadline_);
-    if (notice) return *notice;
-    throw Trouble{HOPSML_DEADLINE, rank, "rank " + std::to_string(rank) + " fell silent while the group formed"};
-  }
+  Notice hear(int32_t rank) { return hear_of_room(watch_, rank, deadline_); }
 
   double soon() const { return std::min(deadline_, now() + kHandOverSeconds); }
 
@@ -162,6 +167,13 @@ class RoomForming {
 std::unique_ptr<Room> form_room(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, double deadline) {
   RoomForming forming(own, ranks, watch, deadline);
   return own.rank == ranks[0] ? forming.lead() : forming.follow();
+}
+
+bool agree_on_rooms(const Membership& own, bool here, Watch& watch, double deadline) {
+  watch.tell_all(answer(own, here));
+  for (int32_t rank = 0; rank < own.size; rank++)
+    if (rank != own.rank) here &= hear_of_room(watch, rank, deadline).status == HOPSML_OK;
+  return here;
 }
 
 }  // namespace hopsml

@@ -34,20 +34,20 @@ void RoomOperations::pass(const Call& call) {
 
 void RoomOperations::barrier(const Call& call) { pass(call); }
 
-void RoomOperations::reduce_small(const Call& call, const uint8_t* in, uint8_t* out) {
+void RoomOperations::reduce_small(const Call& call, hopsml_reduction reduction, const uint8_t* in, uint8_t* out) {
   size_t count = call.header.count;
   std::memcpy(own(round_), in, count * element_of(call));
   pass(call);
   for (size_t i = 0; i < sources_.size(); i++) sources_[i] = i == room_.index() ? in : room_.buffer(i, round_);
-  reduce(type_of(call), reduction_of(call), sources_.data(), sources_.size(), out, count);
+  reduce(type_of(call), reduction, sources_.data(), sources_.size(), out, count);
   round_++;
 }
 
-void RoomOperations::all_reduce(const Call& call, const void* in, void* out) {
+void RoomOperations::all_reduce(const Call& call, hopsml_reduction reduction, const void* in, void* out) {
   auto* from = static_cast<const uint8_t*>(in);
   auto* to = static_cast<uint8_t*>(out);
   size_t total = call.header.count, each = element_of(call), most = Room::kBuffer / each;
-  if (total * each <= kSmall) return reduce_small(call, from, to);
+  if (total * each <= kSmall) return reduce_small(call, reduction, from, to);
   auto elements_from = [&](size_t begin) { return Part{begin, std::min(most, total - begin)}; };
   room_.post(call);
   stage(call, from, elements_from(0), round_);
@@ -56,7 +56,7 @@ void RoomOperations::all_reduce(const Call& call, const void* in, void* out) {
     size_t next = begin + most;
     room_.wait(staged, watch_, call);
     if (begin == 0) room_.check_posted(call);
-    reduce_own(call, from, to, elements_from(begin), round_);
+    reduce_own(call, reduction, from, to, elements_from(begin), round_);
     uint32_t reduced = room_.arrive();
     if (next < total) {
       stage(call, from, elements_from(next), round_ + 1);
@@ -77,7 +77,7 @@ void RoomOperations::stage(const Call& call, const uint8_t* in, Part elements, u
   std::memcpy(own(round) + behind * each, from + behind * each, (elements.count - behind) * each);
 }
 
-void RoomOperations::reduce_own(const Call& call, const uint8_t* in, uint8_t* out, Part elements, uint64_t round) {
+void RoomOperations::reduce_own(const Call& call, hopsml_reduction reduction, const uint8_t* in, uint8_t* out, Part elements, uint64_t round) {
   size_t each = element_of(call), hot = kHot / each;
   Part part = lines_of(elements.count, room_.members(), room_.index());
   for (size_t begin = part.begin; begin < part.begin + part.count; begin += hot) {
@@ -85,7 +85,7 @@ void RoomOperations::reduce_own(const Call& call, const uint8_t* in, uint8_t* ou
     for (size_t i = 0; i < sources_.size(); i++)
       sources_[i] = i == room_.index() ? in + offset : room_.buffer(i, round) + begin * each;
     uint8_t* target = own(round) + begin * each;
-    reduce(type_of(call), reduction_of(call), sources_.data(), sources_.size(), target, count);
+    reduce(type_of(call), reduction, sources_.data(), sources_.size(), target, count);
     std::memcpy(out + offset, target, count * each);
   }
 }

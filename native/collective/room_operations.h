@@ -16,16 +16,16 @@ class RoomOperations {
   RoomOperations(Room& room, Watch& watch) : room_(room), watch_(watch), sources_(room.members()) {}
 
   void barrier(const Call& call);
-  void all_reduce(const Call& call, const void* in, void* out);
+  void all_reduce(const Call& call, hopsml_reduction reduction, const void* in, void* out);
   void all_gather(const Call& call, const void* in, void* out);
   void broadcast(const Call& call, const void* in, void* out, size_t root);
   void reduce_scatter(const Call& call, const void* in, void* out);
 
  private:
   void pass(const Call& call);
-  void reduce_small(const Call& call, const uint8_t* in, uint8_t* out);
+  void reduce_small(const Call& call, hopsml_reduction reduction, const uint8_t* in, uint8_t* out);
   void stage(const Call& call, const uint8_t* in, Part elements, uint64_t round);
-  void reduce_own(const Call& call, const uint8_t* in, uint8_t* out, Part elements, uint64_t round);
+  void reduce_own(const Call& call, hopsml_reduction reduction, const uint8_t* in, uint8_t* out, Part elements, uint64_t round);
   void gather(const Call& call, uint8_t* out, Part elements, uint64_t round);
   uint8_t* own(uint64_t round) const { return room_.buffer(room_.index(), round); }
 

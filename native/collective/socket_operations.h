@@ -12,20 +12,24 @@ namespace hopsml {
 
 class SocketOperations {
  public:
-  SocketOperations(int32_t rank, int32_t size, Streams& streams) : rank_(rank), size_(size), streams_(streams) {}
+  /* Between these ranks, of which this member is the one at `index`. */
+  SocketOperations(size_t index, std::vector<int32_t> ranks, Streams& streams)
+      : index_(index), ranks_(std::move(ranks)), streams_(streams) {}
 
   void barrier(const Call& call);
-  void all_reduce(const Call& call, const void* in, void* out);
+  void all_reduce(const Call& call, hopsml_reduction reduction, const void* in, void* out);
   void all_gather(const Call& call, const void* in, void* out);
-  void broadcast(const Call& call, const void* in, void* out);
+  void broadcast(const Call& call, const void* in, void* out); /* of a root that is one of them */
   void reduce_scatter(const Call& call, const void* in, void* out);
 
  private:
+  size_t members() const { return ranks_.size(); }
   std::vector<Way> ways() const;
   void gather(const Call& call, const void* in, void* out, size_t bytes);
-  void reduce_gathered(const Call& call, const void* in, void* out);
+  void reduce_gathered(const Call& call, hopsml_reduction reduction, const void* in, void* out);
 
-  int32_t rank_, size_;
+  size_t index_;
+  std::vector<int32_t> ranks_;
   Streams& streams_;
   std::vector<uint8_t> scratch_;
 };

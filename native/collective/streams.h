@@ -34,6 +34,7 @@ class Sink {
 
 /* An exchange with one member: the calls' headers both ways, then what is given here. */
 struct Way {
+  size_t index; /* of the member among those that take part */
   int32_t rank;
   std::unique_ptr<Source> source; /* may be none */
   std::unique_ptr<Sink> sink;     /* may be none */

@@ -1,4 +1,4 @@
-/* Groups at work, for the sanitizers: members as threads of one process, then as processes; both ways to reach each other;
+/* Groups at work, for the sanitizers: members as threads of one process, then as processes; all ways to reach each other;
  * every operation, an end amid operations, a fork. Ends with 0, or says what is wrong. */
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -45,14 +45,18 @@ struct Meeting {
   }
 };
 
-hopsml_group* form(const Meeting& meeting, int rank, bool memory) {
+/* What members are told of their machines. */
+enum Machines { kUnknown, kOne, kTwo };
+
+hopsml_group* form(const Meeting& meeting, int rank, Machines machines) {
   std::vector<const char*> addresses, hosts(meeting.addresses.size(), "here");
+  if (machines == kTwo) hosts[0] = "there";
   for (const std::string& address : meeting.addresses) addresses.push_back(address.c_str());
   hopsml_options options{};
   options.struct_size = sizeof options;
   options.rank = rank, options.size = int32_t(addresses.size());
   options.addresses = addresses.data();
-  options.hosts = memory ? hosts.data() : nullptr;
+  options.hosts = machines == kUnknown ? nullptr : hosts.data();
   options.listener = meeting.listeners[size_t(rank)];
   options.secret = kSecret, options.secret_size = sizeof kSecret;
   options.form_timeout_s = 60, options.timeout_s = 60;
@@ -109,12 +113,12 @@ void fork_and_leave(hopsml_group* group) {
   check(status == 0, "a fork is no member");
 }
 
-void as_threads(int size, bool memory) {
+void as_threads(int size, Machines machines) {
   Meeting meeting(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; rank++)
     threads.emplace_back([&, rank] {
-      hopsml_group* group = form(meeting, rank, memory);
+      hopsml_group* group = form(meeting, rank, machines);
       hopsml_set_current(group);
       work(group);
       if (rank == 0) fork_and_leave(group);
@@ -129,13 +133,13 @@ void as_threads(int size, bool memory) {
   hopsml_set_current(nullptr);
 }
 
-void as_processes(int size, bool memory) {
+void as_processes(int size, Machines machines) {
   Meeting meeting(size);
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; rank++) {
     children.push_back(fork());
     if (children.back() != 0) continue;
-    hopsml_group* group = form(meeting, rank, memory);
+    hopsml_group* group = form(meeting, rank, machines);
     work(group);
     hopsml_release(group);
     _exit(0);
@@ -151,8 +155,8 @@ void as_processes(int size, bool memory) {
 }  // namespace
 
 int main() {
-  for (bool memory : {false, true}) {
-    for (int size : {2, 3}) as_processes(size, memory);
-    for (int size : {2, 4}) as_threads(size, memory);
+  for (Machines machines : {kUnknown, kOne, kTwo}) {
+    for (int size : {2, 3}) as_processes(size, machines);
+    for (int size : {2, 4}) as_threads(size, machines);
   }
 }

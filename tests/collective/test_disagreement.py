@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -169,6 +170,7 @@ def test_many_groups_leave_nothing(transport: str, times: int) -> None:
             each(members, lambda m: m.all_reduce(FLOATS))
 
     def held() -> tuple[int, int, int]:
+        gc.collect()
         status = Path("/proc/self/status").read_text()
         memory = int(status.split("VmRSS:")[1].split()[0])
         return len(os.listdir("/proc/self/fd")), threading.active_count(), memory

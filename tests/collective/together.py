@@ -17,6 +17,7 @@ SECRET = b"a secret of the tests"
 TRANSPORTS: dict[str, Callable[[int], list[str] | None]] = {
     "sockets": lambda size: None,
     "memory": lambda size: ["here"] * size,
+    "both": lambda size: [("there", "here", "here")[rank % 3] for rank in range(size)],
 }
 Array = npt.NDArray[Any]
 

@@ -1,0 +1,34 @@
+/* Which way an operation takes: memory where members share a machine, sockets between machines, or both. */
+#ifndef HOPSML_COLLECTIVE_OPERATIONS_H
+#define HOPSML_COLLECTIVE_OPERATIONS_H
+
+#include "hosts.h"
+#include "room_operations.h"
+#include "socket_operations.h"
+
+namespace hopsml {
+
+class Operations {
+ public:
+  /* `room`: of the members of this machine; none where it has no other member, or they cannot share memory. `everywhere`:
+   * whether each machine with several members has one. */
+  Operations(int32_t rank, int32_t size, const Hosts& hosts, Room* room, bool everywhere, Streams& streams, Watch& watch);
+
+  void carry_out(const Call& call, const void* in, void* out);
+
+ private:
+  void in_room(const Call& call, const void* in, void* out);
+  void over_sockets(const Call& call, const void* in, void* out);
+  void reduce_by_machine(const Call& call, const void* in, void* out);
+
+  int32_t size_;
+  bool all_here_;  /* all members are in the room */
+  bool by_machine_; /* reductions go through the rooms, and between the machines' leaders */
+  bool leads_;
+  SocketOperations sockets_, leaders_;
+  std::unique_ptr<RoomOperations> room_;
+};
+
+}  // namespace hopsml
+
+#endif
