@@ -86,8 +86,8 @@ def barrier(*, name: str = "") -> None:
 def group() -> Group | None:
     """The group of the workers that train, formed by the first call; None for a worker alone and outside a run.
 
-    Raises ArgumentError on a parameter server and an evaluator, StartTimeout when a member does not appear,
-    UnsupportedVersion where the library is missing.
+    Raises ArgumentError on a parameter server and an evaluator, CollectiveTimeout when a member does not appear,
+    CollectiveUnavailable where the library is missing.
     """
     global _group
     context = current()
