@@ -1,4 +1,4 @@
-"""``make demo``: digits on two real Spark executors of this machine; everything stays below ./.hopsml."""
+"""``make demo``: digits on two real Spark executors of this machine, both ways; everything stays below ./.hopsml."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "spark_jobs" / "train_digits.py"
+SCRIPT = ROOT / "spark_jobs" / "digits_both_ways.py"
 LEAST_ACCURACY = 0.97
 
 
 def main() -> int:
     """Run the job as a person would; fail when the network has not learnt."""
     print(
-        "hopsml demo: a convolutional network on scikit-learn's digits, two Spark executors (local-cluster)", flush=True
+        "hopsml demo: a convolutional network on scikit-learn's digits, two Spark executors (local-cluster); "
+        "over TensorFlow's collectives, then over hopsml's",
+        flush=True,
     )
     environment = {**os.environ, "HOPSML_PROFILE": "local-cluster"}
     environment.setdefault("HOPSML_SPARK_MASTER", "local-cluster[2,1,1024]")  # one worker each
@@ -29,11 +31,11 @@ def main() -> int:
         last = line
     if job.wait():
         return job.returncode
-    accuracy = json.loads(last)["accuracy"]
-    if accuracy < LEAST_ACCURACY:
-        print(f"the accuracy {accuracy:.4f} is below {LEAST_ACCURACY}", file=sys.stderr)
-        return 1
-    return 0
+    found = {name: one["accuracy"] for name, one in json.loads(last)["implementations"].items()}
+    low = [f"{name} {accuracy:.4f}" for name, accuracy in found.items() if accuracy < LEAST_ACCURACY]
+    if low:
+        print(f"the accuracy is below {LEAST_ACCURACY}: {', '.join(low)}", file=sys.stderr)
+    return bool(low)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,11 @@ from typing import Any
 
 from hopsml.cluster.gang.elastic_gang import WITHOUT_COMMITS
 
-_PATHS = {"scoped_allocator": "merged by TensorFlow's scoped allocator", "packs": "merged by concatenation (packs)"}
+_PATHS = {
+    "scoped_allocator": "merged by TensorFlow's scoped allocator",
+    "packs": "merged by concatenation (packs)",
+    "collective": "merged by hopsml's collective",
+}
 
 
 def of(seen: Sequence[Mapping[str, int | str]], committed: bool | None = None) -> dict[str, Any]:

@@ -74,6 +74,8 @@ class RunOptions(TrainingOptions):
             first worker that is lost.
         min_workers, max_workers: instead of it, a group that may change: it starts with ``min_workers``, takes newcomers
             in at the next commit, survives the loss of workers, executors and hosts; see ``hopsml.elastic``.
+        implementation: whose collectives ``hopsml.tensorflow.strategy()`` takes where it is called without arguments:
+            "tensorflow" ("auto" as yet), or "hopsml", whose workers are on CPUs and merge everything.
         merge_scope: gradients in one collective: 1 = no merging, 32, "all".
         scoped_allocator: whether merging is done by TensorFlow's scoped allocator.
         reset_limit: how many generations of an elastic group failures may end; any number by default, while commits are
@@ -98,6 +100,7 @@ class RunOptions(TrainingOptions):
     num_workers: int | None = None
     min_workers: int | None = None
     max_workers: int | None = None
+    implementation: str = "auto"
     merge_scope: int | str = 32
     scoped_allocator: bool = True
     reset_limit: int | None = None

@@ -83,8 +83,10 @@ def barrier(*, name: str = "") -> None:
         joined.barrier(name=name)
 
 
-def group() -> Group | None:
+def group(timeout_s: float = 0.0) -> Group | None:
     """The group of the workers that train, formed by the first call; None for a worker alone and outside a run.
+
+    ``timeout_s``: seconds that an operation may take, 0 for as long as all members live; of the call that forms it.
 
     Raises ArgumentError on a parameter server and an evaluator, CollectiveTimeout when a member does not appear,
     CollectiveUnavailable where the library is missing.
@@ -97,13 +99,13 @@ def group() -> Group | None:
         raise ArgumentError(f"this worker is the {context.role}, which does not train: it is in no collective")
     with _lock:
         if _group is None:
-            _group = _form(context, context.collective)
+            _group = _form(context, context.collective, timeout_s)
             in_force.formed("hopsml", context.world_size)
             atexit.register(_group.end, "the worker's function has returned")
         return _group
 
 
-def _form(context: WorkerContext, seat: CollectiveSeat) -> Group:
+def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Group:
     from hopsml.collective.group import Group
 
     return Group.form(
@@ -114,6 +116,7 @@ def _form(context: WorkerContext, seat: CollectiveSeat) -> Group:
         generation=context.generation,
         listener=_listener(seat.addresses[context.rank]),
         form_timeout_s=context.spec.group.start_timeout_s,
+        timeout_s=timeout_s,
     )
 
 

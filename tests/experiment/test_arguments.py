@@ -82,6 +82,8 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         ({"args": {"learning_rate": 0.1}}, ArgumentTypeError, ["learning_rate", "train(lr"]),
         ({"args": {"batchsize": 8}}, ArgumentTypeError, ["'batchsize'", "did you mean batch_size?"]),
         ({"args": [0.1]}, ArgumentTypeError, ["[0.1]", "list", "dict"]),
+        ({"implementation": "nccl"}, ArgumentError, ["implementation='nccl'", "'auto', 'tensorflow', 'hopsml'"]),
+        ({"implementation": "hopsml", "merge_scope": 4}, ArgumentError, ["implementation='hopsml'", "merge_scope"]),
         ({"merge_scope": 0}, ArgumentError, ["merge_scope=0", "at least 1"]),
         ({"merge_scope": "none"}, ArgumentError, ["merge_scope='none'", "'all'"]),
         ({"merge_scope": 1.5}, ArgumentTypeError, ["merge_scope=1.5", "whole number"]),

@@ -84,6 +84,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "max_workers": Changes(3),
     "merge_scope": (Changes(4), Shown("experiment/test_in_force.py::test_a_group_says_how_its_gradients_were_merged")),
     "scoped_allocator": Changes(False),
+    "implementation": Changes("hopsml"),
     "resume": Changes("app_1"),
     "start_timeout": Changes(7.0),
     "keep_warm": Changes(7.0),

@@ -134,8 +134,24 @@ def test_every_kind_of_optimizer_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("allocator", [True, False])
-def test_a_group_says_how_its_gradients_were_merged(store: Path, allocator: bool) -> None:
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        pytest.param(
+            {"merge_scope": 4, "scoped_allocator": allocator},
+            {"by": "tensorflow", "merge_scope": 4, "path": path, "collectives": 2}, id=path,
+        )
+        for allocator, path in ((True, "scoped_allocator"), (False, "packs"))
+    ] + [
+        pytest.param(
+            {"implementation": "hopsml"},
+            {"by": "hopsml", "merge_scope": "all", "path": "collective", "collectives": 1}, id="hopsml",
+        )
+    ],
+)  # fmt: skip
+def test_a_group_says_how_its_gradients_were_merged(
+    store: Path, settings: dict[str, Any], found: dict[str, Any]
+) -> None:
     def train() -> None:
         import hopsml
 
@@ -148,10 +164,10 @@ def test_a_group_says_how_its_gradients_were_merged(store: Path, allocator: bool
             model.compile("sgd", "mse")
         model.fit(np.ones((8, 4)), np.ones((8, 4)), batch_size=8, verbose=0)
 
-    run = submit(train, merge_scope=4, scoped_allocator=allocator)
+    run = submit(train, **settings)
     result = run.result(WAIT_S)
-    path = "scoped_allocator" if allocator else "packs"
-    expected = {"by": "tensorflow", "size": 2, "merge_scope": 4, "path": path, "gradients": 6, "collectives": 2}
-    assert result.in_force == {"workers": 2, "formed": True, **expected} == read_json(run, "status.json")["in_force"]
-    assert "merge scope 4: 6 gradients in 2 collectives, merged by " in result.summary()
+    expected = {"workers": 2, "formed": True, "size": 2, "gradients": 6, **found}
+    assert result.in_force == expected == read_json(run, "status.json")["in_force"]
+    merged = f"merge scope {found['merge_scope']}: 6 gradients in {found['collectives']} collectives, merged by "
+    assert merged in result.summary()
     assert "WARNING" not in result.summary()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 _Value = TypeVar("_Value")
+IMPLEMENTATIONS = ("auto", "tensorflow", "hopsml")
 PREFLIGHT_MODES = ("off", "warn", "enforce")
 
 
@@ -41,6 +42,13 @@ def merge_scope(name: str, value: Any) -> int | str:
     if isinstance(value, str):
         raise ArgumentError(f"{name}={value!r} is not known; it must be a whole number from 1, or 'all'")
     return whole_number(name, value)
+
+
+def implementation(name: str, value: Any) -> str:
+    """Whose collectives reduce gradients: one of ``IMPLEMENTATIONS``."""
+    if value not in IMPLEMENTATIONS:
+        raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, IMPLEMENTATIONS))}")
+    return str(value)
 
 
 def preflight(name: str, value: Any) -> str:

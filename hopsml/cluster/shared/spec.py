@@ -15,10 +15,12 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 import msgspec
 
 from hopsml.cluster.shared import checks
+from hopsml.errors import ArgumentError
 
 AS_MANY_AS_THERE_ARE = -1  # workers: one for each GPU, else for each slot of the executors
 PreflightMode = Literal["off", "warn", "enforce"]  # what becomes of slots that are not good enough
 Framework = Literal["tensorflow", "torch", "jax", "none"]
+Implementation = Literal["auto", "tensorflow", "hopsml"]  # whose collectives reduce gradients
 Seconds = Annotated[float, checks.seconds]
 Switch = Annotated[bool, checks.switch]
 
@@ -144,8 +146,16 @@ class Roles(Section, frozen=True, kw_only=False):
 class Communication(Section, frozen=True):
     """How gradients are exchanged between workers."""
 
+    implementation: Annotated[Implementation, checks.implementation] = "auto"  # of strategy() without arguments
     merge_scope: Annotated[int | str, checks.merge_scope] = 32  # gradients in one collective; 1 = no merging, "all"
     scoped_allocator: Switch = True  # whether merging is TensorFlow's scoped allocator's
+
+    def __post_init__(self) -> None:
+        if self.implementation == "hopsml" and (self.merge_scope, self.scoped_allocator) != (32, True):
+            raise ArgumentError(
+                "implementation='hopsml' with merge_scope or scoped_allocator: these are settings of TensorFlow's "
+                "collectives, and hopsml's merges everything; leave them out, or choose implementation='tensorflow'"
+            )
 
 
 class RunSpec(Section, frozen=True):

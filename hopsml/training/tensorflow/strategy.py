@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from hopsml.cluster.worker.context import current
+from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
+from hopsml.training import collective
 from hopsml.training.tensorflow import setup
 from hopsml.training.tensorflow.merge import parse_merge_scope
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
 
-Implementation = Literal["auto", "ring", "nccl"]
+Implementation = Literal["auto", "tensorflow", "ring", "nccl", "hopsml"]
 
 
 def strategy(
@@ -40,27 +41,41 @@ def strategy(
             by TensorFlow's own way, which merges all (docs/decisions/2026-11-20-merge-path.md).
         ring_order: local device indices in ring order, each once. Has an effect only where a worker has
             several devices: with one device a worker the ring is the order of the workers in ``TF_CONFIG``.
-        implementation: "ring", "nccl", or "auto" for TensorFlow's choice.
+        implementation: "hopsml": over the collective of hopsml's own, one device a worker, without TensorFlow's server; it
+            merges everything, and has neither a merge scope nor a ring order. "tensorflow": by TensorFlow's collectives;
+            "ring", "nccl": by this one of them. "auto": the run's, which is TensorFlow's unless it says otherwise.
         timeout_s: seconds after which a collective that a peer never joins fails with DeadlineExceededError;
             None = never (a lost peer is noticed by its heartbeat all the same).
         heartbeat_timeout_s: seconds of silence after which a peer counts as lost and collectives fail.
 
-    Raises ArgumentError for a value without meaning, StartTimeout when the leader does not appear,
-    UnsupportedVersion.
+    Raises ArgumentError for a value without meaning, StartTimeout when the leader does not appear (CollectiveTimeout: a
+    member of hopsml's collective), UnsupportedVersion.
     """
     context = current()
+    _check_times(timeout_s, heartbeat_timeout_s)
+    if implementation not in get_args(Implementation):
+        raise ArgumentError(
+            f"implementation={implementation!r}: it must be one of {', '.join(map(repr, get_args(Implementation)))}"
+        )
+    tensorflows = {"merge_scope": merge_scope, "scoped_allocator": scoped_allocator, "ring_order": ring_order}
+    given = [name for name, value in tensorflows.items() if value is not None]
+    if implementation == "auto" and not given and context is not None:
+        implementation = context.spec.communication.implementation
+    if implementation == "hopsml":
+        if given:
+            raise ArgumentError(
+                f"implementation='hopsml' with {' and '.join(given)}: a setting of TensorFlow's collectives; leave it out, "
+                "or choose implementation='tensorflow'"
+            )
+        return _own(context, timeout_s)
     scope = parse_merge_scope(merge_scope) if merge_scope is not None else scope_of_run(context)
     if scoped_allocator is None:
         scoped_allocator = allocator_of_run(context)
-    _check_times(timeout_s, heartbeat_timeout_s)
-    if implementation not in ("auto", "ring", "nccl"):
-        raise ArgumentError(f"implementation={implementation!r}: it must be 'auto', 'ring' or 'nccl'")
 
     import tensorflow as tf
 
     setup.prepare(context)
-    if context is not None and context.role == "evaluator":
-        print("hopsml: this worker is the evaluator, which is not in the group: it gets TensorFlow's default strategy")
+    if _evaluates(context):
         return tf.distribute.get_strategy()
     setup.set_heartbeat(_cluster_of_environment(), heartbeat_timeout_s)
     devices = len(tf.config.get_visible_devices("GPU"))
@@ -68,12 +83,35 @@ def strategy(
     _set_ring_order(order)
     built = _build(
         tf.distribute.experimental.CommunicationOptions(
-            implementation=tf.distribute.experimental.CommunicationImplementation(implementation.upper()),
+            implementation=tf.distribute.experimental.CommunicationImplementation(
+                "AUTO" if implementation == "tensorflow" else implementation.upper()
+            ),
             timeout_seconds=timeout_s,
         )
     )
     set_merging(built, scope, scoped_allocator)
     return built
+
+
+def _evaluates(context: WorkerContext | None) -> bool:
+    if context is None or context.role != "evaluator":
+        return False
+    print("hopsml: this worker is the evaluator, which is not in the group: it gets TensorFlow's default strategy")
+    return True
+
+
+def _own(context: WorkerContext | None, timeout_s: float | None) -> Any:
+    """The strategy over hopsml's collective; TensorFlow's default strategy for a worker that is in no group."""
+    import tensorflow as tf
+
+    setup.prepare(context)
+    group = None if _evaluates(context) else collective.group(timeout_s or 0.0)
+    if group is None:
+        return tf.distribute.get_strategy()
+    group.use()
+    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+
+    return CollectiveStrategy()
 
 
 def mix_precision() -> None:
