@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,9 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
     assert first["weights"][0] == first["weights"][1] != first["weights"][2]
 
 
-def test_callbacks_with_shared_paths(tmp_path: Path) -> None:
-    first, second = run_group("keras3:callbacks", tmp_path, epochs=2)
+@pytest.mark.parametrize("kind", ["tensorflow", pytest.param("hopsml", marks=pytest.mark.variant)])
+def test_callbacks_with_shared_paths(tmp_path: Path, kind: str) -> None:
+    first, second = run_group("keras3:callbacks", tmp_path, epochs=2, kind=kind)
     assert first["weights"] == second["weights"]
     shared = tmp_path / "shared"
     for name in ("best-1.keras", "best-2.keras", "model.keras"):
@@ -126,7 +128,8 @@ def test_callbacks_with_shared_paths(tmp_path: Path) -> None:
     assert len((shared / "log.csv").read_text().splitlines()) == 3
     assert len(list((shared / "board" / "train").glob("events.*"))) == 1
     # Another run with the same folder goes on where the first one ended, on all ranks.
-    third, fourth = run_group("keras3:callbacks", tmp_path, epochs=3)
+    shutil.rmtree(tmp_path / "group", ignore_errors=True)
+    third, fourth = run_group("keras3:callbacks", tmp_path, epochs=3, kind=kind)
     assert third["epochs"] == fourth["epochs"] == [2]
     assert third["weights"] == fourth["weights"] != first["weights"]
     assert not list(tmp_path.glob("work-*/hopsml-unused-*"))

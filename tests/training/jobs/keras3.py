@@ -9,6 +9,7 @@ from typing import Any
 import hopsml
 from hopsml.cluster.worker.context import current
 from tests.training.jobs.common import collectives_of, digest
+from tests.training.jobs.own_group import strategy_of
 
 SAMPLES, FEATURES, CLASSES = 37, 6, 3
 
@@ -283,11 +284,11 @@ def overflow(strategy: Any) -> dict[str, Any]:
     return {"scales": scales, "weights": weights}
 
 
-def callbacks(epochs: int) -> dict[str, Any]:
+def callbacks(epochs: int, kind: str = "tensorflow") -> dict[str, Any]:
     """Keras's own callbacks with the same paths on every rank; the chief alone saves the model at the end."""
     import keras
 
-    strategy = hopsml.tensorflow.strategy()
+    strategy = strategy_of(kind)
     shared = Path(current().run_url) / "shared"  # type: ignore[union-attr]
     own = str(current().work_dir / "own" / "{epoch}.weights.h5")  # type: ignore[union-attr]
     model = _model(strategy)

@@ -9,11 +9,12 @@ import hopsml
 from hopsml.cluster.worker.context import current, set_current
 from tests.training.jobs.common import collectives_of, digest
 from tests.training.jobs.keras3 import CLASSES, FEATURES, _data, _dataset
+from tests.training.jobs.own_group import strategy_of
 
 
-def training() -> dict[str, Any]:
+def training(kind: str = "tensorflow") -> dict[str, Any]:
     """fit with the callbacks, resume, evaluate, predict, the merged collectives of a step."""
-    strategy = hopsml.tensorflow.strategy()
+    strategy = strategy_of(kind)
     import numpy as np
 
     model = _model(strategy)

@@ -1,14 +1,37 @@
-"""Joins hopsml's own group from a job: as agents will have workers do it."""
+"""The strategy of a job, over TensorFlow's collectives or over hopsml's own group, which is joined as workers will."""
 
 from __future__ import annotations
 
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
+import hopsml
+from hopsml.cluster.worker.context import current
 from hopsml.collective import Group
 
 SECRET = b"a secret of sixteen bytes or more"
+
+
+def strategy_of(kind: str) -> Any:
+    """``kind``: "tensorflow" or "hopsml"."""
+    if kind == "tensorflow":
+        return hopsml.tensorflow.strategy()
+    join_own(1)
+    from hopsml.training.tensorflow import setup
+    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+
+    setup.prepare()
+    return CollectiveStrategy()
+
+
+def join_own(generation: int, rank: int | None = None, size: int | None = None) -> None:
+    """``join`` with what the worker's context says, in the folder of its run."""
+    context = current()
+    assert context is not None
+    rank, size = context.rank if rank is None else rank, size or context.world_size
+    join(Path(context.run_url) / "group", rank, size, generation)
 
 
 def join(folder: Path, rank: int, size: int, generation: int = 1, timeout_s: float = 60.0) -> None:

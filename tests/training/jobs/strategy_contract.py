@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
-import hopsml
 from hopsml.cluster.worker.context import current
 from tests.training.jobs import keras3
 from tests.training.jobs.common import digest
-from tests.training.jobs.own_group import join
-
-
-def strategy_of(kind: str, generation: int = 1) -> Any:
-    """``kind``: "tensorflow" or "hopsml"."""
-    if kind == "tensorflow":
-        return hopsml.tensorflow.strategy()
-    _join(generation)
-    from hopsml.training.tensorflow import setup
-    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
-
-    setup.prepare()
-    return CollectiveStrategy()
-
-
-def _join(generation: int, rank: int | None = None, size: int | None = None) -> None:
-    context = current()
-    assert context is not None
-    rank, size = context.rank if rank is None else rank, size or context.world_size
-    join(Path(context.run_url) / "group", rank, size, generation)
+from tests.training.jobs.own_group import join_own, strategy_of
 
 
 def contract(kind: str, parts: list[str], keras_parts: list[str]) -> dict[str, Any]:
@@ -341,7 +320,7 @@ def _differing(strategy: Any) -> dict[str, Any]:
             tf.function(lambda step=step: strategy.run(step))()
         except tf.errors.OpError as error:
             found[given.__name__] = [type(error).__name__, error.message]
-        _join(generation)
+        join_own(generation)
     found["afterwards"] = [float(strategy.reduce("SUM", tf.constant(1.0), axis=None))]
     return found
 
@@ -382,7 +361,7 @@ def loss(kind: str) -> dict[str, Any]:
         error = raised
     found: dict[str, Any] = {"done": done, "error": type(error).__name__, "message": str(error)}
     if kind == "hopsml":
-        _join(2, rank=0, size=1)
+        join_own(2, rank=0, size=1)
         for number in range(3):
             train(tf.constant(100 + number))
         found.update(traces=traces, weight=float(weight.numpy()[0]), replicas=strategy.num_replicas_in_sync)
