@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tensorflow
 Results = list[dict[str, Any]]
 PARTS = ["values", "gradients", "variables", "data", "weighted", "synchronized", "files", "overflow"]
 KERAS_PARTS = ["fit", "uneven", "several_steps", "custom_loop", "arrays", "orders"]
-OWN_PARTS = ["compiled", "differing"]  # the last: it leaves TensorFlow's collectives broken
+OWN_PARTS = ["types", "compiled", "differing", "absent"]  # after the last two TensorFlow's collectives stay broken
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +161,16 @@ def test_a_compiled_function_is_refused_with_a_remedy(own: Results) -> None:
         assert "leave jit_compile out" in result["compiled"]["message"]
 
 
+def test_types_that_are_widened_gathered_or_refused(own: Results) -> None:
+    for result in own:
+        found = result["types"]
+        assert found["small"] == [["uint8", [3]], None, ["int16", [3]]]
+        assert found["empty"] == [[0, 3], [0]]
+        assert found["flags"] == [False, True]
+        assert found["mean"] == ["float64", [1.5]]
+        assert "bool cannot be summed" in found["refused"]
+
+
 @pytest.mark.parametrize("what", ["shapes", "types", "numbers", "order"])
 def test_ranks_that_reduce_something_else_are_told(own: Results, what: str) -> None:
     for result in own:
@@ -176,6 +186,18 @@ def test_a_shape_that_differs_is_named(own: Results) -> None:
         assert "[3,2]" in message and "[3,3]" in message
 
 
+def test_a_member_that_does_not_come(own: Results) -> None:
+    first, second = (result["absent"] for result in own)
+    assert first["late"][0] == "DeadlineExceededError" and "rank 1" in first["late"][1]
+    assert second["late"][0] in ("DeadlineExceededError", "UnavailableError")
+
+
+def test_a_step_that_is_cancelled_while_it_waits_leaves_the_group(own: Results) -> None:
+    first, second = (result["absent"] for result in own)
+    assert "this rank's own" in first["cancelled"][1]
+    assert second["cancelled"][0] == "UnavailableError" and "rank 0" in second["cancelled"][1]
+
+
 @pytest.mark.parametrize("kind", ["hopsml", pytest.param("tensorflow", marks=pytest.mark.variant)])
 def test_a_member_that_is_killed_in_a_step(kind: str, tmp_path: Any) -> None:
     with group("strategy_contract:loss", tmp_path, kind=kind) as started:
@@ -188,6 +210,7 @@ def test_a_member_that_is_killed_in_a_step(kind: str, tmp_path: Any) -> None:
         assert found["traces"] == 1
         assert found["weight"] == 5 + 3
         assert found["replicas"] == 1
+        assert found["keras"] == [1 + 0.5 * 10, 0.5 * 6] and found["traced_again"] == 0
 
 
 def test_three_workers(tmp_path: Any) -> None:

@@ -26,12 +26,12 @@ def strategy_of(kind: str) -> Any:
     return CollectiveStrategy()
 
 
-def join_own(generation: int, rank: int | None = None, size: int | None = None) -> None:
+def join_own(generation: int, rank: int | None = None, size: int | None = None, timeout_s: float = 60.0) -> None:
     """``join`` with what the worker's context says, in the folder of its run."""
     context = current()
     assert context is not None
     rank, size = context.rank if rank is None else rank, size or context.world_size
-    join(Path(context.run_url) / "group", rank, size, generation)
+    join(Path(context.run_url) / "group", rank, size, generation, timeout_s)
 
 
 def join(folder: Path, rank: int, size: int, generation: int = 1, timeout_s: float = 60.0) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 from hopsml.cluster.worker.context import current
+from hopsml.errors import ArgumentTypeError
 from tests.training.jobs import keras3
 from tests.training.jobs.common import digest
 from tests.training.jobs.own_group import join_own, strategy_of
@@ -25,7 +28,9 @@ def contract(kind: str, parts: list[str], keras_parts: list[str]) -> dict[str, A
         "files": _files,
         "overflow": keras3.overflow,
         "compiled": _compiled,
+        "types": _types,
         "differing": _differing,
+        "absent": _absent,
     }
     return {**keras3.under(strategy, keras_parts), **{part: jobs[part](strategy) for part in parts}}
 
@@ -292,6 +297,33 @@ def _compiled(strategy: Any) -> dict[str, str]:
     return {"error": "", "message": ""}
 
 
+def _types(strategy: Any) -> dict[str, Any]:
+    """Types that TensorFlow's collectives do not know."""
+    import tensorflow as tf
+
+    rank = _rank()
+
+    def step(x: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        small = context.all_reduce("SUM", [tf.cast(x, tf.uint8), None, tf.cast(x, tf.int16)])
+        empty = context.all_reduce("SUM", [tf.zeros([0, 3]), tf.zeros([0])])
+        return small, empty, context.all_gather(x > 1.5, axis=0)
+
+    small, empty, flags = tf.function(lambda x: strategy.run(step, args=(x,)))(tf.constant([1.0 + rank]))
+    mean = strategy.reduce("MEAN", tf.constant([1 + rank]), axis=None)
+    found: dict[str, Any] = {
+        "small": [None if value is None else [value.dtype.name, value.numpy().tolist()] for value in small],
+        "empty": [value.shape.as_list() for value in empty],
+        "flags": flags.numpy().tolist(),
+        "mean": [mean.dtype.name, mean.numpy().tolist()],
+    }
+    try:
+        strategy.reduce("SUM", tf.constant(True), axis=None)
+    except ArgumentTypeError as error:
+        found["refused"] = str(error)
+    return found
+
+
 def _differing(strategy: Any) -> dict[str, Any]:
     """Ranks that reduce other shapes, types, numbers of tensors, or in another order; the group is formed anew each time."""
     import tensorflow as tf
@@ -325,15 +357,58 @@ def _differing(strategy: Any) -> dict[str, Any]:
     return found
 
 
+def _absent(strategy: Any) -> dict[str, Any]:
+    """Rank 1 does not come: rank 0's step has a deadline; then it is cancelled while it waits. Nobody is told twice."""
+    import tensorflow as tf
+
+    rank, found = _rank(), {}
+    told = Path(current().run_url)  # type: ignore[union-attr]
+
+    def raises() -> Any:
+        raise ValueError("this rank's own")
+
+    def alone(name: str, generation: int, timeout_s: float, fails: bool) -> None:
+        join_own(generation, timeout_s=timeout_s)
+        place = told / f"{name}.told"
+        while rank == 1 and not place.exists():
+            time.sleep(0.005)
+
+        def step() -> Any:
+            reduced = tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([2]))
+            return (reduced, tf.numpy_function(raises, [], tf.float32)) if fails and rank == 0 else reduced
+
+        try:
+            tf.function(lambda: strategy.run(step))()
+        except tf.errors.OpError as error:
+            found[name] = [type(error).__name__, error.message]
+        place.touch()
+
+    alone("late", 6, 0.5, fails=False)
+    alone("cancelled", 7, 60.0, fails=True)
+    join_own(8)
+    return found
+
+
 def loss(kind: str) -> dict[str, Any]:
     """Rank 1 is killed in the middle of a step; with hopsml's group rank 0 goes on alone, in its process and its trace."""
+    import keras
     import numpy as np
     import tensorflow as tf
 
     strategy = strategy_of(kind)
-    rank, traces = _rank(), 0
+    rank, traces, keras_traces = _rank(), 0, 0
+
+    def squared(expected: Any, given: Any) -> Any:
+        nonlocal keras_traces
+        keras_traces += 1
+        return tf.square(given - expected)
+
     with strategy.scope():
         weight = tf.Variable(tf.zeros([1000]))
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, "linear", kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(0.5), squared)
+    batch = np.array([[1.0], [2.0]], "float32")
+    model.train_on_batch(batch, 3 * batch)
 
     def die_at(number: Any) -> Any:
         if rank == 1 and int(number) == 5:
@@ -365,4 +440,10 @@ def loss(kind: str) -> dict[str, Any]:
         for number in range(3):
             train(tf.constant(100 + number))
         found.update(traces=traces, weight=float(weight.numpy()[0]), replicas=strategy.num_replicas_in_sync)
+        model.set_weights([np.ones((1, 1)), np.zeros(1)])
+        before = keras_traces
+        model.train_on_batch(batch, 3 * batch)
+        # Of the mean of (w x + b - 3 x)^2 over x = 1, 2 at w = 1, b = 0: -10 for w, -6 for b.
+        found["keras"] = [float(value) for array in model.get_weights() for value in array.ravel()]
+        found["traced_again"] = keras_traces - before
     return found
