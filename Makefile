@@ -79,15 +79,15 @@ test-fast: $(COMPILED) $(NATIVE)  ## what decides, and what starts little: no ag
 # The same examples of hypothesis each time; test-fast and test-all look for new ones.
 SAME := --hypothesis-profile=ci
 
-# The rest runs two at a time, too: one waits while the other computes. Who shares a cluster stays in one process
+# The rest runs three at a time, on two cores: one of them waits most of the time. Who shares a cluster stays in one process
 # (tests/side_by_side.py).
 test: lint $(COMPILED) $(NATIVE)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
 	@status=0; $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 --dist worksteal || status=$$?; \
-	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" -n 2 --dist loadgroup \
+	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" -n 3 --dist loadgroup \
 	    --durations=20 --durations-min=5 || status=$$?; exit $$status
 
 test-all: lint $(COMPILED) $(NATIVE)  ## and the variants: what is said of one backend, said of each
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=20 --durations-min=5
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup --durations=20 --durations-min=5
 
 bench: $(STAMP) $(NATIVE)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
