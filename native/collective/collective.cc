@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "descriptor.h"
 #include "element_types.h"
 #include "group.h"
 
@@ -64,8 +65,7 @@ hopsml_status perform(hopsml_group* group, Operation operation, const Buffers& b
   return group->perform(hopsml::call_header(operation, count, type, reduction, wire, root, name), buffers.in, buffers.out);
 }
 
-std::mutex current_mutex;
-hopsml_group* current = nullptr;
+hopsml_group* current = nullptr; /* under fork_mutex() */
 
 }  // namespace
 
@@ -138,14 +138,14 @@ HOPSML_PUBLIC void hopsml_set_current(hopsml_group* group) {
   if (group != nullptr) group->references.fetch_add(1);
   hopsml_group* previous;
   {
-    std::lock_guard<std::mutex> lock(current_mutex);
+    std::lock_guard<std::mutex> lock(hopsml::fork_mutex());
     previous = std::exchange(current, group);
   }
   hopsml_release(previous);
 }
 
 HOPSML_PUBLIC hopsml_group* hopsml_current(void) {
-  std::lock_guard<std::mutex> lock(current_mutex);
+  std::lock_guard<std::mutex> lock(hopsml::fork_mutex());
   if (current != nullptr) current->references.fetch_add(1);
   return current;
 }

@@ -6,7 +6,8 @@
  * Calls of one group are made in the same order by all of its members, one after the other; calls from several threads are
  * put in a row. Each call tells the others what it is (operation, type, number of elements, name): where they differ all
  * members get HOPSML_MISMATCH, with the rank and the names, and never a wrong sum. Every call ends: with its result, at the
- * group's deadline, or as soon as a member is lost, with that member's rank.
+ * group's deadline, or as soon as a member is lost, with that member's rank. The first that fails ends the group: all further
+ * ones of all members fail with the same status, HOPSML_ARGUMENT excepted.
  */
 #ifndef HOPSML_COLLECTIVE_H
 #define HOPSML_COLLECTIVE_H
@@ -43,7 +44,8 @@ typedef enum {
 
 typedef enum { HOPSML_SUM = 0, HOPSML_MEAN = 1, HOPSML_MIN = 2, HOPSML_MAX = 3 } hopsml_reduction;
 
-/* Of what is sent, where elements are HOPSML_FLOAT32; sums are made in float32 all the same. */
+/* Of what is sent between machines, where elements are HOPSML_FLOAT32; sums are made in float32 all the same, and what stays in
+ * shared memory, or is small, is not rounded. HOPSML_WIRE_FLOAT16 is scaled in blocks: nothing finite overflows. */
 typedef enum { HOPSML_WIRE_SAME = 0, HOPSML_WIRE_FLOAT16 = 1, HOPSML_WIRE_BFLOAT16 = 2 } hopsml_wire;
 
 typedef struct {
@@ -67,9 +69,11 @@ int32_t hopsml_rank(const hopsml_group* group);
 int32_t hopsml_size(const hopsml_group* group);
 uint64_t hopsml_generation(const hopsml_group* group);
 
-/* The operations. `in` and `out` may be the same memory. `name`: what it is to people, for messages and the comparison.
+/* The operations. `in` and `out` may be the same memory; what HOPSML_ARGUMENT refuses was told to nobody, and harms nothing. `name`: what it is to people, for messages and the comparison.
  *
- * all_reduce      out[count] = the reduction of all members' in[count]; equal to the last bit on all of them
+ * all_reduce      out[count] = the reduction of all members' in[count]; equal to the last bit on all of them. Sums of integers
+ *                 wrap around, and their mean is the sum divided, toward zero; the least of anything and NaN is NaN; 16-bit
+ *                 floats are summed as float32
  * all_gather      out[size * count] = the members' in[count], in rank order
  * broadcast       out[count] = in[count] of `root`
  * reduce_scatter  out[count] = this rank's part of the reduction of all members' in[size * count]

@@ -48,12 +48,16 @@ void watch_forks() {
 
 }  // namespace
 
+std::mutex& fork_mutex() {
+  watch_forks();
+  return registry().mutex;
+}
+
 uint32_t fork_epoch() { return epoch.load(std::memory_order_relaxed); }
 
 Descriptor::Descriptor(int number) : number_(number), epoch_(fork_epoch()) {
   if (number < 0) return;
-  watch_forks();
-  std::lock_guard<std::mutex> lock(registry().mutex);
+  std::lock_guard<std::mutex> lock(fork_mutex());
   registry().open.push_back(number);
 }
 

@@ -7,11 +7,14 @@
 #define HOPSML_COLLECTIVE_DESCRIPTOR_H
 
 #include <cstdint>
+#include <mutex>
 
 namespace hopsml {
 
 /* Counts the forks between the process that loaded the library and this one. */
 uint32_t fork_epoch();
+/* A mutex that no other thread holds in a child at its birth. */
+std::mutex& fork_mutex();
 
 class Descriptor {
  public:

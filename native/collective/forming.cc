@@ -9,6 +9,7 @@ namespace hopsml {
 namespace {
 
 constexpr double kConversationSeconds = 5; /* between members it takes a millisecond */
+constexpr double kSecondsToReturn = 0.5;   /* of a member whose proved connection broke: it may have given that up itself */
 constexpr double kLongestPause = 0.05;
 constexpr size_t kVisitorsBeyondMembers = 64;
 constexpr int kBacklog = 256;
@@ -39,7 +40,9 @@ void Forming::run() {
       if (!link.socket && !link.addresses.empty()) advance(link);
     accept_visitors();
     advance_visitors();
-    if (!complete()) wait();
+    if (complete()) return;
+    look_for_losses();
+    wait();
   }
 }
 
@@ -85,6 +88,7 @@ void Forming::advance(Link& link) {
       return;
     case Handshake::State::kProved:
       link.socket = talk.take();
+      link.lost_at = kNever;
       return;
     case Handshake::State::kStale:
       throw Trouble{HOPSML_REFUSED, link.peer,
@@ -104,6 +108,7 @@ void Forming::accept_visitors() {
     if (visitors_.size() >= most) visitors_.pop_front();
     visitors_.emplace_back(std::move(socket), Handshake::accepting(own_), now() + kConversationSeconds);
   }
+  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) throw system_trouble("accepting a member");
 }
 
 void Forming::advance_visitors() {
@@ -112,12 +117,28 @@ void Forming::advance_visitors() {
     bool is_over = visitor->state() != Handshake::State::kGoing || now() >= visitor->deadline();
     if (visitor->state() == Handshake::State::kProved) {
       for (Link& link : links_) /* a member that comes twice has given its first connection up */
-        if (link.addresses.empty() && link.peer == visitor->peer() && link.channel == Channel(visitor->channel()))
+        if (link.addresses.empty() && link.peer == visitor->peer() && link.channel == Channel(visitor->channel())) {
           link.socket = visitor->take();
+          link.lost_at = kNever;
+        }
     } else if (is_over) {
       turned_away_ = visitor->state() == Handshake::State::kGoing ? "it said nothing" : visitor->reason();
     }
     visitor = is_over ? visitors_.erase(visitor) : std::next(visitor);
+  }
+}
+
+/* Who has proved itself and gone again has a moment to come anew; then it is lost. */
+void Forming::look_for_losses() {
+  for (Link& link : links_) {
+    pollfd event{link.socket.get(), POLLRDHUP, 0};
+    if (link.socket && poll(&event, 1, 0) > 0) {
+      link.socket.close();
+      link.lost_at = now();
+      put_off(link, "it ended while the group formed");
+    }
+    if (!link.socket && now() >= link.lost_at + kSecondsToReturn)
+      throw Trouble{HOPSML_PEER_LOST, link.peer, "rank " + std::to_string(link.peer) + " ended while the group formed"};
   }
 }
 
@@ -126,6 +147,8 @@ void Forming::wait() {
   double until = deadline_;
   if (listener_) events.push_back({listener_.get(), POLLIN, 0});
   for (const Link& link : links_) {
+    if (link.socket) events.push_back({link.socket.get(), POLLRDHUP, 0});
+    if (!link.socket) until = std::min(until, link.lost_at + kSecondsToReturn);
     if (link.socket || link.addresses.empty()) continue;
     if (link.talk.empty()) {
       until = std::min(until, link.next_try);

@@ -9,6 +9,7 @@
 #include <list>
 #include <vector>
 
+#include "clock.h"
 #include "conversation.h"
 #include "sockets.h"
 
@@ -28,7 +29,7 @@ class Forming {
   void connect(int32_t peer, std::vector<Address> addresses, Channel channel);
   /* Awaits that `peer` connects. */
   void expect(int32_t peer, Channel channel);
-  /* Until all are there; Trouble at the deadline, or when a member proves to be of a later generation. */
+  /* Until all are there; Trouble at the deadline, when a member ends, or when one proves to be of a later generation. */
   void run();
   /* The connection, once run() has returned. */
   Descriptor take(int32_t peer, Channel channel);
@@ -41,7 +42,7 @@ class Forming {
     Descriptor socket;              /* proved */
     std::list<Conversation> talk;   /* at most one: with whom we connect */
     bool connecting = false;        /* before the first byte */
-    double next_try = 0, pause = 0.002;
+    double next_try = 0, pause = 0.002, lost_at = kNever;
     size_t tries = 0;
     std::string reason = "it did not answer";
     bool refused = false;
@@ -53,6 +54,7 @@ class Forming {
   void advance(Link& link);
   void accept_visitors();
   void advance_visitors();
+  void look_for_losses();
   void wait();
   [[noreturn]] void give_up() const;
 

@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "element_types.h"
+#include "float_mode.h"
 #include "forming.h"
 #include "room_forming.h"
 
@@ -58,6 +59,7 @@ hopsml_status Group::perform(CallHeader header, const void* in, void* out) {
   header.number = ++calls_;
   call.header = header;
   try {
+    StandardFloats mode;
     watch_->look(call);
     if (own_.size > 1)
       operations_->carry_out(call, in, out);
@@ -76,7 +78,7 @@ hopsml_status Group::fail(Trouble trouble) {
   if (ending_) trouble = Trouble{HOPSML_ENDED, -1, "this group was ended here", true};
   trouble_ = std::move(trouble);
   failed_ = true;
-  if (!trouble_.told) watch_->tell_all(Notice{NoticeKind::kFailed, trouble_.status, trouble_.rank, 0, trouble_.text});
+  if (!trouble_.told) watch_->tell_all(Notice{NoticeKind::kFailed, trouble_.status, trouble_.rank, calls_, trouble_.text});
   return trouble_.status;
 }
 

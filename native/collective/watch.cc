@@ -123,7 +123,8 @@ void Watch::take(int32_t rank, Notice notice) {
 
 void Watch::check(const Call& call) const {
   for (const Member& member : members_)
-    if (member.failed) throw Trouble{member.failed->status, member.failed->rank, member.failed->text, true};
+    if (member.failed && member.failed->call <= call.header.number)
+      throw Trouble{member.failed->status, member.failed->rank, member.failed->text, true};
   for (size_t i = 0; i < members_.size(); i++) {
     const Member& member = members_[i];
     if (member.ended && member.ended->call < call.header.number)

@@ -20,7 +20,7 @@ namespace hopsml {
 
 enum class NoticeKind : uint8_t {
   kEnded = 1,  /* the sender leaves; `call`: the last that it took its whole part in */
-  kFailed = 2, /* the sender's operations fail, for this reason */
+  kFailed = 2, /* the sender's operations fail from `call` on, for this reason */
   kAsk = 3,    /* who takes part in `call`? */
   kHere = 4,   /* the answer: the sender is within an operation */
   kRoom = 5,   /* while a group forms: about the memory that members of one machine share */

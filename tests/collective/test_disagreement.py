@@ -73,6 +73,23 @@ def test_who_has_done_its_part_may_end(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+def test_what_fails_later_spoils_nothing_before(transport: str) -> None:
+    """One ends, another one fails in its next operation and says so: who is still in the operation before finishes that."""
+    for _ in range(20):
+        with group(4, TRANSPORTS[transport](4)) as members:
+
+            def go_on(member: Group) -> object:
+                result = member.all_reduce(FLOATS)
+                if member.rank == 3:
+                    member.end("enough")
+                with pytest.raises((PeerLost, CollectiveEnded)):
+                    member.barrier()
+                return result
+
+            assert all(np.array_equal(result, 4 * FLOATS) for result in each(members, go_on))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_who_ends_is_lost_to_the_others_and_says_why(transport: str) -> None:
     with group(3, TRANSPORTS[transport](3)) as members:
         work: Call = lambda m: m.end("enough") if m.rank == 1 else m.all_reduce(LARGE)  # noqa: E731

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +14,7 @@ import numpy as np
 import pytest
 
 from hopsml.collective import Group
-from tests.collective.together import TRANSPORTS, Array, each, group
+from tests.collective.together import TRANSPORTS, Array, each, form, group
 
 pytestmark = pytest.mark.fast
 
@@ -91,3 +95,70 @@ def test_the_result_may_take_the_place_of_the_value(transport: str, size: int) -
             expected = functools.reduce(np.add, of_all)
             each(members, lambda m, x=of_all: m.all_reduce(x[m.rank], out=x[m.rank]))
             assert all(np.array_equal(one, expected) for one in of_all)
+
+
+def shared_memories() -> int:
+    """How many this process has mapped."""
+    return Path("/proc/self/maps").read_text().count("memfd:hopsml-collective")
+
+
+@pytest.mark.parametrize(("transport", "shared"), [("sockets", 0), ("memory", 5), ("both", 5)])
+def test_members_of_one_machine_share_memory(transport: str, shared: int) -> None:
+    gc.collect()
+    before = shared_memories()
+    with group(5, TRANSPORTS[transport](5)) as members:
+        assert shared_memories() == before + shared
+        assert each(members, lambda m: m.all_reduce([1.0])[0]) == [5.0] * 5
+
+
+def test_who_cannot_share_memory_goes_on_with_sockets() -> None:
+    gc.collect()
+    before, limits = shared_memories(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        members = form(5, TRANSPORTS["both"](5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert shared_memories() == before
+    assert each(members, lambda m: m.all_reduce([1.0])[0]) == [5.0] * 5
+    for member in members:
+        member.end()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_mean_of_whole_numbers_is_rounded_toward_zero(transport: str) -> None:
+    with group(3, TRANSPORTS[transport](3)) as members:
+        values = [np.array([-4, 5, 7, -1], "int64"), np.array([-3, 3, 7, 0], "int64"), np.array([0, 0, 7, 0], "int64")]
+        for result in each(members, lambda m: m.all_reduce(values[m.rank], "mean")):
+            assert result.tolist() == [-2, 2, 7, 0]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("wire", ["same", "float16", "bfloat16"])
+def test_what_is_not_finite_stays_so_on_all(transport: str, wire: str) -> None:
+    """Nor is there an overflow where 16 bits could not hold the sum."""
+    special = np.zeros(20_000, "float32")
+    special[:4] = np.nan, np.inf, -np.inf, 61_440.0
+    with group(3, TRANSPORTS[transport](3)) as members:
+        first, *rest = each(members, lambda m: m.all_reduce(np.zeros_like(special) if m.rank else special, wire=wire))
+        assert np.isnan(first[0]) and first[3] == 61_440 and np.isfinite(first[3:]).all()
+        assert all(np.array_equal(first, other, equal_nan=True) for other in rest)
+        high = np.full(20_000, 50_000, "float32")
+        for result in each(members, lambda m: m.all_reduce(high, wire=wire)):
+            assert np.allclose(result, 150_000, rtol=0.01)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_least_of_anything_and_nan_is_nan(transport: str) -> None:
+    values = np.array([1.0, 2.0, np.nan, 4.0], "float32")
+    with group(3, TRANSPORTS[transport](3)) as members:
+        for name in ("min", "max"):
+            for result in each(members, lambda m, name=name: m.all_reduce(np.roll(values, m.rank), name)):
+                assert np.isnan(result).sum() == 3
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_several_threads_of_a_member_take_turns(transport: str) -> None:
+    with group(2, TRANSPORTS[transport](2)) as members, ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(member.all_reduce, np.ones(3000, "float32")) for _ in range(20) for member in members]
+        assert all((call.result() == 2).all() for call in calls)

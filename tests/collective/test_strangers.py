@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from hopsml.collective import Group
-from hopsml.errors import ArgumentError, CollectiveRefused, CollectiveTimeout
+from hopsml.errors import ArgumentError, CollectiveRefused, CollectiveTimeout, PeerLost
 from tests.collective.together import SECRET, addresses, each, form, listeners
 
 pytestmark = pytest.mark.fast
@@ -34,9 +34,9 @@ def hello(
     return HELLO.pack(MAGIC, generation, sender, to, size, channel, nonce)
 
 
-def signature(secret: bytes, label: str, nonces: bytes, generation: int = 0, channel: int = 0) -> bytes:
-    """As the library signs, of rank 1 that connects to rank 0 of two; written from its description."""
-    text = struct.pack("<32sQQiiiI", label.encode(), generation, generation, 1, 0, 2, channel) + nonces
+def signature(secret: bytes, label: str, nonces: bytes, size: int = 2) -> bytes:
+    """As the library signs, of rank 1 that connects to rank 0 for notices; written from its description."""
+    text = struct.pack("<32sQQiiiI", label.encode(), 0, 0, 1, 0, size, 0) + nonces
     return hmac.new(secret, text, hashlib.sha256).digest()
 
 
@@ -222,6 +222,25 @@ def test_a_member_of_an_older_generation_is_told_at_once() -> None:
         assert each(members, lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
         for member in members:
             member.end()
+
+
+def test_who_ends_while_the_group_forms_is_named_at_once() -> None:
+    """A member proves itself and is killed; rank 2 never comes."""
+    sockets = listeners(3)
+    with ThreadPoolExecutor(1) as pool:
+        target, names = sockets[0].getsockname(), addresses(sockets)
+        first = pool.submit(Group.form, 0, names, secret=SECRET, listener=sockets[0].detach(), form_timeout_s=20)
+        with socket.create_connection(target) as one:
+            one.sendall(hello(size=3))
+            _, _, nonce, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+            one.sendall(signature(SECRET, "hopsml collective 1: proof", b"n" * 32 + nonce, size=3))
+            assert len(answer(one, 32)) == 32
+        began = time.monotonic()
+        with pytest.raises(PeerLost, match="rank 1 ended while the group formed"):
+            first.result()
+        assert time.monotonic() - began < 5
+    for other in sockets[1:]:
+        other.close()
 
 
 def test_who_is_missing_is_named() -> None:
