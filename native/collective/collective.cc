@@ -75,6 +75,7 @@ HOPSML_PUBLIC hopsml_status hopsml_form(const hopsml_options* options, hopsml_gr
                                         size_t error_size) {
   std::string problem = group == nullptr ? "no place for the group" : problem_of(options);
   if (!problem.empty()) {
+    if (options != nullptr && options->struct_size >= sizeof(hopsml_options)) hopsml::Descriptor(options->listener).close();
     say(error, error_size, problem);
     return HOPSML_ARGUMENT;
   }

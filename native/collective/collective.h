@@ -54,7 +54,7 @@ typedef struct {
   int32_t size;
   const char* const* addresses; /* "host:port" of every rank, in ring order; [::1]:port for IPv6 */
   const char* const* hosts;     /* a name of every rank's machine: equal ones try shared memory; NULL: sockets alone */
-  int32_t listener;             /* a listening socket for addresses[rank], taken over; -1: one is made, on that address */
+  int32_t listener;             /* a socket that listens on addresses[rank], taken over whatever comes of it; -1: one is made */
   uint64_t generation;          /* members of another one are refused */
   const uint8_t* secret;        /* that members prove to each other, before anything else is said; never sent */
   size_t secret_size;           /* at least 16 bytes */
@@ -69,7 +69,8 @@ int32_t hopsml_rank(const hopsml_group* group);
 int32_t hopsml_size(const hopsml_group* group);
 uint64_t hopsml_generation(const hopsml_group* group);
 
-/* The operations. `in` and `out` may be the same memory; what HOPSML_ARGUMENT refuses was told to nobody, and harms nothing. `name`: what it is to people, for messages and the comparison.
+/* The operations. `in` and `out` may be the same memory. `name`: what it is to people, for messages and the comparison. What
+ * HOPSML_ARGUMENT refuses was told to nobody, and harms nothing.
  *
  * all_reduce      out[count] = the reduction of all members' in[count]; equal to the last bit on all of them. Sums of integers
  *                 wrap around, and their mean is the sum divided, toward zero; the least of anything and NaN is NaN; 16-bit

@@ -56,7 +56,7 @@ void Forming::begin(Link& link) {
   const Address& address = link.addresses[link.tries++ % link.addresses.size()];
   Descriptor socket = begin_connect(address);
   if (!socket) return put_off(link, std::strerror(errno));
-  without_delay(socket.get());
+  tune(socket.get());
   link.talk.emplace_back(std::move(socket), Handshake::connecting(own_, link.peer, link.channel),
                          now() + kConversationSeconds);
   link.connecting = true;
@@ -104,7 +104,7 @@ void Forming::accept_visitors() {
   if (!listener_) return;
   size_t most = kVisitorsBeyondMembers + 2 * size_t(own_.size);
   while (Descriptor socket = accept_one(listener_.get())) {
-    without_delay(socket.get());
+    tune(socket.get());
     if (visitors_.size() >= most) visitors_.pop_front();
     visitors_.emplace_back(std::move(socket), Handshake::accepting(own_), now() + kConversationSeconds);
   }

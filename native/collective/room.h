@@ -1,8 +1,8 @@
 /* The memory that the members of one machine share, and how they wait in it for each other.
  *
  * They go through the same sequence of gates. Passing one is said in advance (`arrive`), so that a member can do something
- * else until all have come there (`wait`). Data lies in buffers, three for each member, used in turn: one that is filled, one that is
- * reduced, and one from which a slower member still takes the result.
+ * else until all have come there (`wait`). Data lies in buffers, three for each member, used in turn: one that is filled, one
+ * that is reduced, and one from which a slower member still takes the result.
  */
 #ifndef HOPSML_COLLECTIVE_ROOM_H
 #define HOPSML_COLLECTIVE_ROOM_H

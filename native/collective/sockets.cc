@@ -11,6 +11,12 @@
 #include "trouble.h"
 
 namespace hopsml {
+namespace {
+
+/* 15 seconds without an answer of its kernel, and a member is lost. */
+constexpr int kSecondsIdle = 5, kSecondsBetweenProbes = 2, kProbes = 5;
+
+}  // namespace
 
 std::vector<Address> resolve(const std::string& text) {
   size_t colon = text.rfind(':');
@@ -97,9 +103,13 @@ void make_ours(int socket) {
   fcntl(socket, F_SETFD, FD_CLOEXEC);
 }
 
-void without_delay(int socket) {
-  int one = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* of no meaning to a unix socket, which refuses it */
+void tune(int socket) {
+  auto set = [socket](int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1); /* this and the others mean nothing to a unix socket, which refuses them */
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kSecondsIdle);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kSecondsBetweenProbes);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
 ssize_t send_some(int socket, const iovec* parts, int count) {

@@ -31,7 +31,8 @@ int connect_error(int socket);
 Descriptor accept_one(int listener);
 /* For a socket that somebody else has opened. */
 void make_ours(int socket);
-void without_delay(int socket);
+/* Small messages go at once, and a machine that has gone without a word is noticed within seconds. */
+void tune(int socket);
 
 /* Bytes that went or came. 0: would wait. -1: the other side is gone (errno; 0 for an orderly end). */
 ssize_t send_some(int socket, const iovec* parts, int count);

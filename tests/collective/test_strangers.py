@@ -301,6 +301,30 @@ def test_the_secret_is_never_sent() -> None:
     assert len(b"".join(seen)) > 400 and SECRET[:4] not in b"".join(seen)
 
 
+def test_a_listener_is_taken_over_whatever_comes_of_it() -> None:
+    [one] = listeners(1)
+    number = one.detach()
+    with pytest.raises(ArgumentError, match="no such rank"):
+        Group.form(5, ["127.0.0.1:1"], secret=SECRET, listener=number)
+    with pytest.raises(OSError):
+        os.fstat(number)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
+def test_addresses_of_ipv6() -> None:
+    sockets = [socket.create_server(("::1", 0), family=socket.AF_INET6) for _ in range(2)]
+    names = [f"[::1]:{one.getsockname()[1]}" for one in sockets]
+    with ThreadPoolExecutor(2) as pool:
+        forming = [
+            pool.submit(Group.form, rank, names, secret=SECRET, listener=sockets[rank].detach(), form_timeout_s=20)
+            for rank in range(2)
+        ]
+        members = [future.result() for future in forming]
+    assert each(members, lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
+    for member in members:
+        member.end()
+
+
 def test_forming_many_at_once() -> None:
     members = form(8)
     assert each(members, lambda m: m.all_reduce([1.0])[0]) == [8.0] * 8
