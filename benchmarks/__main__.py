@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 KNOWN = (*PEERS, "ray-tune", "optuna")
 BENCHMARKS = (
     *("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale"),
-    *("search",),
+    *("collective", "search"),
 )
 
 

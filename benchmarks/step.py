@@ -9,6 +9,7 @@ bare-merged     as bare, with hopsml's reduction of gradients put into the strat
 hopsml          ``hopsml.tensorflow.strategy()`` in workers of ours
 hopsml-plain    TensorFlow's own strategy in workers of ours, as a user writes it; hopsml's reduction is in force there, too
 hopsml-own      as hopsml-plain, with TensorFlow's own reduction put back: a worker of ours is forked, its start is hooked
+hopsml-collective  as hopsml, over hopsml's own collective; measured by the figures of ``collective``
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ WARM_UP = 30
 BY_HAND = ("bare", "bare-variables", "bare-merged")
 OURS = ("hopsml", "hopsml-plain", "hopsml-own")
 WAYS = (*BY_HAND, *OURS)
+COLLECTIVE = "hopsml-collective"
 START_TIMEOUT_S = 300.0
 
 
@@ -91,7 +93,7 @@ def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
 
 def commands(python: Path, folder: Path, socket: Path, workers: int, ways: Sequence[str] = WAYS) -> list[Command]:
     """The workers by hand of each such way, and one driver of ours with a run for each of ours."""
-    ours = [way for way in OURS if way in ways]
+    ours = [way for way in (*OURS, COLLECTIVE) if way in ways]
     conf = folder / "conf"
     conf.mkdir()
     (conf / "local.yaml").write_text(f"master: none\nlocal_slots: {workers * len(ours)}\n")

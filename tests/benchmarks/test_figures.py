@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import commit, launch, search_run
+from benchmarks import collective, commit, launch, search_run
 from benchmarks.figures import GOALS, Figure, Report, measured, ratio_of, worst_of
 from benchmarks.pairing import alternate, forgiving
 from benchmarks.spread import paired_ratios, spread_of
@@ -98,6 +98,9 @@ def test_table_says_whether_a_goal_is_reached(value: float, word: str):
         ("search.forked_trials_per_s", 15.0),
         ("scale.heartbeat_core_share", 0.15),
         ("commit.hold_100mb_ms", 20.0),
+        ("collective.gloo_ratio", 1.0),
+        ("collective.tf_ratio", 0.5),
+        ("collective.fp16_ratio", 0.6),
     ],
 )
 def test_goals(name: str, goal: float):
@@ -108,6 +111,17 @@ def test_a_commit_costs_its_call_and_the_copy_behind_it():
     """Commit by commit: the medians' difference would be 3, the slow commit's own update was slow before it, too."""
     values = {"call": [1.0, 1.0, 2.0], "steps": [5.0, 40.0, 6.0], "steps without": [2.0, 38.0, 2.0]}
     assert commit.held_up(values) == [4.0, 3.0, 6.0]
+
+
+def test_of_several_sizes_the_worst_counts():
+    """Which is that of the medians, not a single round's."""
+    two = {("ours", size): [1.0, 1.0, 9.0] for size in collective.SIZES} | {
+        ("theirs", size): [2.0, 2.0, 2.0] for size in collective.SIZES
+    }
+    four = {**two, ("ours", 1_000): [3.0, 3.0, 3.0]}
+    figure = collective._worst("collective.gloo_ratio", {2: two, 4: four}, "ours", "theirs", "gloo")
+    assert (figure.value, figure.n) == (1.5, 3)
+    assert [collective._label(size) for size in collective.SIZES] == ["4kB", "100kB", "1MB", "10MB", "100MB"]
 
 
 def facts(seconds: float, steps: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from hopsml.experiment.search import learned_from, submit_continued
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded
 from hopsml.experiment.searches.handle import SearchRun
+from hopsml.experiment.searches.study import study_of
 from hopsml.storage.run_dir import RunDir
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
@@ -120,6 +121,19 @@ def test_the_study_and_its_plots(store: Path) -> None:
         assert all(axis.gridcolor == "rgba(128,128,128,0.25)" for axis in figure.select_xaxes()), kind
     with pytest.raises(ArgumentError, match="there is no such plot"):
         result.plot("pie")
+
+
+def test_what_a_stopper_ended_at_its_last_step_is_complete_in_the_study() -> None:
+    """ASHA may end every trial that way: optuna would find nothing to plot."""
+    ended = {3: "stopped", 9: "stopped"}
+    rows = [
+        {"number": last, "trial_id": str(last), "state": state, "value": 0.1 * last, "config": {}, "error": None}
+        for last, state in ended.items()
+    ]
+    curves = {last: [(step, 0.1 * step) for step in range(1, last + 1)] for last in ended}
+    study = study_of(rows, curves, None, "max", "asha")
+    assert [trial.state.name for trial in study.trials] == ["PRUNED", "COMPLETE"]
+    assert study.best_trial.user_attrs["number"] == 9
 
 
 def test_grid_is_as_long_as_it_is(store: Path) -> None:

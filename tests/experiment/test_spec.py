@@ -22,10 +22,10 @@ __all__ = ["store"]
 pytestmark = pytest.mark.fast
 GIVEN: dict[str, Any] = {
     "name": "asked", "description": "for so and so", "local_logdir": True, "metric_key": "f1", "min_workers": 1,
-    "max_workers": 2, "merge_scope": "all", "scoped_allocator": False, "reset_limit": 7, "min_workers_timeout": 61.0,
-    "heartbeat_timeout": 6.0, "progress_timeout": 99.0, "host_failure_limit": 5, "host_cooldown": 3.0,
-    "checkpoint_every": 17.0, "register_as": "digits", "preflight": "off", "start_timeout": 77.0, "keep_warm": 3.0,
-    "preload": ["json"], "honour_environment": True,
+    "max_workers": 2, "implementation": "tensorflow", "merge_scope": "all", "scoped_allocator": False, "reset_limit": 7,
+    "min_workers_timeout": 61.0, "heartbeat_timeout": 6.0, "progress_timeout": 99.0, "host_failure_limit": 5,
+    "host_cooldown": 3.0, "checkpoint_every": 17.0, "register_as": "digits", "preflight": "off", "start_timeout": 77.0,
+    "keep_warm": 3.0, "preload": ["json"], "honour_environment": True,
 }  # fmt: skip
 # What is no part of the specification by its own name: the function's, this process's, or several in one field.
 ELSEWHERE = {

@@ -82,7 +82,8 @@ def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searches = displays(outputs)
     assert len(searches) == 3 and all(": FINISHED, " in display for display in searches), searches
     assert "trials 20 of 20" in searches[0] and "trials 28 of 28" in searches[1] and "trials 4" in searches[2]
-    assert [line.rpartition(" ")[2] for line in printed(outputs).splitlines()][1:] == ["True", "True"]
+    lines = printed(outputs).splitlines()
+    assert [line.rpartition(" ")[2] for line in lines][1:] == ["True", "True"], lines
     plots = [output for output in outputs if "application/vnd.plotly.v1+json" in output.get("data", {})]
     assert len(plots) == 3 and all(plot["data"]["application/vnd.plotly.v1+json"]["data"] for plot in plots)
     assert len(list((tmp_path / "Experiments").glob("*/trials.parquet"))) == 2

@@ -195,7 +195,9 @@ def test_a_member_that_does_not_come(own: Results) -> None:
 def test_a_step_that_is_cancelled_while_it_waits_leaves_the_group(own: Results) -> None:
     first, second = (result["absent"] for result in own)
     assert "this rank's own" in first["cancelled"][1]
-    assert second["cancelled"][0] == "UnavailableError" and "rank 0" in second["cancelled"][1]
+    # The second where the step was cancelled before its reduction had begun: then there was nothing to leave.
+    assert second["cancelled"][0] in ("UnavailableError", "DeadlineExceededError")
+    assert "rank 0" in second["cancelled"][1]
 
 
 @pytest.mark.parametrize("kind", ["hopsml", pytest.param("tensorflow", marks=pytest.mark.variant)])

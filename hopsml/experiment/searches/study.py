@@ -37,7 +37,11 @@ def study_of(
     direction: str,
     name: str,
 ) -> optuna.Study:
-    """An in-memory study that holds every trial that has ended, with the values that it reported."""
+    """An in-memory study that holds every trial that has ended, with the values that it reported.
+
+    A trial that was stopped, though none came further than it, is complete there: stoppers end at their last step what is
+    good enough, too.
+    """
     optuna = _optuna()
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -47,9 +51,10 @@ def study_of(
         optuna.logging.set_verbosity(verbosity)
     known = space.parameters if space is not None else {}
     seen = _values(rows)
+    last = max((step for curve in curves.values() for step, _ in curve), default=0)
     for row in rows:
         if row["state"] in ("completed", "stopped", "failed"):
-            study.add_trial(_trial(optuna, row, curves.get(row["number"], ()), known, seen))
+            study.add_trial(_trial(optuna, row, curves.get(row["number"], ()), known, seen, last))
     return study  # type: ignore[no-any-return] # optuna is loaded where it is used
 
 
@@ -96,6 +101,7 @@ def _trial(
     curve: Sequence[tuple[int, float]],
     known: Mapping[str, Parameter],
     seen: Mapping[str, list[Any]],
+    last: int,
 ) -> Any:
     states = {
         "completed": optuna.trial.TrialState.COMPLETE,
@@ -103,6 +109,8 @@ def _trial(
         "failed": optuna.trial.TrialState.FAIL,
     }
     state = states[row["state"]]
+    if state == optuna.trial.TrialState.PRUNED and any(step == last for step, _ in curve):
+        state = optuna.trial.TrialState.COMPLETE
     if state == optuna.trial.TrialState.COMPLETE and row["value"] is None:
         state = optuna.trial.TrialState.FAIL
     config = {str(name): _label(known.get(name), value) for name, value in row["config"].items()}

@@ -384,7 +384,7 @@ def _absent(strategy: Any) -> dict[str, Any]:
         place.touch()
 
     alone("late", 6, 0.5, fails=False)
-    alone("cancelled", 7, 60.0, fails=True)
+    alone("cancelled", 7, 5.0, fails=True)
     join_own(8)
     return found
 

@@ -1,0 +1,120 @@
+"""hopsml's own collective beside gloo and TensorFlow's ring: one all-reduce by size, and whole training steps.
+
+All groups of a number of workers are up at once and take turns, in another order every round. What one all-reduce takes is
+the slowest member's time. A figure over several sizes is the worst of them: the largest of the medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import peers, step
+from benchmarks.figures import Figure, Report, ratio_of
+from benchmarks.launched import Command, Launched, temporary_folder
+from benchmarks.options import Options
+from benchmarks.pairing import alternate
+from benchmarks.peers.bare import free_ports
+from benchmarks.peers.base import SCRIPTS
+from benchmarks.peers.hopsml import PEER
+from benchmarks.turn_server import TurnServer, take_turns
+
+WORKERS = (2, 4)
+SIZES = (1_000, 25_000, 250_000, 2_500_000, 25_000_000)  # float32: 4 kB to 100 MB
+WAYS = ("hopsml", "gloo", "tensorflow", "hopsml-sockets", "hopsml-fp16")
+START_TIMEOUT_S = 300.0
+Times = dict[tuple[str, int], list[float]]  # of a way and a size, milliseconds by round
+
+
+def run(options: Options) -> Report:
+    """All-reduces and steps, with two workers and with four."""
+    report = Report()
+    reduces = {workers: all_reduces(workers, options) for workers in WORKERS}
+    report.figures += [
+        _worst("collective.gloo_ratio", reduces, "hopsml", "gloo", "gloo"),
+        _worst("collective.tf_ratio", reduces, "hopsml", "tensorflow", "TensorFlow's ring"),
+        _worst("collective.sockets_gloo_ratio", reduces, "hopsml-sockets", "gloo", "gloo"),
+        ratio_of(
+            "collective.fp16_ratio",
+            reduces[2]["hopsml-fp16", SIZES[-1]],
+            reduces[2]["hopsml-sockets", SIZES[-1]],
+            "float32, sockets, 100 MB, 2 workers",
+        ),
+    ]
+    for workers, times in reduces.items():
+        for size in SIZES:
+            theirs = times["gloo", size], times["tensorflow", size]
+            name = f"collective.{_label(size)}_n{workers}"
+            report.figures += [
+                ratio_of(f"{name}_gloo_ratio", times["hopsml", size], theirs[0], "gloo"),
+                ratio_of(f"{name}_tf_ratio", times["hopsml", size], theirs[1], "TensorFlow's ring"),
+            ]
+    for workers in WORKERS:
+        steps = step.measure(workers, options, ("bare", step.COLLECTIVE))
+        report.figures.append(
+            ratio_of(f"collective.loop_ratio_n{workers}", steps[step.COLLECTIVE], steps["bare"], "TensorFlow by hand")
+        )
+    report.notes.append(
+        "collective: float32 zeros; members of hopsml's group share memory, as on one machine; sockets: the same without; "
+        "the worst over 4 kB to 100 MB and two and four workers; loop: the custom loop of the figures of step"
+    )
+    return report
+
+
+def all_reduces(workers: int, options: Options) -> Times:
+    """Milliseconds of one all-reduce by way and size, one median a round."""
+    with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
+        folder = Path(name)
+        with Launched(commands(server.path, workers, options), folder) as launched:
+            wanted = workers * len(WAYS) * len(SIZES)
+            launched.wait_until(lambda: server.accept() == wanted, START_TIMEOUT_S, f"{wanted} connections")
+            names = {f"{way}-{size}": (way, size) for size in SIZES for way in WAYS}
+            times: Times = {}
+            for size in SIZES:  # a round of one size is short: what disturbs it disturbs all ways alike
+                ways = [one for one, (_, of) in names.items() if of == size]
+                turns = take_turns(server, ways, _calls(size))
+                for way in ways:
+                    server.steps(way, 3)
+                rounds = alternate(options.rounds_of(20, 5), {way: _median_ms(turns[way]) for way in ways})
+                times |= {names[way]: values for way, values in rounds.items()}
+                shown = ", ".join(f"{names[way][0]} {statistics.median(values):.2f}" for way, values in rounds.items())
+                options.say(f"{workers} workers, {_label(size)}: {shown} ms")
+            for way in names:
+                server.steps(way, 0)
+    return times
+
+
+def commands(path: Path, workers: int, options: Options) -> list[Command]:
+    """The members of all groups."""
+    python = {"gloo": peers.find("torchrun").python(options.say)}
+    ours = PEER.python(options.say)
+    sizes = ",".join(map(str, SIZES))
+    found = []
+    for way in WAYS:
+        addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(workers))
+        script = [str(python.get(way, ours)), str(SCRIPTS / "all_reduce.py"), way, str(path)]
+        variables = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+        found += [Command([*script, str(rank), addresses, sizes], variables) for rank in range(workers)]
+    return found
+
+
+def _calls(size: int) -> int:
+    """Of a round: a small one is over before the system has given both a processor."""
+    return max(3, min(200, 5_000_000 // size))
+
+
+def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
+    return lambda: statistics.median(turn()) * 1000
+
+
+def _worst(name: str, reduces: dict[int, Times], ours: str, theirs: str, peer: str) -> Figure:
+    ratios: Sequence[Figure] = [
+        ratio_of(name, times[ours, size], times[theirs, size], peer) for times in reduces.values() for size in SIZES
+    ]
+    return max(ratios, key=lambda one: one.value)
+
+
+def _label(size: int) -> str:
+    kilobytes = size * 4 // 1000
+    return f"{kilobytes}kB" if kilobytes < 1000 else f"{kilobytes // 1000}MB"

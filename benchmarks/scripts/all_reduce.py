@@ -1,0 +1,95 @@
+"""One member of a group that reduces arrays in turns: WAY SOCKET RANK ADDRESSES SIZES; addresses and sizes with commas.
+
+    hopsml    hopsml.collective, where members of one machine share memory; hopsml-sockets: over sockets; -fp16: as float16
+    gloo      torch.distributed
+    tensorflow  TensorFlow's ring over gRPC
+
+Sizes count float32. Each size is a way of its own: WAY-SIZE. What is reduced are zeros, in place where the library can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.scripts import turns
+
+SECRET = b"not a secret: a benchmark on loopback"
+Reduce = Callable[[], object]
+
+
+def of_hopsml(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict[int, Reduce]:
+    """By ``hopsml.collective``."""
+    import numpy as np
+
+    from hopsml.collective.group import Group
+
+    hosts = ["here"] * len(addresses) if way == "hopsml" else None
+    group = Group.form(rank, addresses, secret=SECRET, hosts=hosts)
+    wire = "float16" if way.endswith("fp16") else "same"
+    arrays = {size: np.zeros(size, np.float32) for size in sizes}
+
+    def reduce(array: Any) -> Reduce:
+        return lambda: group.all_reduce(array, "sum", wire=wire, out=array)
+
+    return {size: reduce(array) for size, array in arrays.items()}
+
+
+def of_gloo(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict[int, Reduce]:
+    """By torch.distributed."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://{addresses[0]}", rank=rank, world_size=len(addresses))
+    tensors = {size: torch.zeros(size) for size in sizes}
+
+    def reduce(tensor: Any) -> Reduce:
+        return lambda: dist.all_reduce(tensor)
+
+    return {size: reduce(tensor) for size, tensor in tensors.items()}
+
+
+def of_tensorflow(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict[int, Reduce]:
+    """By the ring under TensorFlow's strategy."""
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
+    import tensorflow as tf
+    from tensorflow.python.ops import collective_ops
+
+    communication = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication)
+    count = len(addresses)
+
+    def reduce(size: int, key: int) -> Reduce:
+        @tf.function(autograph=False)
+        def reduced(x: Any) -> Any:
+            return collective_ops.all_reduce(x, count, 12, key, "Add", "Id", communication_hint="ring")
+
+        x = tf.zeros([size])
+        return lambda: reduced(x)
+
+    made = {size: reduce(size, number + 100) for number, size in enumerate(sizes)}
+    made[sizes[0]].strategy = strategy  # type: ignore[attr-defined]  # it must live as long as they
+    return made
+
+
+MAKERS = {"hopsml": of_hopsml, "gloo": of_gloo, "tensorflow": of_tensorflow}
+
+
+def main() -> None:
+    """Serve until told to end; the process ends without the frameworks' own ends, which wait for each other."""
+    way, path, rank, addresses, sizes = sys.argv[1:]
+    reduces = MAKERS[way.partition("-")[0]](
+        way, int(rank), addresses.split(","), [int(size) for size in sizes.split(",")]
+    )
+    turns.serve_all(path, int(rank), {f"{way}-{size}": turns.one_by_one(one) for size, one in reduces.items()})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
