@@ -65,7 +65,10 @@ class AllGatherKernel : public LabelledKernel {
       return StatusOf(hopsml_all_gather(group.get(), value.data(), out, most * row_bytes, HOPSML_UINT8, what.c_str()),
                       group, what);
     }
-    char* padded = CallQueue::OfProcess().Scratch((size + 1) * most * row_bytes);
+    Tensor buffer;
+    const int64_t buffer_bytes = (size + 1) * most * static_cast<int64_t>(row_bytes);
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_UINT8, TensorShape({buffer_bytes}), &buffer));
+    char* padded = static_cast<char*>(buffer.data());
     char* all = padded + most * row_bytes;
     std::memset(padded, 0, most * row_bytes);
     if (mine > 0) std::memcpy(padded, value.data(), mine * row_bytes);

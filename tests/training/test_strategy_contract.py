@@ -118,6 +118,7 @@ def test_a_model_is_saved_and_loaded(results: Results) -> None:
     first, second = (result["files"] for result in results)
     assert first == second
     assert first["saved"] == first["loaded"] == first["weights"]
+    assert first["served"] < 1e-6
     assert first["trained_on"][0] == first["trained_on"][1]
 
 

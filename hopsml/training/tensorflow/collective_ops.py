@@ -12,6 +12,7 @@ that takes no part in time DeadlineExceededError, both with its rank; a group th
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ Wire = Literal["same", "float16", "bfloat16"]
 LIBRARIES = Path(__file__).with_name("lib")
 PACK_BYTES = 4 << 20
 _BUILT_FOR = b"hopsml was built for TensorFlow "  # with the version behind it, in the library
+_loading = threading.Lock()
 
 
 def all_reduce(
@@ -49,15 +51,16 @@ def all_reduce(
         by_type.setdefault(tensor.dtype, []).append(position)
     reduced: list[Any] = [None] * len(tensors)
     for dtype, positions in by_type.items():
-        results = library.hopsml_all_reduce(
-            order=_order(),
-            values=[tensors[position] for position in positions],
-            reduction=reduction,
-            wire=wire if dtype.name == "float32" else "same",
-            pack_bytes=pack_bytes,
-            label=label,
-            names=[_name_of(tensors[position]) for position in positions],
-        )
+        with _on_host():
+            results = library.hopsml_all_reduce(
+                order=_order(),
+                values=[tensors[position] for position in positions],
+                reduction=reduction,
+                wire=wire if dtype.name == "float32" else "same",
+                pack_bytes=pack_bytes,
+                label=label,
+                names=[_name_of(tensors[position]) for position in positions],
+            )
         for position, result in zip(positions, results, strict=True):
             reduced[position] = result
     return reduced
@@ -66,23 +69,31 @@ def all_reduce(
 def all_gather(value: Any, label: str = "") -> Any:
     """The members' rows one below the other, in rank order; members may have another number of rows each."""
     _refuse_compiled()
-    return load().hopsml_all_gather(order=_order(), value=value, label=label).gathered
+    library = load()
+    with _on_host():
+        return library.hopsml_all_gather(order=_order(), value=value, label=label).gathered
 
 
 def broadcast(value: Any, root: int = 0, label: str = "") -> Any:
     """The value of the member with rank ``root``; type and shape are the same on all members."""
     _refuse_compiled()
-    return load().hopsml_broadcast(order=_order(), value=value, root=root, label=label)
+    library = load()
+    with _on_host():
+        return library.hopsml_broadcast(order=_order(), value=value, root=root, label=label)
 
 
 def rank() -> Any:
     """A tensor with the rank of this process at the time of the call."""
-    return load().hopsml_group().rank
+    library = load()
+    with _on_host():
+        return library.hopsml_group().rank
 
 
 def size() -> Any:
     """A tensor with the number of members at the time of the call."""
-    return load().hopsml_group().size
+    library = load()
+    with _on_host():
+        return library.hopsml_group().size
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -94,9 +105,14 @@ def rank_and_size() -> tuple[int, int]:
         return int(group.rank), int(group.size)
 
 
-@functools.cache
 def load() -> Any:
     """The operations' Python functions. Raises UnsupportedVersion where there is no library for this TensorFlow."""
+    with _loading:
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> Any:
     import tensorflow as tf
 
     path = LIBRARIES / f"libhopsml_tensorflow-{tf.__version__}.so"
@@ -108,7 +124,7 @@ def load() -> Any:
 
 def check_library(path: Path, version: str) -> None:
     """Raise UnsupportedVersion unless ``path`` is a library for TensorFlow ``version``; another one may end the process."""
-    remedy = "build it with `python -m tools.build_native`, or train with strategy(implementation='ring')"
+    remedy = "build it with `python -m tools.build_native`, or train with implementation='tensorflow'"
     if not path.is_file():
         others = sorted(LIBRARIES.glob("libhopsml_tensorflow-*.so"))
         found = ", ".join(other.name for other in others) or "none"
@@ -130,6 +146,13 @@ def _order_variable() -> Any:
     with tf.init_scope(), tf.device("CPU:0"):
         # Not tf.Variable, which the strategy in whose scope this may be would make a value of the group.
         return resource_variable_ops.ResourceVariable(0, trainable=False, name="hopsml_order")
+
+
+def _on_host() -> Any:
+    """The operations have no other kernels; what lies on a GPU is copied."""
+    import tensorflow as tf
+
+    return tf.device("CPU:0")
 
 
 def _order() -> Any:

@@ -41,7 +41,7 @@ class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ig
         distribute_lib.Strategy.__init__(self, CollectiveExtended(self))
         loss_scaling.install()
         groups.remember(self)
-        in_force.formed("tensorflow", self.num_replicas_in_sync)
+        in_force.formed("hopsml", self.num_replicas_in_sync)
 
 
 class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):  # type: ignore[misc]
@@ -134,7 +134,8 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
                 value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
             if value.dtype in (tf.string, tf.resource, tf.variant):
                 return value
-            return collective_ops.broadcast(value, label=f"the initial value of {kwargs.get('name') or 'a variable'}")
+            # Without its name, which ranks may number differently; what they say is compared.
+            return collective_ops.broadcast(value, label="an initial value")
 
         return initial_value
 

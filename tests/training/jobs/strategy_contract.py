@@ -261,6 +261,7 @@ def _files(strategy: Any) -> dict[str, Any]:
     """The chief's model and weights on all ranks: saved, loaded under the strategy, trained on."""
     import keras
     import numpy as np
+    import tensorflow as tf
 
     context = current()
     assert context is not None
@@ -277,6 +278,10 @@ def _files(strategy: Any) -> dict[str, Any]:
     again.set_weights([np.zeros_like(weight) for weight in again.get_weights()])
     again.load_weights(place.with_suffix(".weights.h5"))
     found["weights"] = digest(again.get_weights())
+    model.export(place.with_suffix(""), verbose=False)
+    x, _ = keras3._data(4)
+    exported = tf.saved_model.load(place.with_suffix(""))
+    found["served"] = float(np.abs(exported.serve(x).numpy() - model(x, training=False).numpy()).max())
     loaded.fit(keras3._dataset(32, 16), epochs=1, verbose=0)
     model.fit(keras3._dataset(32, 16), epochs=1, verbose=0)
     return {**found, "trained_on": [digest(model.get_weights()), digest(loaded.get_weights())]}
