@@ -15,18 +15,17 @@ using ::tensorflow::CancellationManager;
 using ::tensorflow::CancellationToken;
 using ::tensorflow::OpKernelContext;
 
-// A call that is under way when its step is cancelled mostly ends by itself, for the other members are in it, too. If not, this
-// member leaves the group: nobody can tell what the others would add to its next call.
+// A call that a step has come to is made even where the step is cancelled, for the other members are in it, too, and mostly it
+// ends by itself. If not, this member leaves the group: nobody can tell what the others would add to its next call.
 constexpr int64_t kGraceMicros = 2'000'000;
 
 // One execution of an operation, which the step may cancel from another thread.
-class Execution {
+class Execution : public std::enable_shared_from_this<Execution> {
  public:
-  // False where the step was cancelled before.
-  bool Begin(Group group) {
+  void Begin(Group group) {
     std::lock_guard<std::mutex> lock(mutex_);
     group_ = std::move(group);
-    return !cancelled_;
+    if (cancelled_) LeaveSoon();
   }
 
   void End() {
@@ -34,16 +33,17 @@ class Execution {
     group_ = nullptr;
   }
 
-  static void Cancel(std::shared_ptr<Execution> execution) {
-    {
-      std::lock_guard<std::mutex> lock(execution->mutex_);
-      execution->cancelled_ = true;
-      if (execution->group_ == nullptr) return;
-    }
-    tensorflow::Env::Default()->SchedClosureAfter(kGraceMicros, [execution] { execution->Leave(); });
+  void Cancel() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+    if (group_ != nullptr) LeaveSoon();
   }
 
  private:
+  void LeaveSoon() {
+    tensorflow::Env::Default()->SchedClosureAfter(kGraceMicros, [execution = shared_from_this()] { execution->Leave(); });
+  }
+
   void Leave() {
     Group group;
     {
@@ -100,19 +100,17 @@ void CallKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   CancellationManager* manager = context->cancellation_manager();
   const CancellationToken token =
       manager == nullptr ? CancellationManager::kInvalidToken : manager->get_cancellation_token();
-  if (manager != nullptr && !manager->RegisterCallback(token, [execution] { Execution::Cancel(execution); })) {
-    context->SetStatus(absl::CancelledError(name() + ": the step has been cancelled"));
-    done();
-    return;
+  if (manager != nullptr && !manager->RegisterCallback(token, [execution] { execution->Cancel(); })) {
+    execution->Cancel();
+    manager = nullptr;
   }
   CallQueue::OfProcess().Add([this, context, execution, manager, token, done = std::move(done)] {
     Group group = CurrentGroup();
     absl::Status status;
     if (group == nullptr) {
       status = NoGroup();
-    } else if (!execution->Begin(group)) {
-      status = absl::CancelledError(name() + ": the step has been cancelled");
     } else {
+      execution->Begin(group);
       try {
         status = Call(context, group);
       } catch (const std::exception& error) {  // memory
