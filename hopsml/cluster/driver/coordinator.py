@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -42,6 +43,7 @@ RENEW_S = 1.0
 LINGER_S = 2.0  # after the last agent has gone
 STANDSTILL_S = 3.0  # agents say something every second
 CATCH_UP_S = 0.1  # for reading messages and ends of connections that have come meanwhile
+ENDING_S = 2.0  # the same where leases may have run out: agents look once a second, and take a while to end
 
 
 class Coordinator:
@@ -73,6 +75,8 @@ class Coordinator:
         self._gate = threading.Lock()  # a launch and the decision to close for idleness exclude each other
         self._launched = 0  # runs that callers have handed over
         self._begun = 0
+        self._ticked = math.inf  # when the loop last kept time
+        self._caught_up_at = 0.0  # until then it may not know yet who outlived a standstill
         self._preload: tuple[str, ...] = ()
         self._cancelled: set[int] = set()  # slot requests that were withdrawn
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -180,6 +184,7 @@ class Coordinator:
         renewed = 0.0
         while not self._closing.is_set():
             now = time.monotonic()
+            self._note_standstill(now)
             for run_id in list(self.runs):
                 self._event(run_id, events.Tick())
             if now - renewed >= RENEW_S:
@@ -329,12 +334,19 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ runs
 
     def _begin(self, request: RunRequest, state: RunState) -> None:
-        """Begin a run. After a standstill of this interpreter wait ``CATCH_UP_S``: some agents may not have outlived it."""
+        """Begin a run; after a standstill of this interpreter a little later, as some agents may not have outlived it."""
         now = time.monotonic()
-        if any(now - session.heard > STANDSTILL_S for session in self.door.agents.values()):
-            self._loop.call_later(CATCH_UP_S, self._begin_now, request, state)
+        self._note_standstill(now)
+        if now < self._caught_up_at and self.door.agents:
+            self._loop.call_later(self._caught_up_at - now, self._begin_now, request, state)
         else:
             self._begin_now(request, state)
+
+    def _note_standstill(self, now: float) -> None:
+        """Whoever comes first after it, a run or the tick. Messages tell nothing: those from before it are read after it."""
+        stood_s, self._ticked = now - self._ticked, now
+        if stood_s > STANDSTILL_S:
+            self._caught_up_at = now + (CATCH_UP_S if stood_s < self.lease_s - RENEW_S else ENDING_S)
 
     def _begin_now(self, request: RunRequest, state: RunState) -> None:
         self._begun += 1
