@@ -15,12 +15,14 @@ COMPILED := .cache/compiled
 REQUIREMENTS := requirements/dev.txt requirements/uv.txt
 CHAOS_RESULTS := benchmarks/results/chaos.json
 CHAOS_ROUNDS ?= 1
+CHAOS_OVER ?= hopsml tensorflow
+CHAOS_PARTS ?= local fit spark yarn drain
 CHECKED := hopsml tools tests conf airflow_dags benchmarks
 BENCH ?=
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup airflow lock lint types style docs test-fast test bench chaos mutants hadoop-up hadoop-down demo demo-yarn clean
+.PHONY: help setup airflow lock lint types style docs test-fast test bench chaos mutants hadoop-up hadoop-down wheel demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -72,9 +74,12 @@ docs: $(STAMP)  ## the site in .cache/site, strict: a page, a name or a link tha
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: .cache/site/index.html"
 
+# Arrays of these tests are small: a second thread of BLAS would spin for nothing, on a processor that other tests want.
+FAST := OPENBLAS_NUM_THREADS=1
+
 # Each of four begins with a quarter of the files, in order: what a file's tests share is made once, not four times.
 test-fast: $(COMPILED) $(NATIVE)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
-	@$(BIN)/python -m pytest -q -m fast -n 4 --dist worksteal
+	@$(FAST) $(BIN)/python -m pytest -q -m "fast and not variant" -n 4 --dist worksteal
 
 # The same examples of hypothesis each time; test-fast and test-all look for new ones.
 SAME := --hypothesis-profile=ci
@@ -82,7 +87,7 @@ SAME := --hypothesis-profile=ci
 # The rest runs three at a time, on two cores: one of them waits most of the time. Who shares a cluster stays in one process
 # (tests/side_by_side.py).
 test: lint $(COMPILED) $(NATIVE)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
-	@status=0; $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 --dist worksteal || status=$$?; \
+	@status=0; $(FAST) $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 --dist worksteal || status=$$?; \
 	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" -n 3 --dist loadgroup \
 	    --durations=20 --durations-min=5 || status=$$?; exit $$status
 
@@ -92,10 +97,8 @@ test-all: lint $(COMPILED) $(NATIVE)  ## and the variants: what is said of one b
 bench: $(STAMP) $(NATIVE)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
 
-chaos: $(STAMP) $(NATIVE)  ## do harm to trainings here, on Spark, on YARN; benchmarks/results/chaos.{md,json}; CHAOS_ROUNDS=3 plays all thrice
-	@status=0; HOPSML_CHAOS_RESULTS=$(CHAOS_RESULTS) HOPSML_CHAOS_ROUNDS=$(CHAOS_ROUNDS) \
-	    $(BIN)/python -m pytest -q tests/chaos || status=$$?; \
-	    $(BIN)/python -m tests.chaos.last_line $(CHAOS_RESULTS); exit $$status
+chaos: $(STAMP) $(NATIVE)  ## do harm to trainings here, on Spark, on YARN; benchmarks/results/chaos.{md,json}; CHAOS_ROUNDS=3 plays all thrice, CHAOS_OVER=tensorflow or hopsml over these collectives alone, CHAOS_PARTS="local spark" so much of it
+	@$(BIN)/python -m tests.chaos --over $(CHAOS_OVER) --parts $(CHAOS_PARTS) --rounds $(CHAOS_ROUNDS) $(CHAOS_RESULTS)
 
 mutants: $(STAMP)  ## change the code that decides, and count what its tests do not notice; benchmarks/results/mutants.md
 	@$(BIN)/python -m tools.mutants $(MUTANTS)
@@ -106,6 +109,10 @@ hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-
 
 hadoop-down: $(STAMP)  ## end it and delete its files
 	@$(BIN)/python -m tools.hadoop stop --remove
+
+wheel: $(STAMP) $(NATIVE)  ## dist/hopsml-*.whl for machines of this kind: hopsml, and its native libraries for the TensorFlow of .venv
+	@rm -rf build dist/hopsml-*.whl
+	@$(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python
 
 demo: $(STAMP) $(NATIVE)  ## train on two Spark executors on this machine
 	@$(NEEDS) java

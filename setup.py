@@ -32,6 +32,7 @@ EXTRAS = {
     "airflow": ["apache-airflow-core>=3.3,<4", "apache-airflow-task-sdk", "apache-airflow-providers-standard"],
     "notebook": ["ipykernel>=6", "jupyterlab>=4.4", "jupyter-server-proxy>=4.4", "tensorboard>=2.20"],
     "mlflow": ["mlflow-skinny>=3,<4"],
+    "serving": ["httptools>=0.6", "orjson>=3.10", "uvicorn>=0.30"],
     "search": [
         *("optuna>=4", "cmaes>=0.11", "scipy>=1.15", "threadpoolctl>=3.5", "scikit-learn>=1.5"),
         *("pandas>=2", "plotly>=6"),
@@ -47,15 +48,20 @@ HERE = Path(__file__).parent
 LIBRARIES = {"hopsml.collective": ["lib/*.so"], "hopsml.training.tensorflow": ["lib/*.so"]}  # of native/
 
 
+def compile_native() -> None:
+    """All of native/ that can be compiled here, where it is not current."""
+    subprocess.run([sys.executable, HERE / "tools" / "build_native.py"], check=True)
+
+
 class BuildPy(build_py):
-    """Compiles native/ where there is a compiler.
+    """Compiles native/ where there is a compiler, TensorFlow's part of it where TensorFlow is installed.
 
     Takes the files of conf/ as data: modules would lose the permission to be executed, which Spark needs of a script.
     """
 
     def run(self) -> None:
         """Compile before files are collected."""
-        subprocess.run([sys.executable, HERE / "tools" / "build_native.py"], check=True)
+        compile_native()
         super().run()
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
@@ -66,10 +72,11 @@ class BuildPy(build_py):
 class BdistWheel(bdist_wheel):
     """A wheel that holds libraries is of this kind of machine, and of any version of Python."""
 
-    def finalize_options(self) -> None:
-        """Not of this machine alone where nothing was compiled."""
-        super().finalize_options()
+    def run(self) -> None:
+        """Not of this machine alone where nothing was compiled, which has to be known before files are laid out."""
+        compile_native()
         self.root_is_pure = not any(HERE.glob("hopsml/**/lib/*.so"))
+        super().run()
 
     def get_tag(self) -> tuple[str, str, str]:
         """Python's version and ABI do not matter: libraries are loaded by ctypes and TensorFlow."""

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 KNOWN = (*PEERS, "ray-tune", "optuna")
 BENCHMARKS = (
     *("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale"),
-    *("collective", "search"),
+    *("collective", "regroup", "network", "models", "scaling", "tuning", "frameworks", "search", "predict"),
+    "serving",
 )
 
 

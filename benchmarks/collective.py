@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import peers, step
+from benchmarks import fits, foreign_peers, overlap, peers, step
 from benchmarks.figures import Figure, Report, ratio_of
 from benchmarks.launched import Command, Launched, temporary_folder
 from benchmarks.options import Options
@@ -55,6 +55,10 @@ def run(options: Options) -> Report:
         report.figures.append(
             ratio_of(f"collective.loop_ratio_n{workers}", steps[step.COLLECTIVE], steps["bare"], "TensorFlow by hand")
         )
+    report.figures += fits.figures(options)
+    report.notes.append(fits.NOTE)
+    report.add(foreign_peers.run(options))
+    report.add(overlap.run(options))
     report.notes.append(
         "collective: float32 zeros; members of hopsml's group share memory, as on one machine; sockets: the same without; "
         "the worst over 4 kB to 100 MB and two and four workers; loop: the custom loop of the figures of step"

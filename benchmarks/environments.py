@@ -1,4 +1,7 @@
-"""A pinned Python environment for each peer: ``.cache/bench/NAME`` of ``requirements/bench-NAME.txt``, on first use."""
+"""A pinned Python environment for each peer: ``.cache/bench/NAME`` of ``requirements/bench-NAME.txt``, on first use.
+
+What ``bench-NAME-built.txt`` names is built from its sources in that environment, with what it needs already there.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,31 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "bench"
+# How sources are built. Debian 12's compiler no longer declares what Horovod's copy of gloo takes for granted.
+BUILD_VARIABLES = {
+    "HOROVOD_WITH_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_CPU_OPERATIONS": "GLOO",
+    "CXXFLAGS": "-include cstdint",
+}
 
 
 def requirements_of(name: str) -> Path:
     """The pins of a peer."""
     return ROOT / "requirements" / f"bench-{name}.txt"
+
+
+def built_of(name: str) -> Path:
+    """What of a peer is built from sources; most have no such file."""
+    return ROOT / "requirements" / f"bench-{name}-built.txt"
 
 
 def ensure(name: str, say: Callable[[str], None]) -> Path:
@@ -48,7 +66,13 @@ def _install(folder: Path, pins: Path) -> None:
     _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
     # Compiled: a peer that had to compile its packages at the first start would be measured slower than it is.
     install = [uv, "pip", "install", "--quiet", "--no-deps", "--compile-bytecode"]
-    _run([*install, "--python", str(folder / "bin" / "python"), "--requirement", str(pins)])
+    install += ["--python", str(folder / "bin" / "python")]
+    _run([*install, "--requirement", str(pins)])
+    built = built_of(folder.name)
+    if built.exists():
+        path = os.pathsep.join((str(folder / "bin"), os.environ.get("PATH", os.defpath)))
+        building = ["--no-build-isolation", "--no-binary", ":all:", "--requirement", str(built)]
+        _run([*install, *building], {**BUILD_VARIABLES, "PATH": path})
 
 
 def _uv() -> Path:
@@ -59,8 +83,9 @@ def _uv() -> Path:
     return Path(found)
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment |= variables or {}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}")

@@ -24,21 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Inception v1: kernels of the stem, then of the nine modules (inputs; 1x1; 3x3 behind its reduction; 5x5
-# likewise; pool).
-STEM = [(7, 7, 3, 64), (1, 1, 64, 64), (3, 3, 64, 192)]
-MODULES = [
-    (192, 64, 96, 128, 16, 32, 32),
-    (256, 128, 128, 192, 32, 96, 64),
-    (480, 192, 96, 208, 16, 48, 64),
-    (512, 160, 112, 224, 24, 64, 64),
-    (512, 128, 128, 256, 24, 64, 64),
-    (512, 112, 144, 288, 32, 64, 64),
-    (528, 256, 160, 320, 32, 128, 128),
-    (832, 256, 160, 320, 32, 128, 128),
-    (832, 384, 192, 384, 48, 128, 128),
-]
-GRADIENTS = 160
+from benchmarks.gradient_sets import inception_shapes, shapes_of
 
 # Name, merge scope (None = all), scoped allocator; the first is TensorFlow's own way, untouched.
 WAYS: list[tuple[str, int | None, bool | None]] = [
@@ -50,18 +36,6 @@ WAYS: list[tuple[str, int | None, bool | None]] = [
     ("scoped 32", 32, True),
     ("scoped all", None, True),
 ]
-
-
-def inception_shapes() -> list[tuple[int, ...]]:
-    """Kernels, biases and classifier of Inception v1, filled up with normalisation scales to 160 tensors."""
-    kernels: list[tuple[int, ...]] = list(STEM)
-    for inputs, one, reduce3, three, reduce5, five, pool in MODULES:
-        kernels += [(1, 1, inputs, one), (1, 1, inputs, reduce3), (3, 3, reduce3, three)]
-        kernels += [(1, 1, inputs, reduce5), (5, 5, reduce5, five), (1, 1, inputs, pool)]
-    shapes = [shape for kernel in kernels for shape in (kernel, (kernel[-1],))]
-    shapes += [(1024, 1001), (1001,)]
-    scales = [(kernel[-1],) for kernel in kernels]
-    return shapes + scales[: GRADIENTS - len(shapes)]
 
 
 def reduction_step(strategy: Any, shapes: list[tuple[int, ...]]) -> Callable[[], Any]:
@@ -126,7 +100,7 @@ def measure(rounds: int, steps: int) -> dict[str, dict[str, list[float]]]:
     results: dict[str, dict[str, list[float]]] = {}
     loads: dict[str, Callable[[], Callable[[], Any]]] = {
         "inception v1, 160 gradients, 28 MB": lambda: reduction_step(strategy, inception_shapes()),
-        "160 gradients of 4 KB": lambda: reduction_step(strategy, [(1024,)] * GRADIENTS),
+        "160 gradients of 4 KB": lambda: reduction_step(strategy, shapes_of("160x4kB")),
         "digits network, whole step": lambda: digits_step(strategy),
     }
     for load, make in loads.items():

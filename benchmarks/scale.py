@@ -112,7 +112,7 @@ def _cpu_s() -> float:
 class _Backend:
     """All agents of an ask in one process of their own, so that they do not take the coordinator's interpreter."""
 
-    name, restarts_agents, grows, gpus_per_agent = "simulated", False, False, 0
+    name, restarts_agents, grows, gpus_per_agent, cores_per_agent = "simulated", False, False, 0, 0
 
     def __init__(self) -> None:
         self._ours, self._theirs = multiprocessing.get_context("spawn").Pipe()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _MODULES = (
-    "devices", "elastic", "errors", "experiment", "hdfs", "numpy_helper", "pandas_helper", "tensorboard", "tensorflow",
-    "tflauncher", "tracking", "util",
+    "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "model", "numpy_helper", "pandas_helper",
+    "serving", "tensorboard", "tensorflow", "tflauncher", "torch", "tracking", "util",
 )  # fmt: skip
 
 __all__ = [
@@ -25,18 +25,22 @@ __all__ = [
     "broadcast",
     "cached",
     "devices",
+    "distributed",
     "elastic",
     "errors",
     "experiment",
     "hdfs",
+    "model",
     "numpy_helper",
     "pandas_helper",
     "receive",
     "report",
     "send",
+    "serving",
     "tensorboard",
     "tensorflow",
     "tflauncher",
+    "torch",
     "tracking",
     "trial",
     "util",
@@ -44,15 +48,19 @@ __all__ = [
 
 if TYPE_CHECKING:
     import hopsml.devices as devices
+    import hopsml.distributed as distributed
     import hopsml.elastic as elastic
     import hopsml.errors as errors
     import hopsml.experiment as experiment
     import hopsml.hdfs as hdfs
+    import hopsml.model as model
     import hopsml.numpy_helper as numpy_helper
     import hopsml.pandas_helper as pandas_helper
+    import hopsml.serving as serving
     import hopsml.tensorboard as tensorboard
     import hopsml.tensorflow as tensorflow
     import hopsml.tflauncher as tflauncher
+    import hopsml.torch as torch
     import hopsml.tracking as tracking
     import hopsml.util as util
     from hopsml.search.space.space import Searchspace
@@ -78,9 +86,7 @@ _INSTEAD = {
     "allreduce": "hopsml.experiment.collective_all_reduce(train), which needs no MPI",
     "dataset": "hopsml.hdfs.copy_to_hdfs and copy_to_local",
     "jobs": "`hopsml submit`, or HopsMLOperator of hopsml.airflow",
-    "model": "hopsml.tensorflow.export in the training function, and hopsml.tracking.register_model(run, name)",
     "project": "HOPSML_PROJECT_URL, which names the project's place on the store",
-    "serving": "TensorFlow Serving or MLflow on what a run exported, which lies in result.run_dir + '/export'",
     **dict.fromkeys(
         ("elasticsearch", "featurestore", "hive", "kafka", "secret", "service_discovery", "tls", "user", "xattr"),
         "the client of Hopsworks (package hopsworks): it is a service of Hopsworks",

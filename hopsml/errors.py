@@ -4,7 +4,11 @@
     ├── ArgumentError (ValueError)            a call that cannot be carried out; nothing was started
     │   ├── CaptureError                      the training function cannot be shipped, and what in it is why
     │   ├── BoundsError (AssertionError)      bounds of a hyper-parameter that are not two, or not ascending
-    │   └── UnknownName (KeyError)            no such searcher or stopper; the message lists those that there are
+    │   ├── UnknownName (KeyError)            no such searcher or stopper; the message lists those that there are
+    │   ├── ModelNotFound (LookupError)       the registry has no such model, version or alias
+    │   ├── ModelExists                       the registry has this version already
+    │   ├── AlreadyServed                     another server has this name; the message has its address
+    │   └── ServingNotFound (LookupError)     nothing of this name is, or was, served
     ├── ArgumentTypeError (TypeError)         an argument of the wrong type
     ├── EnvironmentConflict                   the user's environment already holds what hopsml would set
     ├── UnsupportedVersion                    a framework version that is known not to work
@@ -14,12 +18,14 @@
     │   ├── WorkerFailed                      a worker failed: rank, host, cause, remote traceback, log
     │   ├── RunCancelled                      cancelled by the user or by an interrupt
     │   └── CoordinatorLost                   the launcher itself broke (Spark stopped, agents' job failed)
+    ├── ServingError (RuntimeError)           a server that could not be started, changed or asked
     ├── CollectiveError (RuntimeError)        an operation of a group of processes failed; ``rank``: who is to blame
     │   ├── PeerLost (ConnectionError)        a member has ended or cannot be reached
     │   ├── CollectiveTimeout (TimeoutError)  a member took no part in time
     │   ├── CollectiveMismatch                members called different operations
     │   ├── CollectiveRefused                 somebody does not know the group's secret, or is of another generation
     │   ├── CollectiveEnded                   the group was ended in this process
+    │   ├── CollectiveChanged                 the group has other members than the call was made for
     │   └── CollectiveUnavailable             the native library is not there
     ├── ClusterError (RuntimeError)           YARN refused what was asked; the message has its words
     │   ├── ApplicationNotFound (LookupError) the ResourceManager knows no such application
@@ -71,6 +77,22 @@ class UnknownName(ArgumentError, KeyError):
 
     def __str__(self) -> str:  # KeyError would quote the whole message
         return str(self.args[0]) if self.args else ""
+
+
+class ModelNotFound(ArgumentError, LookupError):
+    """The registry has no such model, version or alias; the message has the names that are spelt nearly so."""
+
+
+class ModelExists(ArgumentError):
+    """The registry has this version already, and it was not to be overwritten."""
+
+
+class AlreadyServed(ArgumentError):
+    """Another server has this name."""
+
+
+class ServingNotFound(ArgumentError, LookupError):
+    """Nothing of this name is served, or was created to be; the message has the names that are spelt nearly so."""
 
 
 class ArgumentTypeError(HopsmlError, TypeError):
@@ -137,6 +159,10 @@ class CoordinatorLost(RunError):
     """What all workers depend on failed: Spark was stopped, its JVM ended, or the agents' Spark job failed."""
 
 
+class ServingError(HopsmlError, RuntimeError):
+    """A server could not be started or changed, or did not answer; the message has its words, or names its log."""
+
+
 class CollectiveError(HopsmlError, RuntimeError):
     """An operation of a group of processes failed, and the group with it. ``rank``: the member that is to blame, or None."""
 
@@ -163,6 +189,10 @@ class CollectiveRefused(CollectiveError):
 
 class CollectiveEnded(CollectiveError):
     """The group was ended in this process, or this process is a fork of the one that formed it."""
+
+
+class CollectiveChanged(CollectiveError):
+    """The group has other members than the call's arrays were made for; nothing was done, and the call can be made anew."""
 
 
 class CollectiveUnavailable(CollectiveError):

@@ -16,7 +16,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def install(extra: str) -> str:
     """The command, for instance ``pip install '/wheels/hopsml-0.1.0-py3-none-any.whl[mlflow]'``."""
-    return command(extra, _origin(), _version(), _PACKAGE.parent)
+    return command(extra, _origin(), version(), _PACKAGE.parent)
 
 
 def command(extra: str, origin: dict[str, Any], version: str, beside: Path) -> str:
@@ -39,7 +39,8 @@ def _origin() -> dict[str, Any]:
     return content
 
 
-def _version() -> str:
+def version() -> str:
+    """Of hopsml itself; "*" where it is not installed but lies on the path."""
     try:
         return importlib.metadata.version("hopsml")
     except importlib.metadata.PackageNotFoundError:

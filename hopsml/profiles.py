@@ -56,9 +56,17 @@ class Profile:
 
 
 def folders() -> list[Path]:
-    """Folders that are searched for profiles, in this order."""
+    """Folders that are searched for profiles, in this order; ArgumentError where the working directory is gone."""
     named = os.environ.get("HOPSML_CONF_DIR")
-    return [Path(named)] if named else [Path.cwd() / "conf", own_folder(Path(__file__).resolve().parent)]
+    if named:
+        return [Path(named)]
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise ArgumentError(
+            "the working directory has been deleted: change to one that is there (cd, os.chdir)"
+        ) from None
+    return [here / "conf", own_folder(Path(__file__).resolve().parent)]
 
 
 def own_folder(package: Path) -> Path:

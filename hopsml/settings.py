@@ -9,6 +9,7 @@ import contextlib
 import functools
 import getpass
 import os
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from hopsml.errors import ArgumentError
 DEFAULT_STORAGE_TIMEOUT_S = 30.0
 SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
 DEFAULT_SYSTEM_METRICS_S = 10.0
+CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read it there
 DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
 LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # workers get it as "1" where the run was asked for with local_logdir=True
 _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")  # later ones win
@@ -46,6 +48,28 @@ def drain_s() -> float:
     From ``HOPSML_DRAIN_S``, else 30.
     """
     return _seconds("HOPSML_DRAIN_S", DEFAULT_DRAIN_S, ", or 0 to leave at once")
+
+
+def cores_of(environment: Mapping[str, str]) -> int | None:
+    """Cores that each worker shall have for itself, of these variables' ``HOPSML_CORES``: a number, 0 to leave them to the
+    system, None for "auto" and where nothing is said. Raises ArgumentError.
+    """
+    text = environment.get(CORES, "") or "auto"
+    if text != "auto" and not text.isdecimal():
+        raise ArgumentError(
+            f"{CORES}={text!r}: it must be a number of cores for each worker, 0 to leave that to the system, or auto"
+        )
+    return None if text == "auto" else int(text)
+
+
+def num_parameter_servers() -> int | None:
+    """The predecessor's NUM_TF_PS; None without it. Raises ArgumentError for a value that is no whole number."""
+    value = os.environ.get("NUM_TF_PS", "").strip()
+    if not value:
+        return None
+    if not re.fullmatch("[0-9]+", value):
+        raise ArgumentError(f"NUM_TF_PS={value!r}: a number of parameter servers, 0 or more, was expected")
+    return int(value)
 
 
 def _seconds(variable: str, default_s: float, which: str, least: float = 0.0) -> float:

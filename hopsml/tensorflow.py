@@ -9,8 +9,20 @@ Importing this module imports no TensorFlow; the first call does.
 from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallback
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.export import export
+from hopsml.training.tensorflow.gradient_hooks import finish_updates
 from hopsml.training.tensorflow.reducer import MergeSettings
+from hopsml.training.tensorflow.server_loop import ServerLoop
 from hopsml.training.tensorflow.standard_callbacks import callbacks
 from hopsml.training.tensorflow.strategy import strategy
 
-__all__ = ["CheckpointCallback", "Checkpointer", "MergeSettings", "ReportCallback", "callbacks", "export", "strategy"]
+__all__ = [
+    "CheckpointCallback",
+    "Checkpointer",
+    "MergeSettings",
+    "ReportCallback",
+    "ServerLoop",
+    "callbacks",
+    "export",
+    "finish_updates",
+    "strategy",
+]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hopsml import settings
 from hopsml.cluster.worker import context
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
@@ -50,10 +50,7 @@ def num_param_servers(spark: object = None) -> int:
 
     Raises ArgumentError if the variable is no number of parameter servers.
     """
-    value = os.environ.get("NUM_TF_PS", "").strip() or "0"
-    if not re.fullmatch("[0-9]+", value):
-        raise ArgumentError(f"NUM_TF_PS={value!r}: a number of parameter servers, 0 or more, was expected")
-    return int(value)
+    return settings.num_parameter_servers() or 0
 
 
 def grid_params(*arguments: Any) -> dict[str, list[Any]]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from hopsml import devices, experiment, hdfs, numpy_helper, pandas_helper, tensorboard, tflauncher, util
+from hopsml import devices, experiment, hdfs, model, numpy_helper, pandas_helper, serving, tensorboard, tflauncher, util
 from hopsml.errors import HopsmlError
 from hopsml.maggy import Searchspace, Trial
 from hopsml.maggy import config as configs
@@ -73,6 +73,7 @@ def application(folder: Path) -> Iterator[Path]:
     with local_application(folder) as project, pytest.MonkeyPatch.context() as patch:
         (folder / "cwd").mkdir()
         patch.chdir(folder / "cwd")
+        patch.setenv("HOPSML_SERVING_FOLDER", str(folder / "serving"))
         patch.setattr(sys, "path", list(sys.path))
         Path("local.txt").write_text("x")
         hdfs.dump("a,b\n1,2\n", "Resources/t.csv")
@@ -134,8 +135,16 @@ EXPERIMENT = [
     ),
     Row("experiment", "horovod(train)", lambda: unpacked(experiment.horovod(lambda: 1, num_workers=1, **QUIET), 2)),
     Row("experiment", "horovod(notebook)", lambda: experiment.horovod(session(), "Jupyter/hvd.ipynb"), refused=True),
-    Row("experiment", "mirrored", lambda: experiment.mirrored, refused=True),
-    Row("experiment", "parameter_server", lambda: experiment.parameter_server, refused=True),
+    Row("experiment", "mirrored", lambda: unpacked(experiment.mirrored(session(), lambda: 1, "row", True, **QUIET), 2)),
+    Row(
+        "experiment", "mirrored(evaluator=True)",
+        lambda: experiment.mirrored(lambda: 1, evaluator=True, **QUIET), refused=True,
+    ),
+    Row(
+        "experiment", "parameter_server",
+        lambda: unpacked(experiment.parameter_server(lambda: {"metric": 1}, "row", evaluator=True, **QUIET), 2),
+        slow=True,
+    ),
     Row("experiment", "train_and_evaluate", lambda: experiment.train_and_evaluate, refused=True),
     Row("experiment", "begin, end", begin_and_end),
     Row("experiment", "Direction", lambda: (experiment.Direction.MAX, experiment.Direction.MIN) == ("MAX", "MIN")),
@@ -406,10 +415,103 @@ MAGGY = [
     Row("maggy.callbacks", "KerasEpochEnd", keras_callback("KerasEpochEnd"), slow=True),
 ]  # fmt: skip
 
+
+def exported(**named: Any) -> Any:
+    return model.export("local.txt", "row", metrics={"accuracy": 0.5}, description="a row", **named)
+
+
+def export_in_worker() -> bool:
+    def train() -> None:
+        Path("model.txt").write_text("trained")
+        model.export(model_path="model.txt", model_name="trained", metrics={"accuracy": 0.9}, synchronous_timeout=60)
+
+    found = experiment.launch(train, **QUIET)
+    return model.get_model("trained").description.lineage.run_url == found.run_dir
+
+
+MODEL = [
+    Row("model", "export(model_path, model_name)", lambda: exported(synchronous=True)["version"] >= 1),
+    Row("model", "export(model_version=, overwrite=)", lambda: exported(model_version=7, overwrite=True).version == 7),
+    Row("model", "export in the training function", export_in_worker),
+    Row("model", "get_model", lambda: exported() and model.get_model("row", 1).training_metrics["accuracy"] == 0.5),
+    Row(
+        "model", "get_best_model",
+        lambda: exported() and model.get_best_model("row", "accuracy", model.Metric.MAX)["metrics"] == {"accuracy": 0.5},
+    ),
+    Row("model", "ModelNotFound", lambda: issubclass(model.ModelNotFound, LookupError)),
+    Row("model", "ModelArchiveExists", lambda: issubclass(model.ModelArchiveExists, ValueError)),
+]  # fmt: skip
+
+
+def estimator() -> str:
+    """Path of a model that can be served; each export is a further version."""
+    from sklearn.linear_model import LinearRegression
+
+    return model.export(LinearRegression().fit([[0.0], [1.0]], [0.0, 2.0]), "line").model_path
+
+
+def created(*given: Any, **named: Any) -> bool:
+    """Whether a call understands its arguments: the first version of the model "line"."""
+    estimator()
+    serving.create_or_update(*given, **named)
+    found = serving.get("line")
+    return found is not None and (found.model_name, found.model_version) == ("line", 1)
+
+
+def served() -> bool:
+    """From creation to deletion, as code of the predecessor does it."""
+    serving.create_or_update("line", estimator(), "TENSORFLOW_SERVING", model_version=1, instances=1)
+    serving.start("line")
+    try:
+        answer = serving.make_inference_request("line", {"signature_name": "serving_default", "instances": [[3.0]]})
+        running = serving.get_status("line")
+    finally:
+        serving.stop("line")
+    return bool(
+        (running, serving.get_status("line")) == ("Running", "Stopped") and round(answer["predictions"][0]) == 6
+    )
+
+
+def told(getter: Callable[[str], Any], wanted: Any) -> Callable[[], bool]:
+    return lambda: created("line", "Models/line", "PYTHON", 1) and getter("line") == wanted
+
+
+def deleted() -> bool:
+    return created("line", "Models/line/1") and serving.delete("line") is None and not serving.exists("line")
+
+
+SERVING = [
+    Row("serving", "create_or_update(serving_name, model_path, model_server, model_version)",
+        lambda: created("line", "Models/line", "TENSORFLOW_SERVING", 1)),
+    Row("serving", "create_or_update(serving_name, model_path, model_version, artifact_version, transformer, model_server)",
+        lambda: created("line", "Models/line", 1, None, None, "PYTHON")),
+    Row("serving", "create_or_update(serving_name, artifact_path, model_version, model_server)",
+        lambda: created("line", "Models/line/1", 1, "TENSORFLOW_SERVING")),
+    Row("serving", "create_or_update(artifact_path, serving_name, serving_type, model_version)",
+        lambda: created("Models/line", "line", "TENSORFLOW", 1)),
+    Row("serving", "create_or_update(kfserving=, batching_enabled=, topic_name=)",
+        lambda: created("line", "Models/line", "PYTHON", 1, kfserving=False, batching_enabled=True, topic_name="NONE")),
+    Row("serving", "create_or_update(predictor=)",
+        lambda: serving.create_or_update("line", "Models/line", "PYTHON", predictor="Resources/p.py"), refused=True),
+    Row("serving", "create_or_update(transformer=)",
+        lambda: serving.create_or_update("line", "Models/line", "PYTHON", transformer="Resources/t.py"), refused=True),
+    Row("serving", "start, stop, get_status, make_inference_request", served),
+    Row("serving", "exists", lambda: not serving.exists("nothing") and told(serving.exists, True)()),
+    Row("serving", "get, get_id", lambda: told(serving.get_id, serving.get("line").id)()),
+    Row("serving", "get_all", lambda: told(lambda name: [one.name for one in serving.get_all()], ["line"])()),
+    Row("serving", "get_model_path", lambda: told(serving.get_model_path, model.get_model("line").model_path)()),
+    Row("serving", "get_model_name", told(serving.get_model_name, "line")),
+    Row("serving", "get_model_version", told(serving.get_model_version, 1)),
+    Row("serving", "get_model_server", told(serving.get_model_server, "PYTHON")),
+    Row("serving", "describe", lambda: created("line", "Models/line/1") and serving.describe("line") is None),
+    Row("serving", "delete", deleted),
+    Row("serving", "ServingNotFound", lambda: issubclass(serving.ServingNotFound, LookupError)),
+]  # fmt: skip
+
 ELSEWHERE = [
     Row("hops", name, lambda name=name: getattr(importlib.import_module("hopsml"), name), refused=True)  # type: ignore[misc]
     for name in (
-        "model", "serving", "jobs", "dataset", "project", "featurestore", "kafka", "hive", "elasticsearch", "secret",
+        "jobs", "dataset", "project", "featurestore", "kafka", "hive", "elasticsearch", "secret",
         "service_discovery", "tls", "user", "xattr",
     )
 ]  # fmt: skip
@@ -421,6 +523,8 @@ ROWS = [
     *FILES,
     *HELPERS,
     *MAGGY,
+    *MODEL,
+    *SERVING,
     *ELSEWHERE,
 ]
 

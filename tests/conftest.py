@@ -22,7 +22,7 @@ from tests import clock, leaks
 from tools.guard import Guard, guard_for
 
 # In this order: what is quick and says most comes first.
-NEEDS = ("fast", "local", "airflow", "mlflow", "chaos", "tensorflow", "spark", "hadoop")
+NEEDS = ("fast", "local", "airflow", "mlflow", "chaos", "torch", "tensorflow", "spark", "hadoop")
 SHOWN_LINES = 12  # of a failure, at once; the whole of it stands at the end
 
 
@@ -34,6 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
     tempfile.tempdir = None
     config.stash[TEMPORARY] = guard_for(["rm", "-rf", os.environ["TMPDIR"]]), os.environ["TMPDIR"]
     signal.signal(signal.SIGTERM, _end_in_order)
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in the background of a shell: all that tests start had it so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     clock.WATCH.start()
     # That an example takes long says something of the machine, not of the code.
     settings.register_profile("hopsml", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -112,6 +116,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     from tests.side_by_side import ByWhatIsShared
 
     return ByWhatIsShared(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Side by side, Hadoop ends with the last test that shares it: its idle daemons take a tenth of a processor."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is not None and item.config.getoption("loadgroup", False):
+            from tests.side_by_side import group
+
+            if group(item.nodeid) == group("tests/hadoop_tests/") != group(nextitem.nodeid):
+                from tests.hadoop_tests.conftest import end
+
+                end(item.session)
 
 
 def _need(item: pytest.Item) -> str | None:

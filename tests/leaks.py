@@ -31,7 +31,7 @@ GRACE_S = 10.0  # for what is on its way out when the test ends
 
 # Variables that a library sets at its import, for good; a test cannot help it.
 LIBRARY_VARIABLES = (
-    "KERAS_", "TF2_BEHAVIOR", "TF_CPP_", "TF_ENABLE_ONEDNN_OPTS", "KMP_", "OMP_", "GRPC_", "ABSL_", "JPY_",
+    "KERAS_", "TORCHINDUCTOR_", "TF2_BEHAVIOR", "TF_CPP_", "TF_ENABLE_ONEDNN_OPTS", "KMP_", "OMP_", "GRPC_", "ABSL_", "JPY_",
     "SPARK_AUTH_SOCKET", "SPARK_BUFFER_SIZE", "PYSPARK_PIN_THREAD", "PYTEST_", MARK,
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ LIBRARY_THREAD_NAMES = ("fsspecIO",)  # fsspec's event loop
 # Helper processes that Python's multiprocessing keeps until the process ends, and files that TensorFlow's
 # autograph does.
 LIBRARY_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-LIBRARY_FILES = ("__autograph_generated_file", "__pycache__")
+LIBRARY_FILES = ("__autograph_generated_file", "torchinductor_", "__pycache__")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ SHARED = {
     "tests/hadoop_tests/": "HDFS and YARN",
     "tests/chaos/test_yarn": "HDFS and YARN",
     "tests/cluster_tests/": "a Spark application",
-    "tests/airflow_tests/": "Airflow's database",
+    "tests/airflow_tests/": "Airflow's database, and the process that has imported Airflow",
+    "tests/tracking/test_mlflow": "an MLflow server",
     "tests/notebook": "ports that Jupyter picks for its kernels, and that are free until these listen",
 }
 

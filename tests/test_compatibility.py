@@ -22,7 +22,14 @@ def differing(rows: Sequence[Row]) -> list[str]:
 
 GROUPS = {
     "experiment": compatibility.EXPERIMENT,
-    "helpers": [*compatibility.AROUND, *compatibility.FILES, *compatibility.HELPERS, *compatibility.ELSEWHERE],
+    "helpers": [
+        *compatibility.AROUND,
+        *compatibility.FILES,
+        *compatibility.HELPERS,
+        *compatibility.MODEL,
+        *compatibility.SERVING,
+        *compatibility.ELSEWHERE,
+    ],
     "maggy": compatibility.MAGGY,
 }
 

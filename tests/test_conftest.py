@@ -164,3 +164,27 @@ def test_side_by_side_who_shares_something_runs_in_one_process(tmp_path: Path) -
         found.setdefault(folder, []).append(process)
     assert all(len(set(processes)) == 1 for processes in found.values()), found
     assert found["hadoop_tests"] == found["chaos"]
+
+
+def test_side_by_side_hadoop_ends_with_the_last_test_that_shares_it(tmp_path: Path) -> None:
+    """Something else that can be stopped stands for it here: starting the real one takes half a minute."""
+    tests = {
+        "hadoop_tests/test_first.py": (
+            "hadoop",
+            "from tests.hadoop_tests.conftest import HADOOP\n"
+            "class Shared:\n"
+            "    def stop(self, **_): ENDED.touch()\n"
+            "def test_it(request): request.config.stash[HADOOP] = Shared()\n",
+        ),
+        "chaos/test_yarn.py": ("hadoop", "def test_it(): assert not ENDED.exists()\n"),
+        "yarn/test_after.py": ("spark", "def test_it(): assert ENDED.exists()\n"),
+    }
+    for name, (marker, body) in tests.items():
+        (tmp_path / "tests" / name).parent.mkdir(parents=True)
+        (tmp_path / "tests" / name).write_text(
+            f"import pathlib, pytest\npytestmark = pytest.mark.{marker}\n"
+            f"ENDED = pathlib.Path({str(tmp_path / 'ended')!r})\n{body}"
+        )
+    order = [str(tmp_path / "tests" / name) for name in tests]
+    done = run_pytest(tmp_path, *order, "-rA", "-n", "1", "--dist", "loadgroup")
+    assert "3 passed" in done.stdout, done.stdout + done.stderr

@@ -9,13 +9,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import hopsml
+from tools import build_native
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("hopsml", "conf", "native", "tools", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
@@ -56,21 +59,27 @@ UV = [str(Path(sys.executable).with_name("uv")), "--quiet"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built of the sdist, which was built of what the repository has of the package."""
+    """Built of what the repository has of the package, libraries that are current among it; an sdist beside it."""
     folder = tmp_path_factory.mktemp("built")
-    source = folder / "source"
+    build_native.build_all()
+    source = copied(folder / "source")
+    built = ["build", "--sdist", "--wheel", "--no-build-isolation", "--python", sys.executable]
+    subprocess.run([*UV, "--offline", *built, "--out-dir", folder / "dist", source], check=True)
+    shutil.rmtree(source)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def copied(source: Path, *without: str) -> Path:
+    """What the repository has of the package, in a folder of its own."""
     source.mkdir()
     for name in SOURCES:
         whole = ROOT / name
         if whole.is_dir():
-            shutil.copytree(whole, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(whole, source / name, ignore=shutil.ignore_patterns("__pycache__", *without))
         else:
             shutil.copy(whole, source / name)
-    built = ["build", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder / "dist", source]
-    subprocess.run([*UV, "--offline", *built], check=True)
-    shutil.rmtree(source)
-    (wheel,) = (folder / "dist").glob("*.whl")
-    return wheel
+    return source
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +146,16 @@ def test_it_holds_the_collective(call: Call, wheel: Path) -> None:
 
 
 @pytest.mark.local
+def test_an_sdist_holds_what_a_wheel_is_built_of(wheel: Path) -> None:
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    for folder in ("native/collective", "native/server", "native/tensorflow", "conf"):
+        assert {f"{folder}/{path.name}" for path in (ROOT / folder).iterdir() if path.is_file()} <= held, folder
+    assert {"tools/build_native.py", "setup.py", "pyproject.toml", "LICENSE", "README.md"} <= held
+
+
+@pytest.mark.local
 def test_a_submission_ships_the_gpu_script(call: Call, tmp_path: Path, installation: Path) -> None:
     (tmp_path / "job.py").write_text("import hopsml\n")
     done = call("hopsml", "submit", "job.py", "--profile", "yarn", "--dry-run")
@@ -166,6 +185,24 @@ def test_what_is_missing_is_installed_from_the_wheel_that_this_came_from(call: C
     assert done.returncode == 0, done.stderr
     wheel = done.stdout.strip().removeprefix("pip install '").removesuffix("[airflow]'")
     assert wheel.endswith(".whl") and Path(wheel).is_file()
+
+
+@pytest.mark.local
+@pytest.mark.variant
+def test_a_wheel_of_a_new_clone_is_named_after_the_libraries_in_it(tmp_path: Path) -> None:
+    """They are compiled while it is built, of the sdist. Here without optimization, to be done sooner."""
+    compiler = tmp_path / "g++"
+    compiler.write_text('#!/bin/sh\nexec g++ "$@" -O0\n')
+    compiler.chmod(0o755)
+    source = copied(tmp_path / "source", "lib")
+    built = ["build", "--no-build-isolation", "--python", sys.executable, "--out-dir", tmp_path, source]
+    subprocess.run(
+        [*UV, "--offline", *built], check=True, env={**os.environ, "CXX": str(compiler), "TMPDIR": str(tmp_path)}
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.stem.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_')}")
+    libraries = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
+    assert {"libhopsml_collective.so", f"libhopsml_tensorflow-{build_native.tensorflow_version()}.so"} <= libraries
 
 
 @pytest.mark.local

@@ -86,6 +86,7 @@ def starter() -> Iterator[tuple[subprocess.Popen[str], Path]]:
         process.kill()
 
 
+@pytest.mark.variant  # of the tool alone
 def test_it_goes_with_a_starter_that_is_killed(starter: tuple[subprocess.Popen[str], Path]) -> None:
     process, home = starter
     assert len(processes_of(home)) == 2

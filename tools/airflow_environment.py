@@ -40,7 +40,7 @@ def _install() -> None:
     uv = Path(sys.executable).parent / "uv"
     run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
     install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps")
-    fetch(*install, "--compile-bytecode", "--requirement", REQUIREMENTS)
+    fetch(*install, "--requirement", REQUIREMENTS)
     run(*install, "--no-build-isolation", "--editable", ROOT)  # the pinned setuptools builds it
 
 

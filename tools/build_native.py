@@ -1,11 +1,13 @@
 """Build the native libraries, where something changed: ``python -m tools.build_native [--sanitize thread|address]``.
 
     hopsml/collective/lib/libhopsml_collective.so        of native/collective/, with the compiler $CXX, or g++
+    hopsml/collective/lib/libhopsml_server.so            of native/server/, with what native/collective/ has of SHA-256
     hopsml/training/tensorflow/lib/libhopsml_tensorflow-<version>.so
                                                          of native/tensorflow/, for the TensorFlow that is installed
 
 Standard library only, since ``make setup`` calls it. What is beside the library says of which sources and options it was
-made; several builds at once are no harm, as each puts its result in place by a rename. Sanitized ones are put in
+made; several builds at once are no harm, as each puts its result in place by a rename. As many compilers as there are
+processors run at once. Sanitized libraries, and the objects that libraries and tests' programs share, are put in
 ``.cache/native/``.
 """
 
@@ -18,12 +20,16 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "native" / "collective"
 NAME = "libhopsml_collective.so"
+SERVER_SOURCES = ROOT / "native" / "server"
+SERVER = ROOT / "hopsml" / "collective" / "lib" / "libhopsml_server.so"
 PROGRAMS = ROOT / "native" / "collective_tests"
 CACHE = ROOT / ".cache" / "native"
 TENSORFLOW_SOURCES = ROOT / "native" / "tensorflow"
@@ -31,6 +37,7 @@ TENSORFLOW_LIBRARIES = ROOT / "hopsml" / "training" / "tensorflow" / "lib"
 TENSORFLOW_PACKAGES = ("tensorflow", "tensorflow-cpu")
 # Each rounding happens where the source has it: the result of a reduction must not depend on the machine.
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
+COMPILERS = threading.BoundedSemaphore(os.cpu_count() or 1)  # that run at once
 
 
 class NoCompiler(Exception):
@@ -48,8 +55,8 @@ def compiler() -> str:
     found = shutil.which(wanted)
     if found is None:
         raise NoCompiler(
-            f"{wanted} is missing: hopsml's own collective is not built, and TensorFlow's is used "
-            "(apt-get install g++, or name a compiler: CXX=...; then make setup)"
+            f"{wanted} is missing: hopsml's own collective is not built, and TensorFlow's is used, whose server nothing "
+            "guards (apt-get install g++, or name a compiler: CXX=...; then make setup)"
         )
     return found
 
@@ -64,21 +71,47 @@ def build(sanitize: str = "") -> Path:
         NoCompiler: there is none.
         subprocess.CalledProcessError: the compiler failed; its ``stderr`` says why.
     """
-    return _build(target(sanitize), sorted(SOURCES.glob("*.cc")), "-shared", sanitize)
+    return _build(target(sanitize), sorted(SOURCES.glob("*.cc")), ["-shared"], sanitize)
+
+
+def build_server() -> Path:
+    """The guard of TensorFlow's server; errors as of ``build``."""
+    return _build(SERVER, [*sorted(SERVER_SOURCES.glob("*.cc")), SOURCES / "sha256.cc"], ["-shared"], "")
 
 
 def build_program(name: str, sanitize: str = "") -> Path:
     """A program of native/collective_tests/ with all of the library in it; arguments and errors as of ``build``."""
     sources = [*sorted(SOURCES.glob("*.cc")), PROGRAMS / f"{name}.cc"]
-    return _build(CACHE / (sanitize or "plain") / name, sources, "-O1", sanitize)
+    return _build(CACHE / (sanitize or "plain") / name, sources, [], sanitize)
 
 
-def _build(product: Path, sources: Sequence[Path], kind: str, sanitize: str) -> Path:
-    options = [*OPTIONS, kind, *([f"-fsanitize={sanitize}", "-g"] if sanitize else [])]
-    wanted = _digest(options, [*sources, *sorted(SOURCES.glob("*.h"))])
+def _build(product: Path, sources: Sequence[Path], kind: list[str], sanitize: str) -> Path:
+    options = [*OPTIONS, *([f"-fsanitize={sanitize}", "-g"] if sanitize else [])]
+    folders = sorted({source.parent for source in sources})
+    headers = [header for folder in folders for header in sorted(folder.glob("*.h"))]
+    wanted = _digest([*options, *kind], [*sources, *headers])
     if not _is_current(product, wanted):
-        _compile(product, wanted, [compiler(), *options, *map(str, sources)])
+        objects = _objects(sources, [compiler(), *options], CACHE / (sanitize or "plain") / "objects")
+        _make(product, [compiler(), *options, *kind, *map(str, objects)])
+        product.with_suffix(".built-of").write_text(wanted)
     return product
+
+
+def _objects(sources: Sequence[Path], command: list[str], folder: Path) -> list[Path]:
+    """One for each source, compiled unless it is there; its name says of what it was made."""
+
+    def compiled(source: Path) -> Path:
+        digest = _digest(command, [source, *sorted(source.parent.glob("*.h")), *sorted(SOURCES.glob("*.h"))])
+        made = folder / f"{source.stem}-{digest[:20]}.o"
+        if not made.exists():
+            _make(made, [*command, "-c", str(source)])
+            for older in folder.glob(f"{source.stem}-{'?' * 20}.o"):
+                if older != made:
+                    older.unlink(missing_ok=True)
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return list(threads.map(compiled, sources))
 
 
 def tensorflow_version() -> str | None:
@@ -96,21 +129,43 @@ def build_for_tensorflow(version: str) -> Path:
 
     Raises NoCompiler, subprocess.CalledProcessError.
     """
-    library = TENSORFLOW_LIBRARIES / f"libhopsml_tensorflow-{version}.so"
-    options = ["-std=c++17", "-O2", "-fPIC", "-pthread", "-Wall", "-Wextra", f'-DHOPSML_TENSORFLOW_VERSION="{version}"']
-    sources = sorted(TENSORFLOW_SOURCES.iterdir())
-    wanted = _digest(options, [*sources, SOURCES / "collective.h"])
-    if _is_current(library, wanted):
-        return library
-    command = [compiler(), *options]
-    includes, linked = _flags_of_tensorflow()
-    # In one piece: TensorFlow's headers are most of the work.
-    whole = "".join(f'#include "{path}"\n' for path in sources if path.suffix == ".cc")
-    collective = target()
-    to_collective = os.path.relpath(collective.parent, library.parent)
-    command += [*includes, "-shared", "-x", "c++", "-", f"-Wl,-rpath,$ORIGIN/{to_collective}"]
-    _compile(library, wanted, [*command, *linked, f"-L{collective.parent}", f"-l:{collective.name}"], whole)
+    library, wanted = _for_tensorflow(version)
+    if not _is_current(library, wanted):
+        compiled, linked = _object_for_tensorflow(version)
+        collective = target()
+        to_collective = os.path.relpath(collective.parent, library.parent)
+        command = [compiler(), "-pthread", "-shared", str(compiled), f"-Wl,-rpath,$ORIGIN/{to_collective}"]
+        _make(library, [*command, *linked, f"-L{collective.parent}", f"-l:{collective.name}"])
+        library.with_suffix(".built-of").write_text(wanted)
+        compiled.unlink(missing_ok=True)
     return library
+
+
+def _for_tensorflow(version: str) -> tuple[Path, str]:
+    """The library, and the digest of what it is made of."""
+    library = TENSORFLOW_LIBRARIES / f"libhopsml_tensorflow-{version}.so"
+    return library, _digest(_options_for_tensorflow(version), [*_sources_for_tensorflow(), SOURCES / "collective.h"])
+
+
+def _sources_for_tensorflow() -> list[Path]:
+    return sorted(TENSORFLOW_SOURCES.iterdir())
+
+
+def _options_for_tensorflow(version: str) -> list[str]:
+    return ["-std=c++17", "-O2", "-fPIC", "-pthread", "-Wall", "-Wextra", f'-DHOPSML_TENSORFLOW_VERSION="{version}"']
+
+
+def _object_for_tensorflow(version: str) -> tuple[Path, list[str]]:
+    """What is compiled, which does not need the collective, and what it has to be linked with."""
+    _, wanted = _for_tensorflow(version)
+    found = compiler()
+    includes, linked = _flags_of_tensorflow()
+    made = CACHE / "plain" / "objects" / f"tensorflow-{wanted[:20]}.o"
+    if not made.exists():
+        # In one piece: TensorFlow's headers are most of the work.
+        whole = "".join(f'#include "{path}"\n' for path in _sources_for_tensorflow() if path.suffix == ".cc")
+        _make(made, [found, *_options_for_tensorflow(version), *includes, "-c", "-x", "c++", "-"], whole)
+    return made, linked
 
 
 def _flags_of_tensorflow() -> tuple[list[str], list[str]]:
@@ -127,16 +182,16 @@ def _is_current(library: Path, wanted: str) -> bool:
     return library.exists() and stamp.exists() and stamp.read_text() == wanted
 
 
-def _compile(library: Path, wanted: str, command: list[str], source: str = "") -> None:
+def _make(product: Path, command: list[str], source: str = "") -> None:
     """Run the compiler, with ``source`` as its input, and put what it makes in place."""
-    library.parent.mkdir(parents=True, exist_ok=True)
-    part = library.with_name(f"{library.name}.{os.getpid()}.part")
+    product.parent.mkdir(parents=True, exist_ok=True)
+    part = product.with_name(f"{product.name}.{os.getpid()}.part")
     try:
-        subprocess.run([*command, "-o", str(part)], check=True, capture_output=True, text=True, input=source)
-        part.replace(library)
+        with COMPILERS:
+            subprocess.run([*command, "-o", str(part)], check=True, capture_output=True, text=True, input=source)
+        part.replace(product)
     finally:
         part.unlink(missing_ok=True)
-    library.with_suffix(".built-of").write_text(wanted)
 
 
 def _digest(options: Sequence[str], files: Sequence[Path]) -> str:
@@ -147,6 +202,20 @@ def _digest(options: Sequence[str], files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
+def build_all(sanitize: str = "") -> None:
+    """Every library, TensorFlow's where TensorFlow is; errors as of ``build``."""
+    version = None if sanitize else tensorflow_version()
+    library, wanted = _for_tensorflow(version) if version else (Path(), "")
+    with ThreadPoolExecutor(1) as beside:  # the longest of all begins first
+        early = beside.submit(_object_for_tensorflow, version) if version and not _is_current(library, wanted) else None
+        build(sanitize)
+        build_server()
+        if early:
+            early.result()
+    if version:
+        build_for_tensorflow(version)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Build, and say what hinders."""
     parser = argparse.ArgumentParser(prog="build_native", description=__doc__.splitlines()[0])
@@ -154,9 +223,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--stamp", type=Path, help="touched when all is done that can be")
     given = parser.parse_args(arguments)
     try:
-        build(given.sanitize)
-        if not given.sanitize and (version := tensorflow_version()):
-            build_for_tensorflow(version)
+        build_all(given.sanitize)
     except NoCompiler as problem:
         print(f"setup: {problem}", file=sys.stderr)
     except subprocess.CalledProcessError as failed:

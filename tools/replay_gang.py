@@ -23,11 +23,15 @@ from hopsml.cluster.driver.gang_log import VERSION, described
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic_gang import ElasticGang
 from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.growing_gang import GrowingGang
 from hopsml.cluster.gang.independent_gang import IndependentGang
+from hopsml.cluster.gang.mending_gang import MendingGang
+from hopsml.cluster.gang.server_gang import ServerGang
 from hopsml.errors import HopsmlError
 from hopsml.storage.run_dir import find
 
-MACHINES: dict[str, type[Gang]] = {one.__name__: one for one in (Gang, ElasticGang, IndependentGang)}
+_KINDS = (Gang, ElasticGang, MendingGang, GrowingGang, IndependentGang, ServerGang)
+MACHINES: dict[str, type[Gang]] = {one.__name__: one for one in _KINDS}
 
 
 class Differs(Exception):

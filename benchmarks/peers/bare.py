@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.launched import Command
 from benchmarks.peers.base import Peer
+
+BELOW_EPHEMERAL = range(12_000, 32_000)
 
 
 def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
@@ -24,11 +27,19 @@ def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports of the loopback interface that nobody uses now, and that the system gives to no connection by itself."""
+    sockets: list[socket.socket] = []
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+        for port in random.sample(BELOW_EPHEMERAL, len(BELOW_EPHEMERAL)):
+            if len(sockets) == count:
+                break
+            candidate = socket.socket()
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                candidate.close()
+            else:
+                sockets.append(candidate)
         return [int(each.getsockname()[1]) for each in sockets]
     finally:
         for each in sockets:

@@ -1,10 +1,12 @@
-"""One member of a group that reduces arrays in turns: WAY SOCKET RANK ADDRESSES SIZES; addresses and sizes with commas.
+"""One member of groups that reduce arrays in turns: WAYS SOCKET RANK ADDRESSES SIZES, all with commas.
 
-    hopsml    hopsml.collective, where members of one machine share memory; hopsml-sockets: over sockets; -fp16: as float16
+    hopsml    hopsml.collective, where members of one machine share memory; hopsml-sockets: over sockets; -fp16: as float16;
+              -direct, -pairwise, -ring: over sockets, by this algorithm
     gloo      torch.distributed
     tensorflow  TensorFlow's ring over gRPC
 
-Sizes count float32. Each size is a way of its own: WAY-SIZE. What is reduced are zeros, in place where the library can.
+Sizes count float32. Each size is a way of its own: WAY-SIZE. Of several ways the second takes ports one higher, and so on.
+What is reduced are zeros, in place where the library can.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ def of_hopsml(way: str, rank: int, addresses: list[str], sizes: list[int]) -> di
     """By ``hopsml.collective``."""
     import numpy as np
 
-    from hopsml.collective.group import Group
+    from hopsml.collective.group import ALGORITHMS, Group
 
     hosts = ["here"] * len(addresses) if way == "hopsml" else None
-    group = Group.form(rank, addresses, secret=SECRET, hosts=hosts)
+    kind = way.partition("-")[2]
+    algorithm = kind if kind in ALGORITHMS else "auto"
+    group = Group.form(rank, addresses, secret=SECRET, hosts=hosts, algorithm=algorithm)
     wire = "float16" if way.endswith("fp16") else "same"
     arrays = {size: np.zeros(size, np.float32) for size in sizes}
 
@@ -81,13 +85,21 @@ def of_tensorflow(way: str, rank: int, addresses: list[str], sizes: list[int]) -
 MAKERS = {"hopsml": of_hopsml, "gloo": of_gloo, "tensorflow": of_tensorflow}
 
 
+def moved(addresses: str, by: int) -> list[str]:
+    """Those of another way."""
+    split = [address.rpartition(":") for address in addresses.split(",")]
+    return [f"{host}:{int(port) + by}" for host, _, port in split]
+
+
 def main() -> None:
     """Serve until told to end; the process ends without the frameworks' own ends, which wait for each other."""
-    way, path, rank, addresses, sizes = sys.argv[1:]
-    reduces = MAKERS[way.partition("-")[0]](
-        way, int(rank), addresses.split(","), [int(size) for size in sizes.split(",")]
-    )
-    turns.serve_all(path, int(rank), {f"{way}-{size}": turns.one_by_one(one) for size, one in reduces.items()})
+    ways, path, rank, addresses, sizes = sys.argv[1:]
+    counts = [int(size) for size in sizes.split(",")]
+    served: dict[str, turns.Steps] = {}
+    for number, way in enumerate(ways.split(",")):
+        reduces = MAKERS[way.partition("-")[0]](way, int(rank), moved(addresses, number), counts)
+        served |= {f"{way}-{size}": turns.one_by_one(one) for size, one in reduces.items()}
+    turns.serve_all(path, int(rank), served)
     os._exit(0)
 
 

@@ -6,9 +6,11 @@ STEP_S = 0.025  # added to each step, which then takes about as long as a small 
 COMMIT_EVERY = 10
 
 
-def train(folder: str) -> None:
-    """The training function."""
+def train(folder: str, ballast_mb: int = 0) -> None:
+    """The training function; ``ballast_mb``: so much is committed besides the model."""
     import time
+
+    import tensorflow as tf
 
     import hopsml
     from benchmarks.scripts import model
@@ -19,10 +21,15 @@ def train(folder: str) -> None:
     assert context is not None
     log = StepsLog(folder, context.rank, context.generation)
     step, variables = model.prepare(hopsml.tensorflow.strategy(), model.GLOBAL_BATCH)
+    variables.append(tf.Variable(tf.zeros((ballast_mb << 18,))))
     state = hopsml.elastic.State(**{f"v{number}": variable for number, variable in enumerate(variables)})
     data = hopsml.elastic.Sampler(model.EXAMPLES, model.GLOBAL_BATCH, epochs=10**6)
     for _ in state.resume(data):
         step()
+        if (
+            context := current() or context
+        ).generation != log.generation:  # others were lost: it is one of fewer by now
+            log = StepsLog(folder, context.rank, context.generation)
         log.finished(state.batches)
         time.sleep(STEP_S)
         state.commit(every=COMMIT_EVERY)

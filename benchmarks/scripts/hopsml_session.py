@@ -56,13 +56,20 @@ def idle(context: Any, workers: int, release: str) -> dict[str, Any]:
     return {"pids": context.parallelize(range(workers), workers).mapPartitions(hold).collect()}
 
 
-def elastic(context: Any, folder: str, least: int, most: int) -> dict[str, Any]:
+def elastic(
+    context: Any, folder: str, least: int, most: int, implementation: str = "tensorflow", ballast_mb: int = 0
+) -> dict[str, Any]:
     """Begin a run whose group may change; it trains until the session is ended."""
     from benchmarks.scripts import elastic_job
     from hopsml import experiment
 
     run = experiment.submit(
-        elastic_job.train, args={"folder": folder}, min_workers=least, max_workers=most, preload=["tensorflow"]
+        elastic_job.train,
+        args={"folder": folder, "ballast_mb": ballast_mb},
+        min_workers=least,
+        max_workers=most,
+        implementation=implementation,
+        preload=["tensorflow"],
     )
     return {"run": run.run_id}
 

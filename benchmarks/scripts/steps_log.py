@@ -11,6 +11,7 @@ class StepsLog:
     """Appends lines ``step time`` to ``<generation>.<rank>.<pid>.steps``; the clock is the machine's monotonic one."""
 
     def __init__(self, folder: str, rank: int, generation: int = 0) -> None:
+        self.generation = generation
         self._descriptor = os.open(
             Path(folder, f"{generation}.{rank}.{os.getpid()}.steps"), os.O_WRONLY | os.O_CREAT | os.O_APPEND
         )

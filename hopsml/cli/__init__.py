@@ -13,8 +13,24 @@ def main() -> None:
     """Entry point of ``hopsml``; an error of ours is printed as one sentence, without a traceback."""
     import typer
 
-    from hopsml.cli import cancel, class_data, doctor, follow, logs, metrics, profiles, rerun, runs, status, submit
+    from hopsml.cli import (
+        cancel,
+        class_data,
+        doctor,
+        follow,
+        logs,
+        metrics,
+        model,
+        profiles,
+        rerun,
+        runs,
+        serve,
+        serving,
+        status,
+        submit,
+    )
     from hopsml.cli import tensorboard as board
+    from hopsml.cli import tune_communication as tuning
 
     app = typer.Typer(
         no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
@@ -28,8 +44,10 @@ def main() -> None:
         metrics.metrics,
         profiles.profiles,
         rerun.rerun,
+        serve.serve,
         status.status,
         board.tensorboard,
+        tuning.tune_communication,
     )
     version = typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end.")
 
@@ -41,6 +59,8 @@ def main() -> None:
         app.command()(command)
     app.command(cls=submit.Command, context_settings={"ignore_unknown_options": True})(submit.submit)
     app.add_typer(runs.app, name="runs")
+    app.add_typer(model.app, name="model")
+    app.add_typer(serving.app, name="serving")
     try:
         app()
     except HopsmlError as error:

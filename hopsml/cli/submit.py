@@ -49,6 +49,12 @@ def submit(
         str | None, typer.Option(help="packages for YARN's nodes: never, auto, always, or the URL of an archive")
     ] = None,
     py_files: Annotated[str | None, typer.Option(help="modules to ship, .py or .zip, comma-separated")] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            help="torch, jax or distributed: the script is a worker's, as for torchrun, and runs on every one"
+        ),
+    ] = None,
     tag: Annotated[str | None, typer.Option(help="a tag by which YARN finds the application (yarn.tags)")] = None,
 ) -> None:
     """Run a script on the cluster of a profile and follow it to its end; the exit status is 0 only if it succeeded.
@@ -56,6 +62,8 @@ def submit(
     Ctrl-C (or SIGTERM) ends the application, a second one leaves at once. What the driver prints goes to stdout, all
     about the submission to stderr.
     """
+    import tempfile
+
     from hopsml import profiles, redact, submission
     from hopsml.errors import ArgumentError, RunCancelled
     from hopsml.submission.hidden import from_environment
@@ -66,8 +74,9 @@ def submit(
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
     if py_files:
         wishes["spark.submit.pyFiles"] = py_files
-    with submission.Interrupts() as interrupts:
+    with submission.Interrupts() as interrupts, tempfile.TemporaryDirectory(prefix="hopsml-submit-") as folder:
         try:
+            script = _driver(framework, script, folder)
             planned = submission.plan(
                 chosen,
                 script,
@@ -88,6 +97,22 @@ def submit(
             submission.to_stderr(str(cancelled))
             status = 128 + interrupts.last
     raise typer.Exit(status)
+
+
+def _driver(framework: str | None, script: str, folder: str) -> str:
+    """The program that is submitted: the script, or what runs it on every worker."""
+    if framework is None:
+        return script
+    from pathlib import Path
+
+    from hopsml.errors import ArgumentError
+    from hopsml.experiment import whole_script
+    from hopsml.submission.script import read
+
+    if framework not in whole_script.VERBS:
+        raise ArgumentError(f"--framework {framework}: it must be one of {', '.join(whole_script.VERBS)}")
+    read(script)  # a mistake in it is said now
+    return str(whole_script.driver_of(framework, Path(script), Path(folder)))
 
 
 def _settings(items: list[str]) -> dict[str, str]:

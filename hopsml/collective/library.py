@@ -23,6 +23,7 @@ class CallStatus(IntEnum):
     ARGUMENT = 5
     SYSTEM = 6
     ENDED = 7
+    CHANGED = 8
 
 
 class GroupOptions(ctypes.Structure):
@@ -40,6 +41,10 @@ class GroupOptions(ctypes.Structure):
         ("secret_size", ctypes.c_size_t),
         ("form_timeout_s", ctypes.c_double),
         ("timeout_s", ctypes.c_double),
+        ("resumable", ctypes.c_int32),
+        ("network_timeout_s", ctypes.c_double),
+        ("algorithm", ctypes.c_int32),
+        ("guest", ctypes.c_int32),
     )
 
 
@@ -50,12 +55,21 @@ _GROUP, _MEMORY, _COUNT, _NUMBER, _NAME = (
     ctypes.c_int,
     ctypes.c_char_p,
 )
+_GENERATION = ctypes.c_uint64
 _RETURNS = {
     "form": (_NUMBER, ctypes.POINTER(GroupOptions), ctypes.POINTER(_GROUP), ctypes.c_char_p, ctypes.c_size_t),
+    "reform": (_NUMBER, _GROUP, ctypes.POINTER(GroupOptions), ctypes.c_char_p, ctypes.c_size_t),
+    "rank": (ctypes.c_int32, _GROUP),
+    "size": (ctypes.c_int32, _GROUP),
+    "generation": (_GENERATION, _GROUP),
+    "made_in": (_GENERATION, _GROUP),
+    "waiting": (ctypes.c_int32, _GROUP),
+    "ask_pause": (None, _GROUP),
+    "pause_agreed": (ctypes.c_int32, _GROUP),
     "all_reduce": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, _NUMBER, _NUMBER, _NAME),
-    "all_gather": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, _NAME),
-    "broadcast": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, ctypes.c_int32, _NAME),
-    "reduce_scatter": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, _NUMBER, _NAME),
+    "all_gather": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, _GENERATION, _NAME),
+    "broadcast": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, ctypes.c_int32, _GENERATION, _NAME),
+    "reduce_scatter": (_NUMBER, _GROUP, _MEMORY, _MEMORY, _COUNT, _NUMBER, _NUMBER, _GENERATION, _NAME),
     "barrier": (_NUMBER, _GROUP, _NAME),
     "problem": (ctypes.c_char_p, _GROUP),
     "lost_rank": (ctypes.c_int32, _GROUP),
@@ -71,7 +85,9 @@ def load(path: Path = PATH) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        remedy = "make setup builds it where there is a C++ compiler (apt-get install g++); wheels bring it along"
+        remedy = (
+            "make setup builds it, and make wheel a wheel with it, where there is a C++ compiler: apt-get install g++"
+        )
         raise CollectiveUnavailable(f"hopsml's own collective cannot be loaded: {error} ({remedy})") from error
     for name, (returned, *arguments) in _RETURNS.items():
         function = getattr(library, f"hopsml_{name}")

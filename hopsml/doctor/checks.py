@@ -227,13 +227,20 @@ def ports(facts: PortFacts) -> Finding:
     return ok("ports", f"{facts.free} of {facts.tried} in {facts.text} are free", **known)
 
 
-def shared_host(others: Sequence[str]) -> Finding:
-    """Warn of other users' processes on this machine, which can command TensorFlow's unprotected server."""
+def shared_host(others: Sequence[str], guarded: bool) -> Finding:
+    """Warn of other users' processes on this machine, which can command TensorFlow's server where it is not ``guarded``."""
+    if guarded:
+        people = f"{', '.join(others[:5])} beside you: " if others else ""
+        summary = f"{people}TensorFlow's server in a worker lets only members of its group in"
+        return ok("shared host", summary, others=list(others))
     if not others:
-        return ok("shared host", "nobody else has processes on this machine, as far as can be seen", others=[])
+        summary = (
+            "nobody else has processes on this machine, as far as can be seen; TensorFlow's server lets everybody in"
+        )
+        return ok("shared host", f"{summary} (libhopsml_server.so is missing, or HOPSML_UNGUARDED_SERVER=1)", others=[])
     remedy = (
-        "train where nobody else can connect: a host, container or network namespace of your own, or a firewall in front of "
-        "HOPSML_PORT_RANGE (docs/security.md)"
+        "have libhopsml_server.so built (make setup, with g++), or train where nobody else can connect: a host, a container "
+        "or a network namespace of your own, or a firewall in front of HOPSML_PORT_RANGE (docs/security.md)"
     )
     summary = (
         f"{', '.join(others[:5])} {'has' if len(others) == 1 else 'have'} processes here, and TensorFlow's server "

@@ -14,6 +14,7 @@ from typing import Any
 import hopsml
 from hopsml import profiles, settings
 from hopsml.cluster.agent.preflight.measure import other_people
+from hopsml.cluster.worker import server_guard
 from hopsml.doctor import checks, cluster_checks, facts, services
 from hopsml.doctor.finding import Finding, Needs, Status
 from hopsml.errors import ArgumentError
@@ -127,7 +128,7 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
         "limits": lambda seen: checks.limits(seen, len(looks["gpus"].facts.gpus) if looks["gpus"].facts else 0),
         "scratch": checks.scratch,
         "ports": checks.ports,
-        "shared host": checks.shared_host,
+        "shared host": lambda seen: checks.shared_host(seen, server_guard.is_ready()),
         "addresses": lambda seen: checks.addresses(seen, needs),
         "project store": lambda seen: cluster_checks.store(seen, needs),
         "hdfs": lambda seen: cluster_checks.hdfs(seen, needs),

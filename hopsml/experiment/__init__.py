@@ -1,11 +1,17 @@
 """The verbs a user calls; each one is a plan over the same agents.
 
     collective_all_reduce(train, num_workers=4)      one group, synchronous data-parallel training
+    parameter_server(train, num_workers=4, num_ps=2) a chief, workers, and servers that hold the variables
+    mirrored(train)                                  one worker with all GPUs of its executor
     launch(train, {"lr": [0.1, 0.01]})               one worker for each combination
+    torch(train, ...), jax(train, ...)               the same group for other frameworks
+    distributed(train, ...)                          and for any: ranks, addresses, a way to exchange values
     search(train, space, num_trials=64)              the best of many configurations, on all executors at once
     grid_search, random_search, differential_evolution            the predecessor's searches
+    evaluate(judge, run)                             each checkpoint of a run, beside its training or afterwards
     rerun(run)                                       once more, and whether the same came of it
     resume(run)                                      go on with a run that has not finished
+    tune_communication(train)                        the fastest way to reduce its gradients, for runs with tuned=True
     with recorded("etl") as run: ...                 what the driver does itself
 
 They block and return a ``Result``; ``submit`` and ``submit_search`` give a handle instead, and every blocking verb is
@@ -16,8 +22,12 @@ from __future__ import annotations
 
 from hopsml.experiment.applications import shutdown
 from hopsml.experiment.collective import collective_all_reduce, submit
+from hopsml.experiment.evaluations import evaluate, submit_evaluation
+from hopsml.experiment.frameworks import distributed, jax, torch
 from hopsml.experiment.launch import launch
+from hopsml.experiment.mirroring import mirrored
 from hopsml.experiment.older_names import begin, end, horovod, instead_of
+from hopsml.experiment.parameter_servers import parameter_server
 from hopsml.experiment.predecessor import (
     Direction,
     differential_evolution,
@@ -32,6 +42,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.search import continue_search, search, submit_search
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.result import SearchResult
+from hopsml.experiment.tuning import Tuning, tune_communication
 from hopsml.search.space.space import Searchspace
 
 __all__ = [
@@ -43,15 +54,21 @@ __all__ = [
     "SearchResult",
     "SearchRun",
     "Searchspace",
+    "Tuning",
     "begin",
     "collective_all_reduce",
     "continue_search",
     "differential_evolution",
+    "distributed",
     "end",
+    "evaluate",
     "evolutionary_search",
     "grid_search",
     "horovod",
+    "jax",
     "launch",
+    "mirrored",
+    "parameter_server",
     "random_search",
     "recorded",
     "rerun",
@@ -59,7 +76,10 @@ __all__ = [
     "search",
     "shutdown",
     "submit",
+    "submit_evaluation",
     "submit_search",
+    "torch",
+    "tune_communication",
 ]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from hopsml import suggestions
 from hopsml.cluster.shared import checks
-from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.cluster.shared.spec import Roles
+from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.storage import privacy
 
 
@@ -46,6 +47,17 @@ def check_evaluator(size: int) -> None:
     if size < 3:
         raise ArgumentError(
             f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
+        )
+
+
+def check_servers(size: int, roles: Roles) -> None:
+    """Raise NotEnoughSlots where ``size`` slots are too few for a chief, one worker, and these roles."""
+    least = 2 + roles.parameter_servers + int(roles.evaluator)
+    if size < least:
+        beside = " and the evaluator" if roles.evaluator else ""
+        raise NotEnoughSlots(
+            f"num_ps={roles.parameter_servers} needs at least {least} slots: the chief, one worker, the parameter servers"
+            f"{beside}; there are {size}"
         )
 
 

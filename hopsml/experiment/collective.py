@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from typing import NoReturn
 
 from hopsml import settings
 from hopsml.cluster.shared.spec import (
@@ -12,13 +13,14 @@ from hopsml.cluster.shared.spec import (
     Communication,
     ElasticGroup,
     FixedGroup,
+    Framework,
     RunSpec,
     names,
     specified,
 )
 from hopsml.errors import ArgumentError
 from hopsml.experiment import arguments, plan
-from hopsml.experiment.options import RunOptions
+from hopsml.experiment.options import FrameworkOptions, RunOptions
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.verbs import Verb
@@ -30,7 +32,11 @@ ORDERS = (
 )
 
 
+AnyGroupOptions = RunOptions | FrameworkOptions  # of the verbs that train on a group
 _verb = Verb(RunOptions, "collective_all_reduce", orders=ORDERS)
+instead: Callable[[RunOptions], NoReturn] | None = (
+    None  # what a command does with a script's training, where it has begun
+)
 
 
 @_verb
@@ -44,7 +50,7 @@ def collective_all_reduce(options: RunOptions) -> Result:
         RunError: the run failed; the message names the rank, its host, its traceback and its log.
         StorageError: the run directory cannot be written; names the path.
     """
-    return plan.start(build(options)).result()
+    return _start(options).result()
 
 
 @_verb
@@ -54,16 +60,25 @@ def submit(options: RunOptions) -> Run:
     Raises:
         ArgumentError, ArgumentTypeError, StorageError: as ``collective_all_reduce``.
     """
+    return _start(options)
+
+
+def _start(options: RunOptions) -> Run:
+    if instead is not None:
+        instead(options)
     return plan.start(build(options))
 
 
-def build(options: RunOptions, verb: str = "collective_all_reduce") -> plan.Plan:
+def build(
+    options: AnyGroupOptions, verb: str = "collective_all_reduce", framework: Framework = "tensorflow"
+) -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
     return plan.Plan(
         spec=specified(
             RunSpec,
             options,
             verb=verb,
+            framework=framework,
             group=_group(options),
             environment=arguments.environment(options.environment, options.share),
         ),
@@ -75,25 +90,26 @@ def build(options: RunOptions, verb: str = "collective_all_reduce") -> plan.Plan
     )
 
 
-def _group(options: RunOptions) -> AnyGroup:
+def _group(options: AnyGroupOptions) -> AnyGroup:
     """The kind of group that the call's numbers ask for: fixed or elastic."""
     most, fewest = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
     size = AS_MANY_AS_THERE_ARE if most is None else most
-    if fewest is not None and options.evaluator:
+    evaluator = isinstance(options, RunOptions) and options.evaluator
+    if fewest is not None and evaluator:
         raise ArgumentError("evaluator=True with min_workers: a group that may change has no evaluator; leave one out")
-    if options.evaluator and most is not None:
+    if evaluator and most is not None:
         arguments.check_evaluator(most)
     elastic = specified(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=settings.drain_s())
     if fewest is not None:
         return elastic  # its numbers are checked in any case
-    if options.evaluator:  # it waits for checkpoints, and does nothing meanwhile
+    if evaluator:  # it waits for checkpoints, and does nothing meanwhile
         return specified(FixedGroup, options, size=size, exited_s=None, returned_s=None)
     return specified(FixedGroup, options, size=size)
 
 
-def _without_effect(options: RunOptions) -> tuple[str, ...]:
+def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
     """A sentence for each argument that was given and is ignored by a group of this kind."""
-    defaults = {option.name: option.default for option in fields(RunOptions)}
+    defaults = {option.name: option.default for option in fields(options)}
     notes = list(arguments.without_effect({"versioned_resources": options.versioned_resources}))
 
     def unused(candidates: Iterable[str], reason: str) -> list[str]:
@@ -105,5 +121,5 @@ def _without_effect(options: RunOptions) -> tuple[str, ...]:
         reason = "the group has a fixed size, and ends with its first loss; give min_workers= for one that may change"
         notes += unused([name for name in names(ElasticGroup) if name not in names(FixedGroup)], reason)
     if most == 1:
-        notes += unused(names(Communication), "one worker merges nothing")
+        notes += unused(names(Communication), "one worker exchanges nothing")
     return tuple(notes)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopsml.cluster.gang.elastic_gang import WITHOUT_COMMITS
+from hopsml.cluster.worker.in_force import PARAMETER_SERVERS
 
 _PATHS = {
     "scoped_allocator": "merged by TensorFlow's scoped allocator",
@@ -18,10 +19,10 @@ def of(seen: Sequence[Mapping[str, int | str]], committed: bool | None = None) -
     """What to record, from what each worker that trains has seen; ``committed``: whether a worker of an elastic run has
     ever committed its state, None for a run of fixed size.
 
-    ``formed``: whether there was a group; where there was, ``by`` what, and of the gradients that were reduced in a step how
-    many there were, in how many collectives, by which path. Where there was no group, or none were reduced in it,
-    ``trained_alone``: how many workers gave gradients to a TensorFlow optimizer (either Keras, or TensorFlow 1) all the
-    same. Of other frameworks, and of updates by hand, nothing is known.
+    ``formed``: whether there was a group; where there was, ``by`` what and ``why``, and of the gradients that were reduced
+    in a step how many there were, in how many collectives, by which path. Where there was no group, or none were
+    reduced in it, ``trained_alone``: how many workers gave gradients to a TensorFlow optimizer (either Keras, or
+    TensorFlow 1) all the same. Of other frameworks, and of updates by hand, nothing is known.
     """
     elastic = {} if committed is None else {"committed": committed}
     return _group(seen) | elastic
@@ -34,9 +35,14 @@ def _group(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
         return {"workers": len(seen), "formed": False, "trained_alone": trained}
     chief = together[0]
     found = {"workers": len(seen), "formed": True, "by": chief["group"], "size": chief["size"]}
+    if "why" in chief:
+        found["why"] = chief["why"]
     if "gradients" in chief:
         scope = chief["merge_scope"] or "all"
         found |= {"merge_scope": scope, **{name: chief[name] for name in ("path", "gradients", "collectives")}}
+        found |= {name: chief[name] for name in ("settings",) if name in chief}
+    elif "operations" in chief:
+        found["operations"] = chief["operations"]
     elif trained:
         found["trained_alone"] = trained
     return found
@@ -75,8 +81,18 @@ def merging(facts: Mapping[str, Any]) -> str:
         return "none: one worker"
     if not facts["formed"]:
         return "none: no TensorFlow group was formed"
+    if facts["by"] == PARAMETER_SERVERS:
+        workers = f"{facts['size']} worker{'s' if facts['size'] > 1 else ''}"
+        return f"none: parameter servers, whose variables {workers} update independently"
+    why = f", because {facts['why']}" if "why" in facts else ""
+    if "operations" in facts:
+        return (
+            f"a group of {facts['size']} by {facts['by']}{why}: {facts['operations']} operations of torch.distributed"
+        )
     if "gradients" not in facts:
-        return f"a group of {facts['size']} by {facts['by']}, in which no gradients were reduced by hopsml"
+        return f"a group of {facts['size']} by {facts['by']}{why}, in which no gradients were reduced by hopsml"
     gradients, collectives = facts["gradients"], facts["collectives"]
     how = "none merged" if collectives == gradients else _PATHS.get(facts["path"], facts["path"])
-    return f"merge scope {facts['merge_scope']}: {gradients} gradients in {collectives} collectives, {how}"
+    settings = f" ({facts['settings']})" if "settings" in facts else ""
+    merged = f"merge scope {facts['merge_scope']}: {gradients} gradients in {collectives} collectives, {how}"
+    return merged + settings + why

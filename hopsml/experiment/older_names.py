@@ -21,8 +21,6 @@ from hopsml.experiment.verbs import Verb
 
 _OTHER_STRATEGY = "experiment.collective_all_reduce(train), whose function builds hopsml.tensorflow.strategy()"
 INSTEAD = {
-    "mirrored": f"{_OTHER_STRATEGY}; on one worker with several GPUs it may build tf.distribute.MirroredStrategy()",
-    "parameter_server": _OTHER_STRATEGY,
     "allreduce": _OTHER_STRATEGY,
     "train_and_evaluate": f"{_OTHER_STRATEGY} and calls model.fit: Estimators have left TensorFlow",
 }

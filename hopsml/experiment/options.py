@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, TypeVar
 
+from hopsml.cluster.shared.spec import Compression, GradientReduction
+
 _Options = TypeVar("_Options")
 
 
@@ -58,26 +60,16 @@ class TrainingOptions(StartOptions):
     preflight: str = "warn"
 
 
-@dataclass
-class RunOptions(TrainingOptions):
-    """The arguments of ``collective_all_reduce`` and ``submit``.
+@dataclass(kw_only=True)
+class GroupTrainingOptions(TrainingOptions):
+    """What every verb has that trains on a group of workers.
 
     Args:
-        train_fn: the training function; everything that it needs is imported inside, or captured.
-        name, description: for people who look for the run later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        evaluator: the last of at least three workers stands beside the group: its TF_CONFIG says "evaluator", and what it
-            does is the function's to say; ``hopsml.tensorflow.strategy()`` gives it the default strategy.
-        metric_key: which of the function's outputs is the run's metric.
         args: keyword arguments of the function.
         num_workers: how many; by default one for each GPU, else for each slot of the executors. The run ends with the
             first worker that is lost.
         min_workers, max_workers: instead of it, a group that may change: it starts with ``min_workers``, takes newcomers
             in at the next commit, survives the loss of workers, executors and hosts; see ``hopsml.elastic``.
-        implementation: whose collectives ``hopsml.tensorflow.strategy()`` takes where it is called without arguments:
-            "tensorflow" ("auto" as yet), or "hopsml", whose workers are on CPUs and merge everything.
-        merge_scope: gradients in one collective: 1 = no merging, 32, "all".
-        scoped_allocator: whether merging is done by TensorFlow's scoped allocator.
         reset_limit: how many generations of an elastic group failures may end; any number by default, while commits are
             made in between.
         min_workers_timeout: seconds for which an elastic group that has shrunk below ``min_workers`` waits for others.
@@ -89,6 +81,107 @@ class RunOptions(TrainingOptions):
         checkpoint_every: seconds between two checkpoints on shared storage that are made of an elastic State's commits.
     """
 
+    args: Mapping[str, Any] | None = None
+    num_workers: int | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
+    reset_limit: int | None = None
+    min_workers_timeout: float = 600.0
+    heartbeat_timeout: float = 5.0
+    progress_timeout: float | None = None
+    host_failure_limit: int = 3
+    host_cooldown: float = 60.0
+    checkpoint_every: float = 60.0
+
+
+@dataclass
+class RunOptions(GroupTrainingOptions):
+    """The arguments of ``collective_all_reduce`` and ``submit``.
+
+    Args:
+        train_fn: the training function; everything that it needs is imported inside, or captured.
+        name, description: for people who look for the run later.
+        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
+        evaluator: the last of at least three workers stands beside the group: its TF_CONFIG says "evaluator", and what it
+            does is the function's to say; ``hopsml.tensorflow.strategy()`` gives it the default strategy.
+        metric_key: which of the function's outputs is the run's metric.
+        implementation: whose collectives ``hopsml.tensorflow.strategy()`` takes where it is called without arguments:
+            "tensorflow" or "hopsml", which merges everything; "auto": hopsml's on CPUs, TensorFlow's on GPUs and where
+            merge_scope or scoped_allocator is given.
+        merge_scope: gradients in one of TensorFlow's collectives: 1 = no merging, n, "all"; 32 by default.
+        scoped_allocator: whether that merging is done by TensorFlow's scoped allocator, as by default on CPUs.
+        tuned: take those of the three that are not given as ``hopsml tune-communication`` has found them for this function
+            and number of workers; the URL or path of a record: as it says there.
+        compression, topk, powersgd_rank, double_buffering, accumulate, reduction: what hopsml's own collective, which they
+            choose, does with gradients; see ``hopsml.tensorflow.strategy``, where it is called without arguments.
+    """
+
+    train_fn: Callable[..., Any]
+    name: str = "no-name"
+    local_logdir: bool = False
+    description: str | None = None
+    evaluator: bool = False
+    metric_key: str | None = None
+    _: KW_ONLY
+    implementation: str = "auto"
+    merge_scope: int | str | None = None
+    scoped_allocator: bool | None = None
+    tuned: bool | str = False
+    compression: Compression | None = None
+    topk: float | None = None
+    powersgd_rank: int | None = None
+    double_buffering: bool = False
+    accumulate: int = 1
+    reduction: GradientReduction = "sum"
+
+
+@dataclass
+class FrameworkOptions(GroupTrainingOptions):
+    """The arguments of ``distributed`` and ``jax``.
+
+    Args:
+        train_fn: the training function; everything that it needs is imported inside, or captured.
+        name, description: for people who look for the run later.
+        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
+        metric_key: which of the function's outputs is the run's metric.
+    """
+
+    train_fn: Callable[..., Any]
+    name: str = "no-name"
+    local_logdir: bool = False
+    description: str | None = None
+    metric_key: str | None = None
+
+
+@dataclass
+class TorchOptions(FrameworkOptions):
+    """The arguments of ``torch``.
+
+    Args:
+        backend: of torch's process group: "hopsml" (its own collective: nobody else can connect, and a lost worker costs
+            the others a fraction of a second), "gloo", "nccl"; "auto": nccl where every worker has a GPU, else hopsml.
+    """
+
+    _: KW_ONLY
+    backend: str = "auto"
+
+
+@dataclass
+class ParameterServerOptions(TrainingOptions):
+    """The arguments of ``parameter_server``.
+
+    Args:
+        train_fn: the training function, which the chief calls; everything that it needs is imported inside, or captured.
+        name, description: for people who look for the run later.
+        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
+        evaluator: a slot more, which calls the function as well: its TF_CONFIG, which has it alone, says "evaluator", and
+            what it does is the function's to say.
+        metric_key: which of the function's outputs is the run's metric.
+        args: keyword arguments of the function.
+        num_workers: how many compute; by default as many as there are slots left.
+        num_ps: how many hold variables; by default the value of NUM_TF_PS, else 1.
+    """
+
     train_fn: Callable[..., Any]
     name: str = "no-name"
     local_logdir: bool = False
@@ -98,18 +191,61 @@ class RunOptions(TrainingOptions):
     _: KW_ONLY
     args: Mapping[str, Any] | None = None
     num_workers: int | None = None
-    min_workers: int | None = None
-    max_workers: int | None = None
-    implementation: str = "auto"
-    merge_scope: int | str = 32
-    scoped_allocator: bool = True
-    reset_limit: int | None = None
-    min_workers_timeout: float = 600.0
-    heartbeat_timeout: float = 5.0
-    progress_timeout: float | None = None
-    host_failure_limit: int = 3
-    host_cooldown: float = 60.0
-    checkpoint_every: float = 60.0
+    num_ps: int | None = None
+
+
+@dataclass
+class MirroredOptions(TrainingOptions):
+    """The arguments of ``mirrored``.
+
+    Args:
+        train_fn: the training function; everything that it needs is imported inside, or captured.
+        name, description: for people who look for the run later.
+        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
+        evaluator: of the predecessor; refused, as there is one worker.
+        metric_key: which of the function's outputs is the run's metric.
+        args: keyword arguments of the function.
+        logical_devices: where the executor has no GPU: between how many devices, made of its CPU, the model is mirrored.
+    """
+
+    train_fn: Callable[..., Any]
+    name: str = "no-name"
+    local_logdir: bool = False
+    description: str | None = None
+    evaluator: bool = False
+    metric_key: str | None = None
+    _: KW_ONLY
+    args: Mapping[str, Any] | None = None
+    logical_devices: int | None = None
+
+
+@dataclass
+class EvaluationOptions(StartOptions):
+    """The arguments of ``evaluate`` and ``submit_evaluation``.
+
+    Args:
+        train_fn: the evaluating function, called with the folder of a checkpoint.
+        run: whose checkpoints are judged: its URL, path, id, handle or result.
+        name, description: for people who look for the evaluation later.
+        args: further keyword arguments of the function.
+        order: "oldest" or "newest": which checkpoint is next where several wait.
+        metric: the key by which checkpoints are compared; of a function that returns a number, "metric".
+        direction: "max" or "min".
+        patience: after so many checkpoints that were no better than the best the training is asked to end; None: never.
+        preflight: as of a training.
+    """
+
+    train_fn: Callable[..., Any]
+    run: Any
+    _: KW_ONLY
+    name: str = "no-name"
+    description: str | None = None
+    args: Mapping[str, Any] | None = None
+    order: str = "oldest"
+    metric: str = "metric"
+    direction: str = "max"
+    patience: int | None = None
+    preflight: str = "warn"
 
 
 @dataclass

@@ -23,10 +23,10 @@ from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.protocol import Resume
-from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, RunSpec, recorded
+from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, Roles, RunSpec, recorded
 from hopsml.delivery import logger_aside
 from hopsml.errors import CoordinatorLost, HopsmlError, NotEnoughSlots, PermissionRefused, QuotaExceeded
-from hopsml.experiment import applications, arguments, mlflow, progress, takeover
+from hopsml.experiment import applications, arguments, mlflow, progress, takeover, tuned
 from hopsml.experiment.run import Run
 from hopsml.experiment.sign_of_life import SignOfLife
 from hopsml.experiment.standing import Alone
@@ -42,6 +42,9 @@ from hopsml.training import driver_log, mlflow_run
 HOOKS = (
     "hopsml.tracking.inputs:attach", "hopsml.tracking.machine:record_worker", "hopsml.training.prepare:prepare",
 )  # fmt: skip
+
+# What workers of a framework need beside what their function imports. Torch's first step would import 820 modules more.
+FRAMEWORK_MODULES = {"torch": ("torch", "torch._dynamo", "torch.distributed.tensor"), "jax": ("jax",)}
 
 logger = logger_aside(__name__)
 
@@ -86,6 +89,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = plan.spec
     applications.prepare(plan.profile)
     check_environment({**os.environ, **spec.environment}, spec.honour_environment)
+    settings.cores_of({**os.environ, **spec.environment})
     tell = progress.of_run() if plan.progress else None
     redact.register_settings(spec.environment)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
@@ -94,6 +98,10 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     resume_url = find(spec.resume, store).url if spec.resume else ""
     application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
     spec = replace(spec, group=_group(spec, application))
+    communication, as_tuned = spec.communication, ""
+    if plan.rerun_of is None:  # what was tuned when the original was started is in its specification
+        communication, as_tuned = tuned.settled(communication, captured.name, spec.group.size)
+    spec = replace(spec, communication=communication)
     record = _record(plan, spec, captured, application)
     # What a search goes on with is in its journal.
     continues = (application.earlier_runs.take(store, record) if plan.standing.whole else "") or plan.continues
@@ -118,7 +126,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
             where = f"the checkpoint of step {begins.step}" if begins.url else "the beginning: it had no checkpoint yet"
             _note(run, f"goes on with {continues} from {where}")
         unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
-        _note(run, *plan.notes, application.passed_over(plan.profile), unrecorded, captured.large)
+        _note(run, *plan.notes, as_tuned, application.passed_over(plan.profile), unrecorded, captured.large)
         mlflow.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
     except BaseException:  # an interrupt: nobody will have the handle
         with contextlib.suppress(CoordinatorLost):
@@ -132,10 +140,17 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
     return replace(
         spec,
         seed=seeds.choose(spec.environment, os.environ) if spec.seed is None else spec.seed,
-        preload=captured.preload if spec.preload is None else spec.preload,
+        preload=_modules(spec, captured.preload) if spec.preload is None else spec.preload,
         storage_timeout_s=settings.storage_timeout_s(),
         hooks=HOOKS,
     )
+
+
+def _modules(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
+    """What is imported before workers are forked, unless the call says so."""
+    # Servers import TensorFlow, whatever the function does.
+    of_servers = ("tensorflow",) if spec.group.relaunches and spec.framework == "tensorflow" else ()
+    return tuple(dict.fromkeys((*of_function, *FRAMEWORK_MODULES.get(spec.framework, ()), *of_servers)))
 
 
 def _note(run: Run, *texts: str) -> None:
@@ -226,12 +241,23 @@ def _group(spec: RunSpec, application: applications.Application) -> AnyGroup:
         group = replace(group, size=group.within(capacity.limit))
         if group.size > capacity.limit:
             raise NotEnoughSlots(
-                f"num_workers={group.size}, but this cluster has at most {capacity.limit} slots ({capacity.setting}); "
+                f"{_asked(group, spec.roles)}, but this cluster has at most {capacity.limit} slots ({capacity.setting}); "
                 "ask for fewer workers, or raise that setting before the application starts"
             )
-    if spec.roles.evaluator:
+    if group.relaunches:
+        arguments.check_servers(group.size, spec.roles)
+    elif spec.roles.evaluator:
         arguments.check_evaluator(group.size)
     return group
+
+
+def _asked(group: AnyGroup, roles: Roles) -> str:
+    """For how many slots the call asks."""
+    if not group.relaunches:
+        return f"num_workers={group.size}"
+    workers = group.size - 1 - roles.parameter_servers - int(roles.evaluator)
+    evaluator = " and the evaluator" if roles.evaluator else ""
+    return f"num_workers={workers}, num_ps={roles.parameter_servers}, the chief{evaluator}: {group.size} slots"
 
 
 def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: applications.Application) -> dict[str, str]:
@@ -246,6 +272,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         "HOPSML_PROJECT_URL": settings.project_url(),
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
         driver_log.VARIABLE: driver_log.of(logging.getLogger()),
+        **({settings.CORES: os.environ[settings.CORES]} if settings.CORES in os.environ else {}),
         **spec.environment,
         seeds.VARIABLE: str(spec.seed),
         **({settings.LOCAL_LOGDIR: "1"} if spec.local_logdir else {}),

@@ -46,7 +46,7 @@ def of_run() -> Callable[[RunState, str, str], Observer]:
             return RunDisplay(state, name, run_dir).show()
 
         def lines() -> Observer:
-            return RunLines(state.run_id, log=lambda: RunDir(run_dir).log(state.generation, 0))
+            return RunLines(state.run_id, log=lambda: RunDir(run_dir).log(state.begun, 0))
 
         return _display_or_lines(live, display, lines, f"run {state.run_id}")
 

@@ -38,9 +38,10 @@ class Result(tuple[str, Any]):
     seconds: float
     steps_per_second: float
     implementation: str
-    merge_scope: int | str
-    scoped_allocator: bool
-    in_force: dict[str, Any]  # what the workers did together; the three above are what was asked for
+    merge_scope: int | str | None
+    scoped_allocator: bool | None
+    tuned: bool | str
+    in_force: dict[str, Any]  # what the workers did together; those above are what was asked for
     unrecorded: dict[str, str]
 
     def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:

@@ -216,7 +216,7 @@ class Run(Handle[Result]):
 
     def _result(self) -> Result:
         value = self._value()
-        metrics = outputs(value, self.directory.log(self.state.generation, 0), self._metric_key)
+        metrics = outputs(value, self.directory.log(self.state.begun, 0), self._metric_key)
         layout = self.state.layout
         return Result(
             self.directory.events,

@@ -41,6 +41,7 @@ _STAGES = {
     Phase.FORMING: "start",
     Phase.RUNNING: "training",
     Phase.PARKING: "changing",
+    Phase.MENDING: "changing",
     Phase.REFORMING: "changing",
     Phase.SETTLING: "failure",
     Phase.STOPPING: "closing",
@@ -130,6 +131,8 @@ def _waits_for(story: Story, members: Mapping[int, MemberView], size: int) -> st
             return f"{_named(left)} to finish" if len(left) < len(members) else ""
         case Phase.PARKING:
             return "the workers' next commit: the group is going to change"
+        case Phase.MENDING:
+            return "the workers to go on with other members"
         case Phase.REFORMING:
             return "the end of the last group; another one follows"
         case Phase.SETTLING:

@@ -51,7 +51,7 @@ _RECORDS = (
     "run.json cancel.json environment.json worker.json inputs.jsonl mlflow.json metrics.jsonl gang.jsonl status.json"
 )
 _OF_DRIVERS = "driver.json continued.json"
-_FOLDERS = "code events checkpoints logs export artifacts trials journal"
+_FOLDERS = "code events checkpoints evaluations logs export artifacts trials journal"
 _OF_SEARCHES = "best.json trials.parquet trial.json output.log .outputs.json .hparams.json .metric .summary.json"
 # Directly in the directory of a run or a trial.
 RESERVED_NAMES = frozenset(f"{_RECORDS} {_OF_DRIVERS} {_FOLDERS} {_OF_SEARCHES}".split())
@@ -115,6 +115,7 @@ class RunDir:
     function = _Below("code", "function.pickle")  # the pickled function with its arguments, as shipped
     events = _Below("events")  # TensorBoard event files
     checkpoints = _Below("checkpoints")  # complete checkpoints, one directory a step
+    evaluations = _Below("evaluations")  # what an evaluator found of each checkpoint
     logs = _Below("logs")  # what the workers printed and used
     metrics = _Below("metrics.jsonl")  # reported metrics, one JSON object a line
     gang_log = _Below("gang.jsonl")  # what the gang of a run that did not finish met and decided

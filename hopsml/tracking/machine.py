@@ -31,6 +31,7 @@ _RELEVANT_NAMES = (
 )  # fmt: skip
 _ANOTHER_EACH_TIME = (
     "TF_CONFIG", "HOPSML_RUN_ID", "HOPSML_SEED", "HOPSML_FORK_SERVER", "HOPSML_TEST_ID", "HOPSML_JOB_RECORD",
+    "HOPSML_ADDRESS",
 )  # fmt: skip
 _DISTRIBUTION = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)\.dist-info$")
 

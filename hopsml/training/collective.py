@@ -2,6 +2,10 @@
 
 The workers that train form one group when the first operation, or ``hopsml.tensorflow.strategy()``, needs it. All of them
 call the same operations in the same order; one that calls another is told so, with the rank and the name.
+
+In a run whose group may change, the loss of a worker other than the chief is no error: an operation waits until the others
+have formed a new group, a fraction of a second, and is made again among them. A mean is then that of those that are left.
+A newcomer prepares in a group of its own, until the others pause and let it in.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hopsml.cluster.worker import in_force
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext, current
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveTimeout
+from hopsml.training.elastic import mending
+from hopsml.training.elastic.pause_point import PausePoint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +32,9 @@ BACKLOG = 1024  # of the members that connect at once
 
 _lock = threading.Lock()
 _group: Group | None = None
+_pause_point: PausePoint | None = None  # of a group that may change
+_place = (0, 1)  # in the group, for the batch under way
+_needs_all = ""  # why the group cannot go on without members that are lost; "" where it can
 
 
 def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> np.ndarray[Any, Any]:
@@ -71,7 +80,7 @@ def broadcast(x: Any, root: int = 0, *, name: str = "") -> np.ndarray[Any, Any]:
 
     joined = group()
     size = 1 if joined is None else joined.size
-    if not 0 <= root < size:
+    if not isinstance(root, int | np.integer) or not 0 <= root < size:
         raise ArgumentError(f"root={root!r}: there are {size} worker(s), so it must be from 0 to {size - 1}")
     return np.array(x) if joined is None else joined.broadcast(np.asarray(x), root, name=name)
 
@@ -83,15 +92,18 @@ def barrier(*, name: str = "") -> None:
         joined.barrier(name=name)
 
 
-def group(timeout_s: float = 0.0) -> Group | None:
+def group(timeout_s: float = 0.0, fixed: str = "") -> Group | None:
     """The group of the workers that train, formed by the first call; None for a worker alone and outside a run.
 
-    ``timeout_s``: seconds that an operation may take, 0 for as long as all members live; of the call that forms it.
+    Of the call that forms it: ``timeout_s``, seconds that an operation may take, 0 for as long as all members live;
+    ``fixed``, why no newcomer can come into it while it is in use.
 
     Raises ArgumentError on a parameter server and an evaluator, CollectiveTimeout when a member does not appear,
     CollectiveUnavailable where the library is missing.
     """
-    global _group
+    global _group, _pause_point, _place
+    if _group is not None:  # also of a worker that is alone by now
+        return _group
     context = current()
     if context is None or (context.collective is not None and context.world_size == 1):
         return None
@@ -99,25 +111,112 @@ def group(timeout_s: float = 0.0) -> Group | None:
         raise ArgumentError(f"this worker is the {context.role}, which does not train: it is in no collective")
     with _lock:
         if _group is None:
-            _group = _form(context, context.collective, timeout_s)
+            formed = _form(context, context.collective, timeout_s)
+            _place = context.rank, context.world_size
+            _group = formed
             in_force.formed("hopsml", context.world_size)
-            atexit.register(_group.end, "the worker's function has returned")
+            atexit.register(formed.end, "the worker's function has ended")
+            if context.mends is not None:
+                _pause_point = mending.watch(formed, context.mends, lambda changed: _reform(formed, changed), fixed)
         return _group
+
+
+def place() -> tuple[int, int]:
+    """Rank of this worker, and number of those that train, for the batch that is about to begin.
+
+    Where members were lost, all others change at the same batch: the first one that begins behind an operation that they
+    have made without these.
+    """
+    global _place
+    context = current()
+    if _group is None or (context is not None and context.joins):
+        return (context.rank, context.world_size) if context is not None else (0, 1)
+    found, generation = None, -1
+    while generation != _group.generation:  # else it has changed amid the questions
+        generation = _group.generation
+        found = (_group.rank, _group.size) if _group.made_in == generation else None
+    _place = found or _place
+    return _place
+
+
+def prospect() -> tuple[int, int] | None:
+    """Of a newcomer that prepares alone: rank and number of workers that it reckons with; None for any other worker."""
+    context = current()
+    return (context.rank, context.world_size) if context is not None and context.joins else None
+
+
+def paused() -> int | None:
+    """Whether this worker pauses here, between two batches: the generation in which it does; None where it goes on.
+
+    All members pause between the same two, once any has been asked to; a newcomer the first time that it comes here.
+    """
+    context = current()
+    if context is not None and context.joins:
+        group()  # it is in one from here on, if only by itself
+    if _group is None or _pause_point is None:
+        return None
+    generation = _group.generation  # before the question: a generation that follows clears what was agreed
+    return generation if _group.pause_agreed or prospect() else None
+
+
+def meet(generation: int, step: int) -> Group | None:
+    """Wait, ``step`` batches done, for newcomers, who have paused in ``generation`` like this worker.
+
+    Returns the group, which the chief's state is to be exchanged in; None where nobody has come after all.
+    """
+    context = current()
+    assert context is not None and context.mends is not None and _pause_point is not None
+    context.mends.announce("paused", generation, step, "")
+    return _group if _pause_point.wait(generation) else None
 
 
 def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Group:
     from hopsml.collective.group import Group
 
-    return Group.form(
-        rank=context.rank,
-        addresses=seat.addresses,
-        hosts=tuple(address.rpartition(":")[0] for address in seat.addresses),
-        secret=seat.key,
-        generation=context.generation,
-        listener=_listener(seat.addresses[context.rank]),
-        form_timeout_s=context.spec.group.start_timeout_s,
-        timeout_s=timeout_s,
-    )
+    limit_s = context.spec.group.start_timeout_s
+    seated = _seated(context, seat)
+    if context.joins:
+        seated |= {"rank": 0, "addresses": (seat.addresses[context.rank],), "hosts": None}
+    try:
+        return Group.form(
+            **seated,
+            form_timeout_s=limit_s,
+            timeout_s=timeout_s,
+            resumable=context.mends is not None,
+            guest=context.joins,
+        )
+    except CollectiveTimeout as late:
+        raise CollectiveTimeout(
+            f"{late}; a worker's first operation waits start_timeout={limit_s:g} s for those of all others: make that "
+            "longer, or call hopsml.barrier() on all before the work that takes one of them so long"
+        ) from None
+
+
+def keep_all(reason: str) -> None:
+    """From now on the group does not go on with other members than these, for this ``reason``: all begin anew."""
+    global _needs_all
+    context = current()
+    if not _needs_all and context is not None and context.mends is not None:
+        context.mends.announce("mendable", -1, -1, reason)
+    _needs_all = reason
+
+
+def _reform(formed: Group, context: WorkerContext) -> None:
+    assert context.collective is not None
+    if _needs_all:
+        raise CollectiveChanged(_needs_all)
+    formed.reform(**_seated(context, context.collective), form_timeout_s=mending.REFORM_S)
+
+
+def _seated(context: WorkerContext, seat: CollectiveSeat) -> dict[str, Any]:
+    return {
+        "rank": context.rank,
+        "addresses": seat.addresses,
+        "hosts": tuple(address.rpartition(":")[0] for address in seat.addresses),
+        "secret": seat.key,
+        "generation": context.generation,
+        "listener": _listener(seat.addresses[context.rank]),
+    }
 
 
 def _listener(address: str) -> int:

@@ -14,6 +14,14 @@ def prepare(context: WorkerContext) -> None:
 
     mlflow_run.attach(context)
     driver_log.attach()
+    if context.spec.framework == "torch":
+        from hopsml.training.torch import setup as torch_setup
+
+        torch_setup.prepare(context)
+    if context.spec.framework == "jax":
+        from hopsml.training import jax_setup
+
+        jax_setup.prepare(context)
     if "tensorflow" in sys.modules:
         setup.prepare(context)
     else:

@@ -1,6 +1,7 @@
 #include "call.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "element_types.h"
@@ -27,9 +28,14 @@ const char* reduction_name(uint8_t reduction) {
   return reduction < 4 ? names[reduction] : "an unknown reduction";
 }
 
+const char* way_name(int way) {
+  static const char* const names[] = {"", "", ", in pairs", ", in pairs by halves", ", in a ring"};
+  return way < 5 ? names[way] : ", in an unknown way";
+}
+
 const char* wire_name(uint8_t wire) {
   static const char* const names[] = {"", ", sent as float16", ", sent as bfloat16"};
-  return wire < 3 ? names[wire] : ", sent in an unknown way";
+  return wire < 3 ? names[wire] : ", sent in an unknown format";
 }
 
 }  // namespace
@@ -50,7 +56,18 @@ CallHeader call_header(Operation operation, uint64_t count, hopsml_type type, ho
   return header;
 }
 
-bool same_call(const CallHeader& a, const CallHeader& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+/* By whole words: of each call so many headers are compared as there are members. */
+bool same_call(const CallHeader& a, const CallHeader& b) {
+  constexpr size_t kWords = sizeof(CallHeader) / sizeof(uint64_t);
+  constexpr uint64_t kWithoutPause = ~uint64_t{0} >> 8;
+  static_assert(offsetof(CallHeader, pause) == sizeof(CallHeader) - 1, "the last byte of the last word");
+  uint64_t x[kWords], y[kWords];
+  std::memcpy(x, &a, sizeof x);
+  std::memcpy(y, &b, sizeof y);
+  uint64_t difference = (x[kWords - 1] ^ y[kWords - 1]) & kWithoutPause;
+  for (size_t i = 0; i + 1 < kWords; i++) difference |= x[i] ^ y[i];
+  return difference == 0;
+}
 
 std::string describe(const CallHeader& header) {
   if (header.magic != kMagic) return "something that is no call";
@@ -58,7 +75,7 @@ std::string describe(const CallHeader& header) {
   if (header.operation != kBarrier)
     text += " of " + std::to_string(header.count) + " " + type_name(hopsml_type(header.type));
   if (header.operation == kAllReduce || header.operation == kReduceScatter)
-    text += std::string(" (") + reduction_name(header.reduction) + wire_name(header.wire) + ")";
+    text += std::string(" (") + reduction_name(header.reduction) + wire_name(wire_of(header)) + way_name(header.wire >> 4) + ")";
   if (header.operation == kBroadcast) text += " of rank " + std::to_string(header.root);
   size_t shown = std::min<size_t>(header.name_size, sizeof header.name);
   if (shown > 0) {

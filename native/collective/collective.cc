@@ -30,14 +30,12 @@ std::string problem_of(const hopsml_options* options) {
   if (options == nullptr || options->struct_size < sizeof(hopsml_options)) return "options of another version of the library";
   if (options->size < 1 || options->rank < 0 || options->rank >= options->size) return "no such rank in a group of this size";
   if (options->secret == nullptr || options->secret_size < kShortestSecret) return "a secret has at least 16 bytes";
+  if (options->algorithm < HOPSML_AUTO || options->algorithm > HOPSML_RING) return "no such algorithm";
+  if (options->network_timeout_s != 0 && !(options->network_timeout_s >= 1)) return "the network's timeout is at least a second";
   if (options->size > 1 && options->addresses == nullptr) return "a group of more than one has addresses";
   for (int32_t rank = 0; options->size > 1 && rank < options->size; rank++)
     if (options->addresses[rank] == nullptr) return "an address of each rank is needed";
   return "";
-}
-
-bool can_hold(uint64_t count, hopsml_type type, uint64_t times) {
-  return count <= SIZE_MAX / 2 / hopsml::element_size(type) / times;
 }
 
 bool overlap(const void* a, uint64_t a_size, const void* b, uint64_t b_size) {
@@ -45,24 +43,58 @@ bool overlap(const void* a, uint64_t a_size, const void* b, uint64_t b_size) {
   return a != b && x < y + b_size && y < x + a_size;
 }
 
+/* What the operations have in common. */
+struct Arguments {
+  uint64_t count;
+  hopsml_type type;
+  const char* name;
+  hopsml_reduction reduction = HOPSML_SUM;
+  hopsml_wire wire = HOPSML_WIRE_SAME;
+  int32_t root = 0;
+};
+
+bool has_meaning(const Arguments& given) {
+  if (!hopsml::is_type(given.type) || given.root < 0 || given.count > hopsml::kMostElements) return false;
+  if (given.reduction < HOPSML_SUM || given.reduction > HOPSML_MAX) return false;
+  if (given.wire < HOPSML_WIRE_SAME || given.wire > HOPSML_WIRE_BFLOAT16) return false;
+  return given.wire == HOPSML_WIRE_SAME || given.type == HOPSML_FLOAT32;
+}
+
 struct Buffers {
   const void* in;
   void* out;
-  uint64_t in_times = 1, out_times = 1; /* how often `count` elements they are */
+  bool in_of_each = false, out_of_each = false;
 };
 
-hopsml_status perform(hopsml_group* group, Operation operation, const Buffers& buffers, uint64_t count, hopsml_type type,
-                      hopsml_reduction reduction, hopsml_wire wire, int32_t root, const char* name) {
-  if (group == nullptr || !hopsml::is_type(type)) return HOPSML_ARGUMENT;
-  if (reduction < HOPSML_SUM || reduction > HOPSML_MAX || wire < HOPSML_WIRE_SAME || wire > HOPSML_WIRE_BFLOAT16)
-    return HOPSML_ARGUMENT;
-  if (wire != HOPSML_WIRE_SAME && type != HOPSML_FLOAT32) return HOPSML_ARGUMENT;
-  if (root < 0 || root >= group->own().size) return HOPSML_ARGUMENT;
-  if (count > 0 && (buffers.in == nullptr || buffers.out == nullptr)) return HOPSML_ARGUMENT;
-  if (!can_hold(count, type, buffers.in_times) || !can_hold(count, type, buffers.out_times)) return HOPSML_ARGUMENT;
-  uint64_t bytes = count * hopsml::element_size(type);
+hopsml_status perform(hopsml_group* group, Operation operation, const Arguments& given, const Buffers& buffers,
+                      std::optional<uint64_t> generation = std::nullopt) {
+  if (group == nullptr || !has_meaning(given)) return HOPSML_ARGUMENT;
+  if (given.count > 0 && (buffers.in == nullptr || buffers.out == nullptr)) return HOPSML_ARGUMENT;
+  uint64_t bytes = given.count * hopsml::element_size(given.type);
   if (operation == hopsml::kAllReduce && overlap(buffers.in, bytes, buffers.out, bytes)) return HOPSML_ARGUMENT;
-  return group->perform(hopsml::call_header(operation, count, type, reduction, wire, root, name), buffers.in, buffers.out);
+  hopsml::Request request{
+      {hopsml::call_header(operation, given.count, given.type, given.reduction, given.wire, given.root, given.name)},
+      buffers.in, buffers.out, buffers.in_of_each, buffers.out_of_each, generation};
+  return group->perform(request);
+}
+
+/* Does what finds members, lets no exception out, and closes the listener whatever comes of it. */
+template <typename F>
+hopsml_status with_members(const hopsml_options* options, std::string problem, char* error, size_t error_size, F work) {
+  hopsml_status status = problem.empty() ? HOPSML_OK : HOPSML_ARGUMENT;
+  try {
+    bool is_readable = options != nullptr && options->struct_size >= sizeof(hopsml_options);
+    hopsml::Descriptor listener(is_readable ? options->listener : -1);
+    if (status == HOPSML_OK) work(std::move(listener));
+  } catch (const hopsml::Trouble& trouble) {
+    status = trouble.status;
+    problem = trouble.text;
+  } catch (const std::exception& unexpected) {
+    status = HOPSML_SYSTEM;
+    problem = unexpected.what();
+  }
+  say(error, error_size, problem);
+  return status;
 }
 
 hopsml_group* current = nullptr; /* under fork_mutex() */
@@ -74,57 +106,59 @@ hopsml_group* current = nullptr; /* under fork_mutex() */
 HOPSML_PUBLIC hopsml_status hopsml_form(const hopsml_options* options, hopsml_group** group, char* error,
                                         size_t error_size) {
   std::string problem = group == nullptr ? "no place for the group" : problem_of(options);
-  if (!problem.empty()) {
-    if (options != nullptr && options->struct_size >= sizeof(hopsml_options)) hopsml::Descriptor(options->listener).close();
-    say(error, error_size, problem);
-    return HOPSML_ARGUMENT;
-  }
-  *group = nullptr;
-  try {
-    *group = new hopsml_group(*options);
-    say(error, error_size, "");
-    return HOPSML_OK;
-  } catch (const hopsml::Trouble& trouble) {
-    say(error, error_size, trouble.text);
-    return trouble.status;
-  } catch (const std::exception& unexpected) {
-    say(error, error_size, unexpected.what());
-    return HOPSML_SYSTEM;
-  }
+  return with_members(options, problem, error, error_size, [&](hopsml::Descriptor listener) {
+    *group = nullptr;
+    *group = new hopsml_group(*options, std::move(listener));
+  });
 }
 
-HOPSML_PUBLIC int32_t hopsml_rank(const hopsml_group* group) { return group->own().rank; }
-HOPSML_PUBLIC int32_t hopsml_size(const hopsml_group* group) { return group->own().size; }
-HOPSML_PUBLIC uint64_t hopsml_generation(const hopsml_group* group) { return group->own().generation; }
+HOPSML_PUBLIC hopsml_status hopsml_reform(hopsml_group* group, const hopsml_options* options, char* error, size_t error_size) {
+  std::string problem = group == nullptr ? "no group" : problem_of(options);
+  return with_members(options, problem, error, error_size,
+                      [&](hopsml::Descriptor listener) { group->reform(*options, std::move(listener)); });
+}
+
+HOPSML_PUBLIC int32_t hopsml_rank(const hopsml_group* group) { return group->place().rank; }
+HOPSML_PUBLIC int32_t hopsml_size(const hopsml_group* group) { return group->place().size; }
+HOPSML_PUBLIC uint64_t hopsml_generation(const hopsml_group* group) { return group->place().generation; }
+HOPSML_PUBLIC int32_t hopsml_resumable(const hopsml_group* group) { return group->resumable(); }
+HOPSML_PUBLIC uint64_t hopsml_made_in(const hopsml_group* group) { return group->made_in(); }
+HOPSML_PUBLIC int32_t hopsml_waiting(const hopsml_group* group) { return group->waiting(); }
+HOPSML_PUBLIC void hopsml_ask_pause(hopsml_group* group) { group->ask_pause(); }
+HOPSML_PUBLIC int32_t hopsml_pause_agreed(const hopsml_group* group) { return group->pause_agreed(); }
 
 HOPSML_PUBLIC hopsml_status hopsml_all_reduce(hopsml_group* group, const void* in, void* out, uint64_t count,
                                               hopsml_type type, hopsml_reduction reduction, hopsml_wire wire,
                                               const char* name) {
-  return perform(group, hopsml::kAllReduce, {in, out}, count, type, reduction, wire, 0, name);
+  return perform(group, hopsml::kAllReduce, {count, type, name, reduction, wire}, {in, out});
 }
 
 HOPSML_PUBLIC hopsml_status hopsml_all_gather(hopsml_group* group, const void* in, void* out, uint64_t count,
-                                              hopsml_type type, const char* name) {
-  uint64_t size = group == nullptr ? 1 : uint64_t(group->own().size);
-  return perform(group, hopsml::kAllGather, {in, out, 1, size}, count, type, HOPSML_SUM, HOPSML_WIRE_SAME, 0, name);
+                                              hopsml_type type, uint64_t generation, const char* name) {
+  return perform(group, hopsml::kAllGather, {count, type, name}, {in, out, false, true}, generation);
 }
 
 HOPSML_PUBLIC hopsml_status hopsml_broadcast(hopsml_group* group, const void* in, void* out, uint64_t count,
-                                             hopsml_type type, int32_t root, const char* name) {
-  return perform(group, hopsml::kBroadcast, {in, out}, count, type, HOPSML_SUM, HOPSML_WIRE_SAME, root, name);
+                                             hopsml_type type, int32_t root, uint64_t generation, const char* name) {
+  return perform(group, hopsml::kBroadcast, {count, type, name, HOPSML_SUM, HOPSML_WIRE_SAME, root}, {in, out},
+                 generation);
 }
 
 HOPSML_PUBLIC hopsml_status hopsml_reduce_scatter(hopsml_group* group, const void* in, void* out, uint64_t count,
-                                                  hopsml_type type, hopsml_reduction reduction, const char* name) {
-  uint64_t size = group == nullptr ? 1 : uint64_t(group->own().size);
-  return perform(group, hopsml::kReduceScatter, {in, out, size, 1}, count, type, reduction, HOPSML_WIRE_SAME, 0, name);
+                                                  hopsml_type type, hopsml_reduction reduction, uint64_t generation,
+                                                  const char* name) {
+  return perform(group, hopsml::kReduceScatter, {count, type, name, reduction}, {in, out, true, false}, generation);
 }
 
 HOPSML_PUBLIC hopsml_status hopsml_barrier(hopsml_group* group, const char* name) {
-  return perform(group, hopsml::kBarrier, {nullptr, nullptr}, 0, HOPSML_UINT8, HOPSML_SUM, HOPSML_WIRE_SAME, 0, name);
+  return perform(group, hopsml::kBarrier, {0, HOPSML_UINT8, name}, {nullptr, nullptr});
 }
 
-HOPSML_PUBLIC const char* hopsml_problem(const hopsml_group* group) { return group->problem(); }
+HOPSML_PUBLIC const char* hopsml_problem(const hopsml_group* group) {
+  thread_local std::string text;
+  text = group->problem();
+  return text.c_str();
+}
 HOPSML_PUBLIC int32_t hopsml_lost_rank(const hopsml_group* group) { return group->lost_rank(); }
 
 HOPSML_PUBLIC void hopsml_end(hopsml_group* group, const char* why) {
@@ -132,7 +166,8 @@ HOPSML_PUBLIC void hopsml_end(hopsml_group* group, const char* why) {
 }
 
 HOPSML_PUBLIC void hopsml_release(hopsml_group* group) {
-  if (group != nullptr && group->references.fetch_sub(1) == 1) delete group;
+  /* What a fork inherited is left: threads that its parent had in the group would seem to be in it for ever. */
+  if (group != nullptr && group->references.fetch_sub(1) == 1 && !group->forked()) delete group;
 }
 
 HOPSML_PUBLIC void hopsml_set_current(hopsml_group* group) {

@@ -16,8 +16,8 @@ constexpr int kBacklog = 256;
 
 }  // namespace
 
-Forming::Forming(const Membership& own, Descriptor listener, double deadline)
-    : own_(own), listener_(std::move(listener)), deadline_(deadline) {}
+Forming::Forming(const Membership& own, Descriptor listener, const Limit& limit)
+    : own_(own), listener_(std::move(listener)), limit_(limit) {}
 
 void Forming::connect(int32_t peer, std::vector<Address> addresses, Channel channel) {
   Link link{peer, channel};
@@ -35,7 +35,8 @@ bool Forming::complete() const {
 
 void Forming::run() {
   while (!complete()) {
-    if (now() >= deadline_) give_up();
+    if (limit_.stop.is_set()) throw ended_here();
+    if (now() >= limit_.deadline) give_up();
     for (Link& link : links_)
       if (!link.socket && !link.addresses.empty()) advance(link);
     accept_visitors();
@@ -144,7 +145,8 @@ void Forming::look_for_losses() {
 
 void Forming::wait() {
   std::vector<pollfd> events;
-  double until = deadline_;
+  double until = limit_.deadline;
+  events.push_back({limit_.stop.descriptor(), POLLIN, 0});
   if (listener_) events.push_back({listener_.get(), POLLIN, 0});
   for (const Link& link : links_) {
     if (link.socket) events.push_back({link.socket.get(), POLLRDHUP, 0});
@@ -179,12 +181,12 @@ void Forming::give_up() const {
   throw Trouble{missing->refused ? HOPSML_REFUSED : HOPSML_DEADLINE, missing->peer, text};
 }
 
-Mesh form_mesh(const Membership& own, const std::vector<std::string>& addresses, Descriptor listener, double deadline) {
+Mesh form_mesh(const Membership& own, const std::vector<std::string>& addresses, Descriptor listener, const Limit& limit) {
   Mesh mesh;
   mesh.control.resize(size_t(own.size));
   mesh.data.resize(size_t(own.size));
   if (!listener && own.rank + 1 < own.size) listener = listen_at(resolve(addresses[size_t(own.rank)]).front(), std::max(kBacklog, 2 * own.size));
-  Forming forming(own, std::move(listener), deadline);
+  Forming forming(own, std::move(listener), limit);
   for (int32_t peer = 0; peer < own.size; peer++) {
     for (Channel channel : {kControl, kData}) {
       if (peer < own.rank) forming.connect(peer, resolve(addresses[size_t(peer)]), channel);

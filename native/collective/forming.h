@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "conversation.h"
+#include "interrupt.h"
 #include "sockets.h"
 
 namespace hopsml {
@@ -23,13 +24,13 @@ struct Mesh {
 class Forming {
  public:
   /* `listener`: none where no higher rank is awaited. */
-  Forming(const Membership& own, Descriptor listener, double deadline);
+  Forming(const Membership& own, Descriptor listener, const Limit& limit);
 
   /* Connects to `peer` until it has proved itself. */
   void connect(int32_t peer, std::vector<Address> addresses, Channel channel);
   /* Awaits that `peer` connects. */
   void expect(int32_t peer, Channel channel);
-  /* Until all are there; Trouble at the deadline, when a member ends, or when one proves to be of a later generation. */
+  /* Until all are there; Trouble at the limit, when a member ends, or when one proves to be of a later generation. */
   void run();
   /* The connection, once run() has returned. */
   Descriptor take(int32_t peer, Channel channel);
@@ -60,14 +61,14 @@ class Forming {
 
   const Membership& own_;
   Descriptor listener_;
-  double deadline_;
+  Limit limit_;
   std::vector<Link> links_;
   std::list<Conversation> visitors_; /* who has connected and proved nothing yet, the oldest first */
   std::string turned_away_;          /* why the last of them was refused */
 };
 
 /* Forms the mesh of a group whose members' addresses these are. */
-Mesh form_mesh(const Membership& own, const std::vector<std::string>& addresses, Descriptor listener, double deadline);
+Mesh form_mesh(const Membership& own, const std::vector<std::string>& addresses, Descriptor listener, const Limit& limit);
 
 }  // namespace hopsml
 

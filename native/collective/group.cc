@@ -1,104 +1,265 @@
 #include "group.h"
 
+#include <cstring>
 #include <new>
+#include <utility>
 
 #include "clock.h"
 #include "element_types.h"
 #include "float_mode.h"
-#include "forming.h"
-#include "room_forming.h"
 
 namespace hopsml {
 namespace {
 
 constexpr double kLongestGrace = 0.5; /* seconds in which members that take part answer that they do */
 
-Membership membership(const hopsml_options& options) {
-  Membership own;
-  own.rank = options.rank;
-  own.size = options.size;
-  own.generation = options.generation;
-  own.secret.assign(options.secret, options.secret + options.secret_size);
-  return own;
+Limit limit_of(const hopsml_options& options, const Interrupt& ended) {
+  return {options.form_timeout_s > 0 ? now() + options.form_timeout_s : kNever, ended};
 }
 
-/* What an operation of one member alone comes to. */
-size_t size_of(const CallHeader& header) { return size_t(header.count) * element_size(hopsml_type(header.type)); }
+double deadline_after(double timeout) { return timeout > 0 ? now() + timeout : kNever; }
+
+struct Bytes {
+  uint8_t *begin, *end;
+};
+
+Bytes bytes_of(const CallHeader& header, const void* data, size_t times) {
+  auto* begin = static_cast<uint8_t*>(const_cast<void*>(data));
+  return {begin, begin + header.count * element_size(hopsml_type(header.type)) * times};
+}
 
 }  // namespace
 
-Group::Group(const hopsml_options& options) : own_(membership(options)), timeout_(options.timeout_s), epoch_(fork_epoch()) {
-  Descriptor listener(options.listener);
-  if (listener) make_ours(listener.get());
-  double deadline = options.form_timeout_s > 0 ? now() + options.form_timeout_s : kNever;
-  std::vector<std::string> addresses;
-  for (int32_t rank = 0; rank < own_.size; rank++)
-    addresses.emplace_back(own_.size == 1 && options.addresses == nullptr ? "" : options.addresses[rank]);
-  Mesh mesh = form_mesh(own_, addresses, std::move(listener), deadline);
-  watch_ = std::make_unique<Watch>(own_.rank, std::move(mesh.control));
-  streams_ = std::make_unique<Streams>(own_.rank, std::move(mesh.data), *watch_);
-  Hosts hosts = hosts_of(options);
-  if (hosts.here.size() > 1 && hosts.here.size() <= Room::kMostMembers) room_ = form_room(own_, hosts.here, *watch_, deadline);
-  bool everywhere = room_ != nullptr || hosts.here.size() == 1;
-  if (hosts.leaders.size() > 1 && hosts.leaders.size() < size_t(own_.size))
-    everywhere = agree_on_rooms(own_, everywhere, *watch_, deadline);
-  operations_ = std::make_unique<Operations>(own_.rank, own_.size, hosts, room_.get(), everywhere, *streams_, *watch_);
+Group::Group(const hopsml_options& options, Descriptor listener)
+    : resumable_(options.resumable != 0),
+      guest_(options.guest != 0),
+      epoch_(fork_epoch()),
+      timeout_(options.timeout_s),
+      made_in_(options.generation),
+      newest_(options.generation) {
+  Limit limit = limit_of(options, ended_);
+  generation_ = std::make_shared<Generation>(options, std::move(listener), limit, ended_);
+  if (!resumable_) return;
+  Standing settled = settle(generation_->exchange(Standing{}, limit), options.generation);
+  completed_ = settled.completed, made_in_ = settled.made_in;
 }
 
 Group::~Group() {
   if (!forked()) end("it was released");
 }
 
-hopsml_status Group::perform(CallHeader header, const void* in, void* out) {
+Group::Place Group::place() const {
+  std::unique_lock<std::mutex> lock(view_, std::defer_lock);
+  if (!forked()) lock.lock(); /* in a fork it may be held for ever */
+  const Membership& own = generation_->own();
+  return {own.rank, own.size, own.generation};
+}
+
+std::shared_ptr<Generation> Group::generation() const {
+  std::lock_guard<std::mutex> lock(view_);
+  return generation_;
+}
+
+/* One thread is here at a time, and in a resumable group the first one stays the first while it waits. */
+hopsml_status Group::perform(Request& request) {
   if (forked() || ending_) return HOPSML_ENDED;
-  Call call;
-  call.deadline = timeout_ > 0 ? now() + timeout_ : kNever;
-  call.grace = std::min(kLongestGrace, timeout_ / 4);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (failed_) return trouble_.status;
-  header.number = ++calls_;
-  call.header = header;
-  try {
-    StandardFloats mode;
-    watch_->look(call);
-    if (own_.size > 1)
-      operations_->carry_out(call, in, out);
-    else if (in != out && header.count > 0)
-      std::memmove(out, in, size_of(header));
-    completed_ = calls_;
-    return HOPSML_OK;
-  } catch (const Trouble& trouble) {
-    return fail(trouble);
-  } catch (const std::bad_alloc&) {
-    return fail(Trouble{HOPSML_SYSTEM, own_.rank, "rank " + std::to_string(own_.rank) + " has no memory left"});
+  request.call.deadline = deadline_after(timeout_);
+  std::unique_lock<std::mutex> row(row_, std::defer_lock);
+  if (resumable_) row.lock();
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    if (resumable_) changed_.wait(lock, [this] { return !is_held(); });
+    if (failed_) return trouble_.status;
+    if (hopsml_status refused = refusal(request)) return refused;
+    if (resumable_) keep_input(request);
+    if (auto status = attempt(request)) return *status;
+    changed_.wait(lock, [this] { return !is_held(); });
+    if (failed_) return trouble_.status;
+    if (std::exchange(stage_, Stage::kLacking) == Stage::kWhole) return HOPSML_OK;
+    if (!kept_.empty()) std::memcpy(kept_of_, kept_.data(), kept_.size());
+    if (request.generation) return HOPSML_CHANGED;
+    request.call.deadline = deadline_after(timeout_);
   }
 }
 
-hopsml_status Group::fail(Trouble trouble) {
-  if (ending_) trouble = Trouble{HOPSML_ENDED, -1, "this group was ended here", true};
-  trouble_ = std::move(trouble);
+/* Of a call that the members of now cannot make; HOPSML_OK: they can. */
+hopsml_status Group::refusal(const Request& request) const {
+  const Membership& own = generation_->own();
+  if (request.generation && *request.generation != own.generation) return HOPSML_CHANGED;
+  if (request.call.header.root >= own.size) return HOPSML_ARGUMENT;
+  bool is_of_each = request.in_of_each || request.out_of_each;
+  return is_of_each && request.call.header.count > kMostElements / uint64_t(own.size) ? HOPSML_ARGUMENT : HOPSML_OK;
+}
+
+void Group::keep_input(const Request& request) {
+  auto members = size_t(generation_->own().size);
+  Bytes in = bytes_of(request.call.header, request.in, request.in_of_each ? members : 1);
+  Bytes out = bytes_of(request.call.header, request.out, request.out_of_each ? members : 1);
+  uint8_t *begin = std::max(in.begin, out.begin), *end = std::min(in.end, out.end);
+  kept_of_ = begin;
+  if (begin < end && !generation_->spares_input(request.call.header))
+    kept_.assign(begin, end);
+  else
+    kept_.clear();
+}
+
+/* How the call ends; nothing where it waits for a reform, which settles what becomes of it. */
+std::optional<hopsml_status> Group::attempt(Request& request) {
+  Call& call = request.call;
+  call.header.number = completed_ + 1;
+  call.header.pause = resumable_ && pause_asked_;
+  call.grace = std::min(kLongestGrace, timeout_ / 4);
+  try {
+    StandardFloats mode;
+    generation_->carry_out(call, request.in, request.out);
+    if (resumable_) {
+      stage_ = Stage::kDoubtful, tried_in_ = generation_->own().generation;
+      if (generation_->conclude(call)) pause_agreed_ = true;
+      stage_ = Stage::kLacking, made_in_ = tried_in_;
+    }
+    completed_++;
+    return HOPSML_OK;
+  } catch (const Trouble& trouble) {
+    return meet(trouble);
+  } catch (const std::bad_alloc&) {
+    int32_t rank = generation_->own().rank;
+    return fail(Trouble{HOPSML_SYSTEM, rank, "rank " + std::to_string(rank) + " has no memory left"});
+  }
+}
+
+std::optional<hopsml_status> Group::meet(const Trouble& trouble) {
+  bool is_loss = trouble.status == HOPSML_PEER_LOST || trouble.status == HOPSML_DEADLINE;
+  bool is_interrupted = trouble.status == HOPSML_ENDED && !ending_; /* by a reform */
+  if (!resumable_ || ending_ || !(is_loss || is_interrupted)) return fail(trouble);
+  if (is_loss) {
+    tell(trouble);
+    set_trouble(trouble);
+    waiting_ = true;
+  }
+  return std::nullopt;
+}
+
+hopsml_status Group::fail(const Trouble& trouble) {
+  tell(trouble);
+  set_trouble(ending_ ? ended_here() : trouble);
   failed_ = true;
-  if (!trouble_.told) watch_->tell_all(Notice{NoticeKind::kFailed, trouble_.status, trouble_.rank, calls_, trouble_.text});
   return trouble_.status;
+}
+
+void Group::tell(const Trouble& trouble) {
+  if (!trouble.told && !ending_)
+    generation_->watch().tell_all(Notice{NoticeKind::kFailed, trouble.status, trouble.rank, completed_ + 1, trouble.text});
+}
+
+void Group::set_trouble(Trouble trouble) {
+  std::lock_guard<std::mutex> lock(view_);
+  trouble_ = std::move(trouble);
+}
+
+Standing Group::standing() const {
+  if (guest_) return Standing{};
+  return {false, stage_ == Stage::kDoubtful, completed_, made_in_, tried_in_};
+}
+
+/* Stops the reform that is under way: what it waits for may never come, which is why somebody asks for another one. */
+std::shared_ptr<Interrupt> Group::begin_reform(uint64_t generation) {
+  auto stop = std::make_shared<Interrupt>();
+  std::lock_guard<std::mutex> lock(view_);
+  if (ending_) throw ended_here();
+  if (generation <= newest_)
+    throw Trouble{HOPSML_ARGUMENT, -1, "generation " + std::to_string(generation) + " is not higher than the newest, " +
+                                           std::to_string(newest_)};
+  newest_ = generation;
+  if (stop_) stop_->set();
+  return stop_ = stop;
+}
+
+/* The old generation stays until the new one stands: else its members would take each other for lost before they hear that
+ * they are to go on. */
+void Group::reform(const hopsml_options& options, Descriptor listener) {
+  if (forked() || ending_) throw ended_here();
+  if (!resumable_) throw Trouble{HOPSML_ARGUMENT, -1, "this group is not resumable: it was formed without that option"};
+  auto stop = begin_reform(options.generation);
+  std::lock_guard<std::mutex> one(reforms_);
+  reforming_ = true;
+  generation()->interrupt();
+  try {
+    Standing own;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (failed_) throw trouble_;
+      own = standing();
+    }
+    Limit limit = limit_of(options, *stop);
+    auto next = std::make_shared<Generation>(options, std::move(listener), limit, ended_);
+    go_on(next, settle(next->exchange(own, limit), options.generation), options.timeout_s);
+  } catch (Trouble trouble) {
+    if (stop->is_set() && !ending_) trouble = Trouble{HOPSML_CHANGED, -1, "a newer reform has taken the place of this one"};
+    wait_for_another(trouble);
+    throw trouble;
+  } catch (const std::exception& unexpected) {
+    wait_for_another(Trouble{HOPSML_SYSTEM, -1, unexpected.what()});
+    throw;
+  }
+}
+
+void Group::go_on(std::shared_ptr<Generation> next, const Standing& settled, double timeout) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failed_) throw trouble_;
+    if (stage_ == Stage::kDoubtful) stage_ = completed_ < settled.completed ? Stage::kWhole : Stage::kLacking;
+    completed_ = settled.completed, made_in_ = settled.made_in;
+    timeout_ = timeout;
+    guest_ = false;
+    pause_asked_ = pause_agreed_ = false;
+    {
+      std::lock_guard<std::mutex> view(view_);
+      std::swap(generation_, next);
+      trouble_ = Trouble{HOPSML_OK, -1, ""};
+    }
+    waiting_ = reforming_ = false;
+  }
+  changed_.notify_all();
+  next->leave(0, "it goes on in generation " + std::to_string(place().generation));
+}
+
+void Group::wait_for_another(const Trouble& trouble) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  reforming_ = false;
+  if (failed_) return;
+  if (!waiting_) set_trouble(trouble);
+  waiting_ = true;
 }
 
 void Group::end(const char* why) {
   if (forked() || ending_.exchange(true)) return;
-  watch_->interrupt();
-  if (room_) room_->wake();
+  ended_.set();
+  {
+    std::lock_guard<std::mutex> view(view_);
+    if (stop_) stop_->set();
+    generation_->wake();
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   std::string text = why == nullptr ? "" : why;
-  watch_->tell_all(Notice{NoticeKind::kEnded, HOPSML_OK, own_.rank, completed_, text});
+  generation_->leave(completed_, text);
   if (!failed_) {
-    trouble_ = Trouble{HOPSML_ENDED, -1, "this group was ended here" + (text.empty() ? "" : ": " + text)};
+    set_trouble(Trouble{HOPSML_ENDED, -1, "this group was ended here" + (text.empty() ? "" : ": " + text)});
     failed_ = true;
   }
-  watch_->close();
-  streams_->close();
+  waiting_ = false;
+  changed_.notify_all();
 }
 
-const char* Group::problem() const { return failed_ ? trouble_.text.c_str() : ""; }
+std::string Group::problem() const {
+  if (forked()) return "this process is a fork of the one that formed the group";
+  std::lock_guard<std::mutex> lock(view_);
+  return trouble_.text;
+}
 
-int32_t Group::lost_rank() const { return failed_ ? trouble_.rank : -1; }
+int32_t Group::lost_rank() const {
+  if (forked()) return -1;
+  std::lock_guard<std::mutex> lock(view_);
+  return trouble_.rank;
+}
 
 }  // namespace hopsml

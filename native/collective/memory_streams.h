@@ -1,4 +1,4 @@
-/* Sources and sinks that are plain memory. */
+/* Sources and sinks that are plain memory, and chains of several. */
 #ifndef HOPSML_COLLECTIVE_MEMORY_STREAMS_H
 #define HOPSML_COLLECTIVE_MEMORY_STREAMS_H
 
@@ -25,41 +25,56 @@ class MemorySource : public Source {
 
 class MemorySink : public Sink {
  public:
-  MemorySink(void* data, size_t size) : data_(static_cast<uint8_t*>(data)), size_(size) {}
+  /* `ready`: where it is counted how much has come. */
+  MemorySink(void* data, size_t size, size_t* ready = nullptr)
+      : data_(static_cast<uint8_t*>(data)), size_(size), ready_(ready) {}
   Span room() override { return {data_ + at_, size_ - at_}; }
-  void came(size_t size) override { at_ += size; }
+  void came(size_t size) override {
+    at_ += size;
+    if (ready_ != nullptr) *ready_ = at_;
+  }
   bool done() const override { return at_ == size_; }
 
  private:
   uint8_t* data_;
   size_t size_, at_ = 0;
+  size_t* ready_;
 };
 
 /* One after the other. */
-class SourceChain : public Source {
+template <typename Stream>
+class Chained {
  public:
-  SourceChain(std::unique_ptr<Source> first, std::unique_ptr<Source> second)
-      : first_(std::move(first)), second_(std::move(second)) {}
-  Span next() override { return current().next(); }
-  void went(size_t size) override { current().went(size); }
-  bool done() const override { return first_->done() && second_->done(); }
+  void add(std::unique_ptr<Stream> next) { all_.push_back(std::move(next)); }
+
+ protected:
+  Stream& current() {
+    while (at_ + 1 < all_.size() && all_[at_]->done()) at_++;
+    return *all_[at_];
+  }
+  bool all_done() const {
+    for (size_t i = at_; i < all_.size(); i++)
+      if (!all_[i]->done()) return false;
+    return true;
+  }
 
  private:
-  Source& current() { return first_->done() ? *second_ : *first_; }
-  std::unique_ptr<Source> first_, second_;
+  std::vector<std::unique_ptr<Stream>> all_;
+  size_t at_ = 0;
 };
 
-class SinkChain : public Sink {
+class SourceChain : public Source, public Chained<Source> {
  public:
-  SinkChain(std::unique_ptr<Sink> first, std::unique_ptr<Sink> second)
-      : first_(std::move(first)), second_(std::move(second)) {}
+  Span next() override { return current().next(); }
+  void went(size_t size) override { current().went(size); }
+  bool done() const override { return all_done(); }
+};
+
+class SinkChain : public Sink, public Chained<Sink> {
+ public:
   Span room() override { return current().room(); }
   void came(size_t size) override { current().came(size); }
-  bool done() const override { return first_->done() && second_->done(); }
-
- private:
-  Sink& current() { return first_->done() ? *second_ : *first_; }
-  std::unique_ptr<Sink> first_, second_;
+  bool done() const override { return all_done(); }
 };
 
 }  // namespace hopsml

@@ -16,14 +16,14 @@ std::vector<int32_t> ranks_up_to(int32_t size) {
 
 }  // namespace
 
-Operations::Operations(int32_t rank, int32_t size, const Hosts& hosts, Room* room, bool everywhere, Streams& streams,
-                       Watch& watch)
+Operations::Operations(int32_t rank, int32_t size, const Hosts& hosts, Room* room, bool everywhere,
+                       hopsml_algorithm algorithm, Streams& streams, Watch& watch)
     : size_(size),
       all_here_(room != nullptr && room->members() == size_t(size)),
       by_machine_(everywhere && hosts.leaders.size() < size_t(size)),
       leads_(hosts.here.front() == rank),
-      sockets_(size_t(rank), ranks_up_to(size), streams),
-      leaders_(index_of(hosts.leaders, rank), hosts.leaders, streams) {
+      sockets_(size_t(rank), ranks_up_to(size), algorithm, streams),
+      leaders_(index_of(hosts.leaders, rank), hosts.leaders, algorithm, streams) {
   if (room != nullptr) room_ = std::make_unique<RoomOperations>(*room, watch);
 }
 
@@ -32,6 +32,13 @@ void Operations::carry_out(const Call& call, const void* in, void* out) {
   if (by_machine_ && call.header.operation == kAllReduce) return reduce_by_machine(call, in, out);
   if (room_) room_->barrier(call); /* who calls something else may be waiting there */
   over_sockets(call, in, out);
+}
+
+/* In one room the last gate has said it: see Room. */
+bool Operations::conclude(const Call& call) { return all_here_ ? room_->pause_posted() : sockets_.agree(call); }
+
+bool Operations::spares_input(const CallHeader& header) const {
+  return all_here_ && header.operation == kAllReduce && RoomOperations::is_small(header);
 }
 
 void Operations::in_room(const Call& call, const void* in, void* out) {

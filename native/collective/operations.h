@@ -12,9 +12,13 @@ class Operations {
  public:
   /* `room`: of the members of this machine; none where it has no other member, or they cannot share memory. `everywhere`:
    * whether each machine with several members has one. */
-  Operations(int32_t rank, int32_t size, const Hosts& hosts, Room* room, bool everywhere, Streams& streams, Watch& watch);
+  Operations(int32_t rank, int32_t size, const Hosts& hosts, Room* room, bool everywhere, hopsml_algorithm algorithm,
+             Streams& streams, Watch& watch);
 
   void carry_out(const Call& call, const void* in, void* out);
+  /* Of a group that can lose a member and go on: see Generation. */
+  bool conclude(const Call& call);
+  bool spares_input(const CallHeader& header) const;
 
  private:
   void in_room(const Call& call, const void* in, void* out);

@@ -3,6 +3,7 @@
 #ifndef HOPSML_COLLECTIVE_PART_REDUCTION_H
 #define HOPSML_COLLECTIVE_PART_REDUCTION_H
 
+#include "buffer.h"
 #include "streams.h"
 
 namespace hopsml {
@@ -14,8 +15,14 @@ std::unique_ptr<Sink> result_sink(const Call& call, void* elements, size_t count
 
 class PartReduction {
  public:
+  struct Memory {
+    std::vector<Buffer> windows; /* by member */
+    Buffer encoded;
+  };
+
   /* `own`, `out`: of this part, `count` elements; they may be the same. */
-  PartReduction(const Call& call, hopsml_reduction reduction, size_t members, const void* own, void* out, size_t count);
+  PartReduction(const Call& call, hopsml_reduction reduction, size_t members, const void* own, void* out, size_t count,
+                Memory& memory);
   ~PartReduction();
 
   /* For what the member at `index` has of this part. */
@@ -29,6 +36,7 @@ class PartReduction {
   void arrived();
   void reduce_next(size_t count);
 
+  Memory& memory_;
   hopsml_type type_;
   hopsml_reduction reduction_;
   hopsml_wire wire_;
@@ -39,7 +47,7 @@ class PartReduction {
   std::vector<const void*> sources_;         /* of a reduction, by index */
   size_t reduced_ = 0;                       /* elements */
   size_t result_bytes_ = 0;                  /* of the result that can go */
-  std::vector<uint8_t> encoded_;             /* the result as it goes, where that differs from `out` */
+  uint8_t* encoded_ = nullptr;               /* the result as it goes, where that differs from `out` */
 };
 
 }  // namespace hopsml

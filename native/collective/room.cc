@@ -17,7 +17,11 @@ namespace {
 
 constexpr double kSecondsBetweenLooks = 0.01; /* at the other members' connections, while waiting */
 constexpr int kSpins = 40;                    /* looks at the gate before sleeping; the other members need the cores, too */
+constexpr double kSpinSeconds = 200e-6;       /* that one goes on looking where nobody else wants this core: as long as waking takes */
+constexpr double kYieldSeconds = 5e-6;        /* a yield that takes longer has let somebody else have it */
 constexpr size_t kGates = 4;
+constexpr uint32_t kNextGate = 2;  /* the number of a gate is even: the lowest bit says */
+constexpr uint32_t kAbandoned = 1; /* that somebody has given up */
 constexpr size_t kPage = 4096;
 
 long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout = nullptr) {
@@ -29,7 +33,7 @@ bool is_before(uint32_t a, uint32_t b) { return int32_t(a - b) < 0; }
 }  // namespace
 
 struct Room::Board {
-  alignas(64) std::atomic<uint32_t> passed; /* the last gate at which all have been */
+  alignas(64) std::atomic<uint32_t> passed; /* the last gate at which all have been; and kAbandoned */
   std::atomic<uint32_t> sleepers;
   struct alignas(64) Count {
     std::atomic<uint64_t> arrivals; /* ever, at all gates that share it */
@@ -73,31 +77,53 @@ uint8_t* Room::buffer(size_t member, uint64_t round) const {
 }
 
 uint32_t Room::arrive() {
-  uint32_t gate = ++gate_;
+  uint32_t gate = gate_ += kNextGate;
   board_->places[index_].gate.store(gate, std::memory_order_relaxed);
-  uint64_t arrivals = board_->gates[gate % kGates].arrivals.fetch_add(1, std::memory_order_acq_rel) + 1;
+  uint64_t arrivals = board_->gates[gate / kNextGate % kGates].arrivals.fetch_add(1, std::memory_order_acq_rel) + 1;
   if (arrivals % members() == 0) {
-    board_->passed.store(gate, std::memory_order_seq_cst);
+    uint32_t before = gate - kNextGate; /* as all of them have been there, too; unless somebody has given up */
+    board_->passed.compare_exchange_strong(before, gate, std::memory_order_seq_cst);
     if (board_->sleepers.load(std::memory_order_seq_cst) > 0) futex(&board_->passed, FUTEX_WAKE, INT_MAX);
   }
   return gate;
 }
 
+bool Room::is_passed(uint32_t gate) const {
+  return !is_before(board_->passed.load(std::memory_order_acquire) & ~kAbandoned, gate);
+}
+
+/* Lets nobody pass this gate any more; false where it has been passed. */
+bool Room::abandon(uint32_t gate) {
+  return is_before(board_->passed.fetch_or(kAbandoned, std::memory_order_seq_cst) & ~kAbandoned, gate);
+}
+
 void Room::wait(uint32_t gate, Watch& watch, const Call& call) {
-  for (int i = 0; i < kSpins; i++) {
-    if (!is_before(board_->passed.load(std::memory_order_acquire), gate)) return;
+  double begin = now(), before = begin;
+  for (int i = 0; i < kSpins || before - begin < kSpinSeconds; i++) {
+    if (is_passed(gate)) return;
     sched_yield();
+    double after = now();
+    if (i >= kSpins && after - before > kYieldSeconds) break;
+    before = after;
   }
+  try {
+    sleep(gate, watch, call);
+  } catch (const Trouble&) {
+    if (abandon(gate)) throw;
+  }
+}
+
+void Room::sleep(uint32_t gate, Watch& watch, const Call& call) {
   while (true) {
     board_->sleepers.fetch_add(1, std::memory_order_seq_cst);
     uint32_t passed = board_->passed.load(std::memory_order_seq_cst);
-    if (is_before(passed, gate)) {
+    if (is_before(passed & ~kAbandoned, gate)) {
       double seconds = std::min(kSecondsBetweenLooks, watch.patience(call, first_missing(gate)));
       timespec timeout{0, long(1e9 * seconds)};
       futex(&board_->passed, FUTEX_WAIT, passed, &timeout);
     }
     board_->sleepers.fetch_sub(1, std::memory_order_relaxed);
-    if (!is_before(board_->passed.load(std::memory_order_acquire), gate)) return;
+    if (is_passed(gate)) return;
     watch.look(call);
   }
 }
@@ -110,10 +136,13 @@ int32_t Room::first_missing(uint32_t gate) const {
 
 void Room::post(const Call& call) { board_->places[index_].headers[call.header.number % 2] = call.header; }
 
-void Room::check_posted(const Call& call) const {
+void Room::check_posted(const Call& call) {
+  pause_posted_ = call.header.pause != 0;
   for (size_t i = 0; i < members(); i++) {
+    if (i == index_) continue;
     CallHeader other = board_->places[i].headers[call.header.number % 2];
     check_same(call.header, ranks_[index_], other, ranks_[i]);
+    pause_posted_ |= other.pause != 0;
   }
 }
 

@@ -42,10 +42,8 @@ void send_descriptor(int socket, int descriptor) {
   if (sendmsg(socket, &message, MSG_NOSIGNAL) != 1) throw system_trouble("handing shared memory over");
 }
 
-Descriptor receive_descriptor(int socket, double deadline) {
-  pollfd event{socket, POLLIN, 0};
-  while (poll(&event, 1, milliseconds_until(deadline)) <= 0)
-    if (now() >= deadline) throw Trouble{HOPSML_DEADLINE, -1, "no shared memory came"};
+Descriptor receive_descriptor(int socket, const Limit& limit) {
+  if (!is_readable(socket, limit)) throw Trouble{HOPSML_DEADLINE, -1, "no shared memory came"};
   char byte;
   iovec part{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -61,8 +59,8 @@ Descriptor receive_descriptor(int socket, double deadline) {
   return Descriptor(descriptor);
 }
 
-Notice hear_of_room(Watch& watch, int32_t rank, double deadline) {
-  auto notice = watch.hear(rank, NoticeKind::kRoom, deadline);
+Notice hear_of_room(Watch& watch, int32_t rank, const Limit& limit) {
+  auto notice = watch.hear(rank, NoticeKind::kRoom, limit);
   if (notice) return *notice;
   throw Trouble{HOPSML_DEADLINE, rank, "rank " + std::to_string(rank) + " fell silent while the group formed"};
 }
@@ -74,8 +72,8 @@ Notice answer(const Membership& own, bool yes, const std::string& text = "") {
 /* Both sides of the agreement. Whatever hinders is said as a "no", never by staying away. */
 class RoomForming {
  public:
-  RoomForming(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, double deadline)
-      : own_(own), ranks_(ranks), watch_(watch), deadline_(deadline) {
+  RoomForming(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, const Limit& limit)
+      : own_(own), ranks_(ranks), watch_(watch), limit_(limit) {
     index_ = index_of(ranks, own.rank);
   }
 
@@ -150,29 +148,29 @@ class RoomForming {
     for (size_t i = 1; i < ranks_.size(); i++) say(ranks_[i], yes, text);
   }
 
-  Notice hear(int32_t rank) { return hear_of_room(watch_, rank, deadline_); }
+  Notice hear(int32_t rank) { return hear_of_room(watch_, rank, limit_); }
 
-  double soon() const { return std::min(deadline_, now() + kHandOverSeconds); }
+  Limit soon() const { return {std::min(limit_.deadline, now() + kHandOverSeconds), limit_.stop}; }
 
   const Membership& own_;
   const std::vector<int32_t>& ranks_;
   Watch& watch_;
-  double deadline_;
+  Limit limit_;
   size_t index_;
   std::unique_ptr<Room> room_;
 };
 
 }  // namespace
 
-std::unique_ptr<Room> form_room(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, double deadline) {
-  RoomForming forming(own, ranks, watch, deadline);
+std::unique_ptr<Room> form_room(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, const Limit& limit) {
+  RoomForming forming(own, ranks, watch, limit);
   return own.rank == ranks[0] ? forming.lead() : forming.follow();
 }
 
-bool agree_on_rooms(const Membership& own, bool here, Watch& watch, double deadline) {
+bool agree_on_rooms(const Membership& own, bool here, Watch& watch, const Limit& limit) {
   watch.tell_all(answer(own, here));
   for (int32_t rank = 0; rank < own.size; rank++)
-    if (rank != own.rank) here &= hear_of_room(watch, rank, deadline).status == HOPSML_OK;
+    if (rank != own.rank) here &= hear_of_room(watch, rank, limit).status == HOPSML_OK;
   return here;
 }
 

@@ -11,10 +11,10 @@
 namespace hopsml {
 
 /* The room of these ranks, of which this member is one; none where they cannot share memory. All of them call it. */
-std::unique_ptr<Room> form_room(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, double deadline);
+std::unique_ptr<Room> form_room(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, const Limit& limit);
 
 /* Whether all members of the group have what there can be of shared memory. All of them call it, once their rooms stand. */
-bool agree_on_rooms(const Membership& own, bool here, Watch& watch, double deadline);
+bool agree_on_rooms(const Membership& own, bool here, Watch& watch, const Limit& limit);
 
 }  // namespace hopsml
 

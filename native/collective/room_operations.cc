@@ -25,6 +25,10 @@ Part lines_of(size_t count, size_t parts, size_t index) {
 
 }  // namespace
 
+bool RoomOperations::is_small(const CallHeader& header) {
+  return header.count * element_size(hopsml_type(header.type)) <= kSmall;
+}
+
 /* The first gate of a call. */
 void RoomOperations::pass(const Call& call) {
   room_.post(call);
@@ -47,7 +51,7 @@ void RoomOperations::all_reduce(const Call& call, hopsml_reduction reduction, co
   auto* from = static_cast<const uint8_t*>(in);
   auto* to = static_cast<uint8_t*>(out);
   size_t total = call.header.count, each = element_of(call), most = Room::kBuffer / each;
-  if (total * each <= kSmall) return reduce_small(call, reduction, from, to);
+  if (is_small(call.header)) return reduce_small(call, reduction, from, to);
   auto elements_from = [&](size_t begin) { return Part{begin, std::min(most, total - begin)}; };
   room_.post(call);
   stage(call, from, elements_from(0), round_);

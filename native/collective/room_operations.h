@@ -15,6 +15,10 @@ class RoomOperations {
  public:
   RoomOperations(Room& room, Watch& watch) : room_(room), watch_(watch), sources_(room.members()) {}
 
+  /* Whether an all_reduce writes nothing before its only gate is passed. */
+  static bool is_small(const CallHeader& header);
+  bool pause_posted() const { return room_.pause_posted(); }
+
   void barrier(const Call& call);
   void all_reduce(const Call& call, hopsml_reduction reduction, const void* in, void* out);
   void all_gather(const Call& call, const void* in, void* out);

@@ -6,6 +6,8 @@
 #include <netinet/tcp.h>
 #include <sys/un.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "trouble.h"
@@ -13,7 +15,7 @@
 namespace hopsml {
 namespace {
 
-/* 15 seconds without an answer of its kernel, and a member is lost. */
+/* Of an idle connection: 15 seconds without an answer of the other kernel, and it is broken. */
 constexpr int kSecondsIdle = 5, kSecondsBetweenProbes = 2, kProbes = 5;
 
 }  // namespace
@@ -110,6 +112,13 @@ void tune(int socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, kSecondsIdle);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kSecondsBetweenProbes);
   set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+}
+
+void notice_silence(int socket, double seconds) {
+  auto set = [socket](int option, int value) { setsockopt(socket, IPPROTO_TCP, option, &value, sizeof value); };
+  set(TCP_KEEPIDLE, int(std::ceil(seconds / 3)));
+  set(TCP_KEEPINTVL, int(std::ceil(seconds / 6)));
+  set(TCP_USER_TIMEOUT, int(std::min(1e3 * seconds, 1e9)));
 }
 
 ssize_t send_some(int socket, const iovec* parts, int count) {

@@ -33,6 +33,10 @@ Descriptor accept_one(int listener);
 void make_ours(int socket);
 /* Small messages go at once, and a machine that has gone without a word is noticed within seconds. */
 void tune(int socket);
+/* After so many seconds without an answer of the other side's kernel, and a sixth more at most (a second at least), the
+ * connection is broken, whether something is under way on it or not. A process that is stopped does no harm, as its kernel
+ * answers, but one that leaves data unread for so long does: not for connections on which data goes. */
+void notice_silence(int socket, double seconds);
 
 /* Bytes that went or came. 0: would wait. -1: the other side is gone (errno; 0 for an orderly end). */
 ssize_t send_some(int socket, const iovec* parts, int count);

@@ -9,6 +9,14 @@ namespace {
 constexpr int kTurnsBetweenLooks = 16;
 constexpr double kSecondsToLearnWhy = 0.1; /* a member's last words may come just after the end of its data */
 
+/* Whether the connection has to finish another way first. */
+bool is_behind(const std::vector<Way>& ways, const Way& way, bool (Way::*goes_on)() const) {
+  if (!way.queues) return false;
+  for (const Way* before = ways.data(); before != &way; before++)
+    if (before->rank == way.rank && (before->*goes_on)()) return true;
+  return false;
+}
+
 }  // namespace
 
 Streams::Streams(int32_t rank, std::vector<Descriptor> links, Watch& watch)
@@ -66,8 +74,8 @@ void Streams::run(std::vector<Way>& ways, const Call& call) {
   for (int turn = 1;; turn++) {
     bool is_over = true, moved = false;
     for (Way& way : ways) {
-      if (way.sending()) moved |= send(way, call);
-      if (way.receiving()) moved |= receive(way, call);
+      if (way.sending() && !is_behind(ways, way, &Way::sending)) moved |= send(way, call);
+      if (way.receiving() && !is_behind(ways, way, &Way::receiving)) moved |= receive(way, call);
       is_over &= !way.sending() && !way.receiving();
     }
     if (is_over) return;

@@ -32,18 +32,20 @@ class Sink {
   virtual bool done() const = 0;
 };
 
-/* An exchange with one member: the calls' headers both ways, then what is given here. */
+/* An exchange with one member: the call's header, both ways or one, and behind it what is given here. */
 struct Way {
   size_t index; /* of the member among those that take part */
   int32_t rank;
   std::unique_ptr<Source> source; /* may be none */
   std::unique_ptr<Sink> sink;     /* may be none */
+  bool sends = true, receives = true;
+  bool queues = false; /* behind those before it that go to the same member, or come from it */
 
   size_t header_sent = 0, header_received = 0;
   CallHeader received{};
 
-  bool sending() const { return header_sent < sizeof(CallHeader) || (source && !source->done()); }
-  bool receiving() const { return header_received < sizeof(CallHeader) || (sink && !sink->done()); }
+  bool sending() const { return sends && (header_sent < sizeof(CallHeader) || (source && !source->done())); }
+  bool receiving() const { return receives && (header_received < sizeof(CallHeader) || (sink && !sink->done())); }
 };
 
 class Streams {

@@ -22,6 +22,8 @@ inline Trouble system_trouble(const std::string& what, int error = errno) {
   return Trouble{HOPSML_SYSTEM, -1, what + ": " + std::strerror(error)};
 }
 
+inline Trouble ended_here() { return Trouble{HOPSML_ENDED, -1, "this group was ended here", true}; }
+
 }  // namespace hopsml
 
 #endif

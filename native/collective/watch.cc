@@ -1,7 +1,6 @@
 #include "watch.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -40,7 +39,7 @@ std::optional<Notice> decode(std::string& bytes) {
   NoticeHeader header;
   if (bytes.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof header);
-  bool is_known = header.kind >= uint8_t(NoticeKind::kEnded) && header.kind <= uint8_t(NoticeKind::kRoom);
+  bool is_known = header.kind >= uint8_t(NoticeKind::kEnded) && header.kind <= uint8_t(NoticeKind::kPlace);
   if (header.magic != kMagic || !is_known || header.status > HOPSML_ENDED || header.size > kLongestNotice)
     throw Trouble{HOPSML_PEER_LOST, -1, "it said what has no meaning"};
   if (bytes.size() < sizeof header + header.size) return std::nullopt;
@@ -50,32 +49,21 @@ std::optional<Notice> decode(std::string& bytes) {
   return notice;
 }
 
-Watch::Watch(int32_t rank, std::vector<Descriptor> links) : rank_(rank), members_(links.size()) {
+Watch::Watch(int32_t rank, std::vector<Descriptor> links, const Interrupt& ended) : rank_(rank), members_(links.size()) {
   events_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
-  interrupt_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!events_ || !interrupt_) throw system_trouble("a descriptor to wait with");
+  if (!events_) throw system_trouble("a descriptor to wait with");
   auto add = [this](int descriptor, int32_t number) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u32 = uint32_t(number);
     if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) throw system_trouble("a descriptor to wait with");
   };
-  add(interrupt_.get(), rank);
+  add(interrupt_.descriptor(), rank);
+  add(ended.descriptor(), rank);
   for (size_t i = 0; i < links.size(); i++) {
     members_[i].socket = std::move(links[i]);
     if (members_[i].socket) add(members_[i].socket.get(), int32_t(i));
   }
-}
-
-void Watch::interrupt() {
-  uint64_t one = 1;
-  ssize_t written = write(interrupt_.get(), &one, sizeof one);
-  (void)written; /* a counter that is full wakes as well */
-}
-
-bool Watch::interrupted() const {
-  pollfd event{interrupt_.get(), POLLIN, 0};
-  return poll(&event, 1, 0) > 0;
 }
 
 void Watch::collect() {
@@ -83,7 +71,7 @@ void Watch::collect() {
   int count = epoll_wait(events_.get(), events, 64, 0);
   for (int i = 0; i < count; i++) {
     int32_t rank = int32_t(events[i].data.u32);
-    if (rank == rank_) throw Trouble{HOPSML_ENDED, -1, "this group was ended here", true};
+    if (rank == rank_) throw ended_here();
     receive(rank);
   }
 }
@@ -117,7 +105,8 @@ void Watch::take(int32_t rank, Notice notice) {
       break;
     case NoticeKind::kAsk: tell(rank, Notice{NoticeKind::kHere, HOPSML_OK, rank_, notice.call, ""}); break;
     case NoticeKind::kHere: member.answered = std::max(member.answered, notice.call); break;
-    case NoticeKind::kRoom: member.unheard.push_back(std::move(notice)); break;
+    case NoticeKind::kRoom:
+    case NoticeKind::kPlace: member.unheard.push_back(std::move(notice)); break;
   }
 }
 
@@ -183,7 +172,7 @@ void Watch::tell_all(const Notice& notice) {
   for (size_t i = 0; i < members_.size(); i++) tell(int32_t(i), notice);
 }
 
-std::optional<Notice> Watch::hear(int32_t rank, NoticeKind kind, double deadline) {
+std::optional<Notice> Watch::hear(int32_t rank, NoticeKind kind, const Limit& limit) {
   Member& member = members_[size_t(rank)];
   while (true) {
     receive(rank);
@@ -194,9 +183,7 @@ std::optional<Notice> Watch::hear(int32_t rank, NoticeKind kind, double deadline
       return found;
     }
     if (member.closed) throw Trouble{HOPSML_PEER_LOST, rank, rank_text(rank) + " was lost while the group formed"};
-    if (now() >= deadline) return std::nullopt;
-    pollfd event{member.socket.get(), POLLIN, 0};
-    poll(&event, 1, milliseconds_until(deadline));
+    if (!is_readable(member.socket.get(), limit)) return std::nullopt;
   }
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "call.h"
-#include "descriptor.h"
+#include "interrupt.h"
 #include "trouble.h"
 
 namespace hopsml {
@@ -24,6 +24,7 @@ enum class NoticeKind : uint8_t {
   kAsk = 3,    /* who takes part in `call`? */
   kHere = 4,   /* the answer: the sender is within an operation */
   kRoom = 5,   /* while a group forms: about the memory that members of one machine share */
+  kPlace = 6,  /* and where the sender is in the row of calls */
 };
 
 struct Notice {
@@ -42,8 +43,8 @@ std::optional<Notice> decode(std::string& bytes);
 
 class Watch {
  public:
-  /* Connections by rank; that of this member is none. */
-  Watch(int32_t rank, std::vector<Descriptor> links);
+  /* Connections by rank; that of this member is none. `ended`: of the group, beyond this generation. */
+  Watch(int32_t rank, std::vector<Descriptor> links, const Interrupt& ended);
 
   /* Readable when there is something to look at. */
   int descriptor() const { return events_.get(); }
@@ -57,11 +58,10 @@ class Watch {
   void tell(int32_t rank, const Notice& notice);
   void tell_all(const Notice& notice);
   /* The next notice of this kind from `rank`, while a group forms; nothing at the deadline. Trouble when it is lost. */
-  std::optional<Notice> hear(int32_t rank, NoticeKind kind, double deadline);
+  std::optional<Notice> hear(int32_t rank, NoticeKind kind, const Limit& limit);
 
   /* Ends what waits, from any thread. */
-  void interrupt();
-  bool interrupted() const;
+  void interrupt() { interrupt_.set(); }
   /* After this nobody hears of this member again. */
   void close();
 
@@ -69,7 +69,7 @@ class Watch {
   struct Member {
     Descriptor socket;
     std::string received;
-    std::vector<Notice> unheard; /* of kRoom */
+    std::vector<Notice> unheard; /* of kRoom and kPlace */
     bool closed = false;
     std::optional<Notice> ended, failed;
     uint64_t answered = 0; /* the newest question that it has answered */
@@ -83,7 +83,8 @@ class Watch {
 
   int32_t rank_;
   std::vector<Member> members_;
-  Descriptor events_, interrupt_;
+  Descriptor events_;
+  Interrupt interrupt_;
   uint64_t asked_ = 0;
 };
 

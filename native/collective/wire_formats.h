@@ -14,7 +14,7 @@
 
 namespace hopsml {
 
-constexpr size_t kWireBlock = 8192; /* elements */
+constexpr size_t kWireBlock = 4096; /* elements: whatever is done with them finds them in the nearest cache */
 
 /* The bytes of so many elements, all blocks together. */
 size_t encoded_size(hopsml_wire wire, size_t count);

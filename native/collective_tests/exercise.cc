@@ -1,5 +1,6 @@
 /* Groups at work, for the sanitizers: members as threads of one process, then as processes; all ways to reach each other;
- * every operation, an end amid operations, a fork. Ends with 0, or says what is wrong. */
+ * every operation, an end amid operations, a fork; and groups that go on without a member, amid operations. Ends with 0, or says
+ * what is wrong. */
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -48,7 +49,9 @@ struct Meeting {
 /* What members are told of their machines. */
 enum Machines { kUnknown, kOne, kTwo };
 
-hopsml_group* form(const Meeting& meeting, int rank, Machines machines) {
+/* Forms a group, or lets this one go on. */
+hopsml_group* form(const Meeting& meeting, int rank, Machines machines, hopsml_algorithm algorithm, bool resumable = false,
+                   hopsml_group* group = nullptr) {
   std::vector<const char*> addresses, hosts(meeting.addresses.size(), "here");
   if (machines == kTwo) hosts[0] = "there";
   for (const std::string& address : meeting.addresses) addresses.push_back(address.c_str());
@@ -60,16 +63,19 @@ hopsml_group* form(const Meeting& meeting, int rank, Machines machines) {
   options.listener = meeting.listeners[size_t(rank)];
   options.secret = kSecret, options.secret_size = sizeof kSecret;
   options.form_timeout_s = 60, options.timeout_s = 60;
-  hopsml_group* group = nullptr;
+  options.resumable = resumable;
+  options.generation = group == nullptr ? 0 : hopsml_generation(group) + 1;
+  options.algorithm = algorithm;
   char error[512];
-  hopsml_status status = hopsml_form(&options, &group, error, sizeof error);
+  hopsml_status status = group == nullptr ? hopsml_form(&options, &group, error, sizeof error)
+                                          : hopsml_reform(group, &options, error, sizeof error);
   if (status != HOPSML_OK) std::fprintf(stderr, "%s\n", error);
   check(status == HOPSML_OK, "a group forms");
   return group;
 }
 
 void work(hopsml_group* group) {
-  auto size = uint64_t(hopsml_size(group)), rank = uint64_t(hopsml_rank(group));
+  auto size = uint64_t(hopsml_size(group)), rank = uint64_t(hopsml_rank(group)), now = hopsml_generation(group);
   for (uint64_t count : kCounts) {
     std::vector<float> own(count, float(rank + 1)), result(count), all(size * count, float(rank + 1));
     float sum = float(size * (size + 1)) / 2;
@@ -78,12 +84,13 @@ void work(hopsml_group* group) {
                 result == std::vector<float>(count, sum),
             "all_reduce");
     }
-    check(hopsml_reduce_scatter(group, all.data(), result.data(), count, HOPSML_FLOAT32, HOPSML_MEAN, "x") == HOPSML_OK &&
+    check(hopsml_reduce_scatter(group, all.data(), result.data(), count, HOPSML_FLOAT32, HOPSML_MEAN, now, "x") ==
+                  HOPSML_OK &&
               result == std::vector<float>(count, sum / float(size)),
           "reduce_scatter");
-    check(hopsml_all_gather(group, own.data(), all.data(), count, HOPSML_FLOAT32, "x") == HOPSML_OK, "all_gather");
+    check(hopsml_all_gather(group, own.data(), all.data(), count, HOPSML_FLOAT32, now, "x") == HOPSML_OK, "all_gather");
     for (uint64_t i = 0; i < all.size(); i++) check(all[i] == float(i / count + 1), "all_gather");
-    check(hopsml_broadcast(group, own.data(), result.data(), count, HOPSML_FLOAT32, 1, "x") == HOPSML_OK &&
+    check(hopsml_broadcast(group, own.data(), result.data(), count, HOPSML_FLOAT32, 1, now, "x") == HOPSML_OK &&
               result == std::vector<float>(count, 2),
           "broadcast");
     check(hopsml_barrier(group, "x") == HOPSML_OK, "barrier");
@@ -113,12 +120,12 @@ void fork_and_leave(hopsml_group* group) {
   check(status == 0, "a fork is no member");
 }
 
-void as_threads(int size, Machines machines) {
+void as_threads(int size, Machines machines, hopsml_algorithm algorithm) {
   Meeting meeting(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; rank++)
     threads.emplace_back([&, rank] {
-      hopsml_group* group = form(meeting, rank, machines);
+      hopsml_group* group = form(meeting, rank, machines, algorithm);
       hopsml_set_current(group);
       work(group);
       if (rank == 0) fork_and_leave(group);
@@ -133,13 +140,53 @@ void as_threads(int size, Machines machines) {
   hopsml_set_current(nullptr);
 }
 
-void as_processes(int size, Machines machines) {
+/* In place and not, until the group ends here: each result is that of some of the members. */
+void work_through_losses(hopsml_group* group, int size) {
+  std::vector<float> one(70000, 1), values;
+  while (true) {
+    values = one;
+    hopsml_status status = hopsml_all_reduce(group, values.data(), values.data(), values.size(), HOPSML_FLOAT32, HOPSML_SUM,
+                                             HOPSML_WIRE_SAME, "");
+    if (status == HOPSML_OK) status = hopsml_barrier(group, "");
+    if (status != HOPSML_OK) return check(status == HOPSML_ENDED, "a loss is no end");
+    check(values[0] >= 1 && values[0] <= float(size) && values == std::vector<float>(values.size(), values[0]), "one result");
+  }
+}
+
+/* One member leaves amid the calls; the others go on without it, and then again and again as if one of them were frozen. */
+void as_survivors(Machines machines) {
+  constexpr int kSize = 4, kReforms = 12;
+  Meeting first(kSize);
+  std::vector<Meeting> later(kReforms, Meeting(0));
+  for (Meeting& one : later) one = Meeting(kSize - 1);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kSize; rank++)
+    threads.emplace_back([&, rank] {
+      hopsml_group* group = form(first, rank, machines, HOPSML_AUTO, true);
+      std::thread caller([&] { work_through_losses(group, kSize); });
+      if (rank < kSize - 1) {
+        while (!hopsml_waiting(group)) std::this_thread::yield();
+        check(hopsml_lost_rank(group) == kSize - 1 && hopsml_problem(group)[0] != 0, "who was lost is known");
+        for (const Meeting& one : later) {
+          form(one, rank, machines, HOPSML_AUTO, true, group);
+          hopsml_ask_pause(group);
+          while (!hopsml_pause_agreed(group)) std::this_thread::yield();
+        }
+      }
+      hopsml_end(group, "enough");
+      caller.join();
+      hopsml_release(group);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+void as_processes(int size, Machines machines, hopsml_algorithm algorithm) {
   Meeting meeting(size);
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; rank++) {
     children.push_back(fork());
     if (children.back() != 0) continue;
-    hopsml_group* group = form(meeting, rank, machines);
+    hopsml_group* group = form(meeting, rank, machines, algorithm);
     work(group);
     hopsml_release(group);
     _exit(0);
@@ -156,7 +203,10 @@ void as_processes(int size, Machines machines) {
 
 int main() {
   for (Machines machines : {kUnknown, kOne, kTwo}) {
-    for (int size : {2, 3}) as_processes(size, machines);
-    for (int size : {2, 4}) as_threads(size, machines);
+    for (int size : {2, 3}) as_processes(size, machines, HOPSML_AUTO);
+    for (int size : {2, 4}) as_threads(size, machines, HOPSML_AUTO);
+    as_survivors(machines);
   }
+  for (hopsml_algorithm algorithm : {HOPSML_PAIRWISE, HOPSML_RING})
+    for (int size : {2, 5}) as_threads(size, kUnknown, algorithm);
 }

@@ -1,9 +1,12 @@
 /* What Python cannot reach of the collective's library: arithmetic against what standards and slow ways say, and parsers that
  * are fed with noise. Ends with 0, or says what is wrong. The argument: seconds for the noise. */
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "../collective/element_types.h"
 #include "../collective/handshake.h"
 #include "../collective/parts.h"
+#include "../collective/settlement.h"
 #include "../collective/watch.h"
 #include "../collective/wire_formats.h"
 
@@ -170,6 +174,104 @@ void handshakes(std::mt19937& chance) {
   check(both == !spoiled, "a handshake proves exactly what is true");
 }
 
+/* A group as settlement.h describes it, without a byte: members begin calls, have their results, say so, hear it of the others,
+ * die at any moment, and settle, where some hear the end of it and some do not. */
+class Story {
+ public:
+  explicit Story(std::mt19937& chance) : chance_(chance) {
+    for (int i = 0; i < 4; i++) members_.emplace_back();
+    reform();
+  }
+
+  void go_on() {
+    Member& one = members_[chance_() % members_.size()];
+    switch (chance_() % 24) {
+      case 0: one.alive = false; break;
+      case 1: one.stopped = true; break; /* it gives up, whatever it is in */
+      case 2: reform(); break;
+      default: step(one);
+    }
+  }
+
+ private:
+  struct Member {
+    bool alive = true, stopped = false, in_call = false;
+    uint64_t settled_in = 0;
+    Standing standing;
+  };
+  using Word = std::pair<uint64_t, uint64_t>; /* of a generation and a call */
+
+  /* The next thing that happens to a member in a call. Whoever began a call, and has said a word, may be dead by now. */
+  void step(Member& one) {
+    if (!one.alive || one.stopped || one.settled_in != generation_) return;
+    Word word{generation_, one.standing.completed + 1};
+    auto index = size_t(&one - members_.data());
+    if (!one.in_call) {
+      one.in_call = true;
+      begun_[word].insert(index);
+    } else if (!one.standing.is_doubtful) {
+      bool is_sent_by_one = word.second % 3 == 0; /* a broadcast: the others may have all of it before some begin */
+      if (is_sent_by_one ? begun_[word].count(*group_.begin()) == 0 : begun_[word] != group_) return;
+      one.standing.is_doubtful = true, one.standing.tried_in = generation_;
+      whole_[word].insert(index);
+    } else if (whole_[word] == group_) {
+      complete(one, word.second, generation_);
+    }
+  }
+
+  /* Whoever has a result of a call, now or before it died, has that of the same attempt; and nobody leaves one out. */
+  void complete(Member& one, uint64_t call, uint64_t attempt) {
+    check(made_.emplace(call, attempt).first->second == attempt, "all have the same results");
+    check(one.standing.completed + 1 == call, "no call is left out");
+    one.in_call = one.standing.is_doubtful = false;
+    one.standing.completed = call, one.standing.made_in = attempt;
+  }
+
+  /* Of all that live, and a new one at times; each of them hears the end of it, or not. */
+  void reform() {
+    if (chance_() % 3 == 0) members_.emplace_back();
+    generation_++;
+    group_.clear();
+    std::vector<Standing> standings;
+    for (size_t i = 0; i < members_.size(); i++)
+      if (members_[i].alive) group_.insert(i), standings.push_back(members_[i].standing);
+    if (std::all_of(standings.begin(), standings.end(), [](const Standing& one) { return one.is_new; })) made_.clear();
+    Standing settled = settle(standings, generation_);
+    for (size_t index : group_) {
+      Member& one = members_[index];
+      one.stopped = false;
+      if (chance_() % 5 == 0) continue;
+      Standing& own = one.standing;
+      if (own.is_doubtful && own.completed < settled.completed) complete(one, settled.completed, settled.made_in);
+      own = settled;
+      own.is_new = one.in_call = false;
+      one.settled_in = generation_;
+    }
+  }
+
+  std::mt19937& chance_;
+  std::vector<Member> members_;
+  std::set<size_t> group_; /* of the newest generation */
+  uint64_t generation_ = 0;
+  std::map<Word, std::set<size_t>> begun_, whole_;
+  std::map<uint64_t, uint64_t> made_; /* call -> the generation of the attempt */
+};
+
+void settlements(std::mt19937& chance) {
+  Story story(chance);
+  for (int i = 0; i < 400; i++) story.go_on();
+  Standing left_out{false, true, 4, 1, 2}, ahead{false, false, 5, 3, 3};
+  for (bool doubtful : {true, false}) {
+    left_out.is_doubtful = doubtful;
+    try {
+      settle({ahead, left_out}, 4);
+      check(false, "who was left out cannot come back");
+    } catch (const Trouble& trouble) {
+      check(trouble.status == HOPSML_MISMATCH && trouble.rank == 1, "who was left out is named");
+    }
+  }
+}
+
 void calls(std::mt19937& chance) {
   CallHeader header;
   std::string bytes = noise(chance, sizeof header);
@@ -191,5 +293,6 @@ int main(int count, char** arguments) {
     notices(chance);
     handshakes(chance);
     calls(chance);
+    settlements(chance);
   }
 }

@@ -95,6 +95,12 @@ std::string Described(tensorflow::DataType type, const tensorflow::TensorShape& 
   return tensorflow::DataTypeString(type) + shape.DebugString();
 }
 
+absl::Status Allocate(tensorflow::DataType type, const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor) {
+  *tensor = tensorflow::Tensor(type, shape);
+  if (tensor->IsInitialized() || shape.num_elements() == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError("no memory for " + Described(type, shape));
+}
+
 void CallKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   auto execution = std::make_shared<Execution>();
   CancellationManager* manager = context->cancellation_manager();
@@ -104,6 +110,7 @@ void CallKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
     execution->Cancel();
     manager = nullptr;
   }
+  execution->Begin(CurrentGroup());  // what is before it in the queue may wait for a member, too
   CallQueue::OfProcess().Add([this, context, execution, manager, token, done = std::move(done)] {
     Group group = CurrentGroup();
     absl::Status status;
@@ -116,8 +123,8 @@ void CallKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
       } catch (const std::exception& error) {  // memory
         status = absl::ResourceExhaustedError(name() + ": " + error.what());
       }
-      execution->End();
     }
+    execution->End();
     group = nullptr;
     if (manager != nullptr) manager->DeregisterCallback(token);
     if (!status.ok()) context->SetStatus(status);

@@ -24,6 +24,9 @@ absl::Status StatusOf(hopsml_status status, const Group& group, const std::strin
 // "float32[64,512]"
 std::string Described(tensorflow::DataType type, const tensorflow::TensorShape& shape);
 
+// Memory of the host that belongs to no operation.
+absl::Status Allocate(tensorflow::DataType type, const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor);
+
 // An operation that waits for other members: its call is made by the queue's thread.
 class CallKernel : public tensorflow::AsyncOpKernel {
  public:

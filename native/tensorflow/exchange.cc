@@ -1,10 +1,10 @@
 // HopsmlAllGather, HopsmlBroadcast, and HopsmlGroup, which says who this process is. What they send is bytes to the group.
+// Where its members change amid one of them, it begins anew.
+#include "exchange.h"
+
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <vector>
-
-#include "call.h"
 
 namespace hopsml {
 
@@ -16,6 +16,88 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
+// This process' place, of one generation.
+struct Members {
+  int32_t rank, size;
+  uint64_t generation;
+};
+
+Members MembersOf(const Group& group) {
+  Members members;
+  do {
+    members.generation = hopsml_generation(group.get());
+    members.rank = hopsml_rank(group.get());
+    members.size = hopsml_size(group.get());
+  } while (members.generation != hopsml_generation(group.get()));
+  return members;
+}
+
+std::string What(const std::string& operation, const std::string& label, const std::string& value) {
+  return operation + (label.empty() ? " of " : " of " + label + " ") + value;
+}
+
+// The rows themselves, of which each member has so many. An error is TensorFlow's; `status` is the group's.
+absl::Status Gather(const Tensor& value, const Group& group, const Members& members, const std::string& what,
+                    const Tensor& rows, Tensor* gathered, hopsml_status* status) {
+  const int64_t* each = rows.flat<int64_t>().data();
+  const int size = members.size;
+  const int64_t mine = value.dim_size(0);
+  TensorShape shape = value.shape();
+  int64_t total = 0, most = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    total += each[rank];
+    most = std::max(most, each[rank]);
+  }
+  shape.set_dim(0, 1);
+  const size_t row_bytes = shape.num_elements() * tensorflow::DataTypeSize(value.dtype());
+  shape.set_dim(0, total);
+  TF_RETURN_IF_ERROR(Allocate(value.dtype(), shape, gathered));
+  if (most * row_bytes == 0) return absl::OkStatus();
+  char* out = static_cast<char*>(gathered->data());
+  if (total == most * size) {
+    *status = hopsml_all_gather(group.get(), value.data(), out, most * row_bytes, HOPSML_UINT8, members.generation,
+                                what.c_str());
+    return absl::OkStatus();
+  }
+  Tensor buffer;
+  const int64_t buffer_bytes = (size + 1) * most * static_cast<int64_t>(row_bytes);
+  TF_RETURN_IF_ERROR(Allocate(tensorflow::DT_UINT8, TensorShape({buffer_bytes}), &buffer));
+  char* padded = static_cast<char*>(buffer.data());
+  char* all = padded + most * row_bytes;
+  std::memset(padded, 0, most * row_bytes);
+  if (mine > 0) std::memcpy(padded, value.data(), mine * row_bytes);
+  *status =
+      hopsml_all_gather(group.get(), padded, all, most * row_bytes, HOPSML_UINT8, members.generation, what.c_str());
+  if (*status != HOPSML_OK) return absl::OkStatus();
+  for (int rank = 0; rank < size; ++rank) {
+    if (each[rank] > 0) std::memcpy(out, all + rank * most * row_bytes, each[rank] * row_bytes);
+    out += each[rank] * row_bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Members may have another number of rows each: first these, then the rows, filled up to the most that a member has.
+absl::Status GatherRows(const Tensor& value, const std::string& label, const Group& group, Tensor* gathered, Tensor* rows) {
+  if (value.dims() < 1) return absl::InvalidArgumentError("all_gather of a scalar, which has no rows; give it a dimension");
+  TensorShape row = value.shape();
+  row.RemoveDim(0);
+  const std::string what = What("all_gather", label, "rows of " + Described(value.dtype(), row));
+  hopsml_status status = HOPSML_CHANGED;
+  while (status == HOPSML_CHANGED) {
+    const Members members = MembersOf(group);
+    TF_RETURN_IF_ERROR(Allocate(tensorflow::DT_INT64, TensorShape({members.size}), rows));
+    const int64_t mine = value.dim_size(0);
+    status = hopsml_all_gather(group.get(), &mine, rows->flat<int64_t>().data(), 1, HOPSML_INT64, members.generation,
+                               what.c_str());
+    if (status == HOPSML_OK) TF_RETURN_IF_ERROR(Gather(value, group, members, what, *rows, gathered, &status));
+  }
+  return StatusOf(status, group, what);
+}
+
+namespace {
+
 class LabelledKernel : public CallKernel {
  public:
   explicit LabelledKernel(OpKernelConstruction* context) : CallKernel(context) {
@@ -23,61 +105,19 @@ class LabelledKernel : public CallKernel {
   }
 
  protected:
-  std::string What(const std::string& operation, const std::string& value) const {
-    return operation + (label_.empty() ? " of " : " of " + label_ + " ") + value;
-  }
-
- private:
   std::string label_;
 };
 
-// Members may have another number of rows each: first these, then the rows, filled up to the most that a member has.
 class AllGatherKernel : public LabelledKernel {
  public:
   using LabelledKernel::LabelledKernel;
 
  protected:
   absl::Status Call(OpKernelContext* context, const Group& group) override {
-    const Tensor& value = context->input(1);
-    if (value.dims() < 1) return absl::InvalidArgumentError("all_gather of a scalar, which has no rows; give it a dimension");
-    TensorShape shape = value.shape();
-    const int size = hopsml_size(group.get());
-    Tensor* rows;
-    TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({size}), &rows));
-    int64_t* each = rows->flat<int64_t>().data();
-    const int64_t mine = shape.dim_size(0);
-    TensorShape row = shape;
-    row.RemoveDim(0);
-    const std::string what = What("all_gather", "rows of " + Described(value.dtype(), row));
-    TF_RETURN_IF_ERROR(StatusOf(hopsml_all_gather(group.get(), &mine, each, 1, HOPSML_INT64, what.c_str()), group, what));
-    int64_t total = 0, most = 0;
-    for (int rank = 0; rank < size; ++rank) {
-      total += each[rank];
-      most = std::max(most, each[rank]);
-    }
-    shape.set_dim(0, total);
-    Tensor* gathered;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &gathered));
-    const size_t row_bytes = row.num_elements() * tensorflow::DataTypeSize(value.dtype());
-    if (most * row_bytes == 0) return absl::OkStatus();
-    char* out = static_cast<char*>(gathered->data());
-    if (total == most * size) {
-      return StatusOf(hopsml_all_gather(group.get(), value.data(), out, most * row_bytes, HOPSML_UINT8, what.c_str()),
-                      group, what);
-    }
-    Tensor buffer;
-    const int64_t buffer_bytes = (size + 1) * most * static_cast<int64_t>(row_bytes);
-    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_UINT8, TensorShape({buffer_bytes}), &buffer));
-    char* padded = static_cast<char*>(buffer.data());
-    char* all = padded + most * row_bytes;
-    std::memset(padded, 0, most * row_bytes);
-    if (mine > 0) std::memcpy(padded, value.data(), mine * row_bytes);
-    TF_RETURN_IF_ERROR(StatusOf(
-        hopsml_all_gather(group.get(), padded, all, most * row_bytes, HOPSML_UINT8, what.c_str()), group, what));
-    for (int rank = 0; rank < size; ++rank) {
-      if (each[rank] > 0) std::memcpy(out, all + rank * most * row_bytes, each[rank] * row_bytes);
-      out += each[rank] * row_bytes;
-    }
+    Tensor gathered, rows;
+    TF_RETURN_IF_ERROR(GatherRows(context->input(1), label_, group, &gathered, &rows));
+    context->set_output(0, gathered);
+    context->set_output(1, rows);
     return absl::OkStatus();
   }
 };
@@ -93,10 +133,13 @@ class BroadcastKernel : public LabelledKernel {
     const Tensor& value = context->input(1);
     Tensor* received;
     TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({1}, 0, value.shape(), &received));
-    const std::string what = What("broadcast", Described(value.dtype(), value.shape()));
-    return StatusOf(hopsml_broadcast(group.get(), value.data(), received->data(), value.TotalBytes(), HOPSML_UINT8, root_,
-                                     what.c_str()),
-                    group, what);
+    const std::string what = What("broadcast", label_, Described(value.dtype(), value.shape()));
+    hopsml_status status = HOPSML_CHANGED;
+    while (status == HOPSML_CHANGED) {
+      status = hopsml_broadcast(group.get(), value.data(), received->data(), value.TotalBytes(), HOPSML_UINT8, root_,
+                                MembersOf(group).generation, what.c_str());
+    }
+    return StatusOf(status, group, what);
   }
 
  private:
@@ -114,9 +157,10 @@ class GroupKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &rank));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({}), &size));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({}), &generation));
-    rank->scalar<int32_t>()() = hopsml_rank(group.get());
-    size->scalar<int32_t>()() = hopsml_size(group.get());
-    generation->scalar<int64_t>()() = static_cast<int64_t>(hopsml_generation(group.get()));
+    const Members members = MembersOf(group);
+    rank->scalar<int32_t>()() = members.rank;
+    size->scalar<int32_t>()() = members.size;
+    generation->scalar<int64_t>()() = static_cast<int64_t>(members.generation);
   }
 };
 

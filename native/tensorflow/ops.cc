@@ -62,6 +62,59 @@ REGISTER_OP("HopsmlBroadcast")
       return absl::OkStatus();
     });
 
+// As HopsmlAllReduce and HopsmlAllGather, but made later: what comes of it is in `slot`.
+REGISTER_OP("HopsmlHoldAllReduce")
+    .Input("order: resource")
+    .Input("values: count * T")
+    .Attr("T: {float, double, half, bfloat16, int32, int64}")
+    .Attr("count: int >= 1")
+    .Attr("slot: string")
+    .Attr("reduction: {'sum', 'mean', 'min', 'max'} = 'sum'")
+    .Attr("wire: {'same', 'float16', 'bfloat16'} = 'same'")
+    .Attr("pack_bytes: int >= 1 = 4194304")
+    .Attr("label: string = ''")
+    .Attr("names: list(string) = []")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_OP("HopsmlHoldAllGather")
+    .Input("order: resource")
+    .Input("value: T")
+    .Attr("T: {float, double, half, bfloat16, int32, int64}")
+    .Attr("slot: string")
+    .Attr("label: string = ''")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_OP("HopsmlRelease")
+    .Input("order: resource")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+// `there`: whether the slot had something of this generation; if not, `results` are empty.
+REGISTER_OP("HopsmlCollect")
+    .Input("order: resource")
+    .Output("results: types")
+    .Output("there: bool")
+    .Attr("types: list(type) >= 1")
+    .Attr("slot: string")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i + 1 < context->num_outputs(); ++i) context->set_output(i, context->UnknownShape());
+      context->set_output(context->num_outputs() - 1, context->Scalar());
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("HopsmlHolds")
+    .Output("holds: bool")
+    .Attr("slot: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+
 REGISTER_OP("HopsmlGroup")
     .Output("rank: int32")
     .Output("size: int32")

@@ -1,31 +1,11 @@
 #include "queue.h"
 
-#include <pthread.h>
-
-#include <atomic>
 #include <cstdlib>
 #include <new>
 #include <thread>
 #include <utility>
 
 namespace hopsml {
-
-namespace {
-
-std::atomic<CallQueue*> of_process;
-
-}  // namespace
-
-CallQueue& CallQueue::OfProcess() {
-  // Never deleted: a call may be under way while the process ends, and a fork cannot tell what state its parent's was in.
-  static const bool made = [] {
-    of_process = new CallQueue;
-    pthread_atfork(nullptr, nullptr, [] { of_process = new CallQueue; });
-    return true;
-  }();
-  static_cast<void>(made);
-  return *of_process;
-}
 
 void CallQueue::Add(std::function<void()> call) {
   {

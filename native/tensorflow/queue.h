@@ -7,14 +7,15 @@
 #include <functional>
 #include <mutex>
 
+#include "of_process.h"
+
 namespace hopsml {
 
 // Members of a group make the same calls in the same order. TensorFlow says in which order they begin (an operation waits for
 // the one before it, by its resource); one queue keeps it, and no thread of TensorFlow's own waits for other members.
 class CallQueue {
  public:
-  // The queue of this process; a fork has one of its own, for threads do not come along.
-  static CallQueue& OfProcess();
+  static CallQueue& OfProcess() { return hopsml::OfProcess<CallQueue>(); }
 
   void Add(std::function<void()> call);
 
@@ -22,7 +23,6 @@ class CallQueue {
   char* Scratch(size_t size);
 
  private:
-  CallQueue() = default;
   void Serve();
 
   std::mutex mutex_;

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import leaks
-from tests.airflow_tests.harness import Airflow, airflow_in, make_database
+from tests.airflow_tests.harness import Airflow, Forker, airflow_in, make_database
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +18,17 @@ def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return make_database(tmp_path_factory.mktemp("airflow") / "home")
 
 
+@pytest.fixture(scope="session")
+def forker(airflow_database: Path) -> Iterator[Forker]:
+    """One that has imported Airflow."""
+    with leaks.not_of_this_test():
+        made = Forker(airflow_database.parent)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def airflow(airflow_database: Path, tmp_path: Path) -> Iterator[Airflow]:
+def airflow(airflow_database: Path, forker: Forker, tmp_path: Path) -> Iterator[Airflow]:
     """An Airflow of the test's own, with the profile ``local`` at hand."""
-    with airflow_in(tmp_path / "airflow", airflow_database, {}) as made:
+    with airflow_in(tmp_path / "airflow", airflow_database, {}, forker) as made:
         yield made

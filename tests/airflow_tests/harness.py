@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from tools import airflow_environment
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("program.py")
+FORKER = Path(__file__).with_name("forker.py")
 RUN_AFTER = "2026-01-02T03:04:05+00:00"
 
 
@@ -57,6 +58,65 @@ def make_database(home: Path) -> Path:
     return home / "airflow.db"
 
 
+class Forked:
+    """A process that the forker has made: what is used of ``subprocess.Popen``."""
+
+    def __init__(self, pid: int, exited: Path) -> None:
+        self.pid = pid
+        self._exited = exited
+
+    def poll(self) -> int | None:
+        """Its exit status, minus a signal's number; None while it lives."""
+        try:
+            return int(self._exited.read_text())
+        except FileNotFoundError:
+            return None
+
+    def wait(self, timeout: float = 60.0) -> int:
+        """Until its end; ``subprocess.TimeoutExpired`` when that takes longer."""
+        deadline = clock.awake() + timeout
+        while (status := self.poll()) is None:
+            if clock.awake() >= deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.01)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """By -9."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Forker:
+    """forker.py, which imports Airflow once for many processes."""
+
+    def __init__(self, home: Path) -> None:
+        self._process = subprocess.Popen(
+            [airflow_environment.PYTHON, FORKER],
+            env={**environment(home, {}), "_AIRFLOW__AS_LIBRARY": "1"},
+            cwd=home,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, arguments: Sequence[str], variables: Mapping[str, str], folder: Path, output: Path) -> Forked:
+        """A process of program.py."""
+        asked = {"arguments": arguments, "environment": variables, "folder": str(folder), "output": str(output)}
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return Forked(int(self._process.stdout.readline()), Path(f"{output}.exit"))
+
+    def close(self) -> None:
+        """End it, and what it has forked."""
+        self._process.communicate(timeout=20)
+
+
 @dataclass
 class Ended:
     """A program that has ended."""
@@ -82,6 +142,7 @@ class Airflow:
 
     home: Path
     more: dict[str, str] = field(default_factory=dict)
+    forker: Forker | None = None  # None: each process imports Airflow anew
 
     @property
     def jobs(self) -> Path:
@@ -113,27 +174,34 @@ class Airflow:
     def started(self, *arguments: str) -> Iterator[Started]:
         """The program under way; killed at the end of the block if it still runs."""
         output = self.home / f"program-{time.monotonic_ns()}.log"
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                [airflow_environment.PYTHON, PROGRAM, *arguments],
-                env=environment(self.home, self.more),
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+        process = self._process(arguments, output)
         try:
             yield Started(process, output)
         finally:
             process.kill()
             process.wait()
 
+    def _process(self, arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes] | Forked:
+        variables = environment(self.home, self.more)
+        output.touch()
+        if self.forker is not None:
+            return self.forker.start(arguments, variables, self.home, output)
+        with output.open("wb") as file:
+            return subprocess.Popen(
+                [airflow_environment.PYTHON, PROGRAM, *arguments],
+                env=variables,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
 
 @dataclass
 class Started:
     """The program under way."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     path: Path
 
     @property
@@ -170,7 +238,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 60.0, why: Ca
 
 
 @contextmanager
-def airflow_in(home: Path, database: Path, more: Mapping[str, str]) -> Iterator[Airflow]:
+def airflow_in(home: Path, database: Path, more: Mapping[str, str], forker: Forker | None = None) -> Iterator[Airflow]:
     """An Airflow with a copy of an empty database; its local jobs are ended behind it."""
     from hopsml.airflow import local_jobs
     from hopsml.airflow.jobs import Job
@@ -178,7 +246,7 @@ def airflow_in(home: Path, database: Path, more: Mapping[str, str]) -> Iterator[
     home.mkdir()
     shutil.copy(database, home / "airflow.db")
     (home / "dags").mkdir()
-    made = Airflow(home, dict(more))
+    made = Airflow(home, dict(more), forker)
     yield made
     for folder in made.jobs.glob("*/[0-9]*"):
         local_jobs.end(Job("local", str(folder)))

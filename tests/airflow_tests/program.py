@@ -122,6 +122,10 @@ def providers() -> dict[str, Any]:
     return {"info": ProvidersManager().providers["hopsml"].data}
 
 
-if __name__ == "__main__":
+def main(verb: str, *arguments: str) -> None:
     verbs = {"test": run_dag, "again": again, "trigger": trigger, "on-kill": on_kill, "providers": providers}
-    print(json.dumps(verbs[sys.argv[1]](*sys.argv[2:]), default=str), flush=True)
+    print(json.dumps(verbs[verb](*arguments), default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

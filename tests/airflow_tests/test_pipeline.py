@@ -15,7 +15,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.tensorflow]
 @pytest.mark.timeout(600)
 def test_the_pipeline_hands_each_run_directory_on(airflow: Airflow) -> None:
     file = ROOT / "airflow_dags" / "digits_pipeline.py"
-    airflow.more |= {"AIRFLOW__CORE__DAGS_FOLDER": str(file.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    quick_jvm = (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # as conf/local-cluster.yaml has it; here no profile starts Spark
+    )
+    airflow.more |= {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(file.parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": quick_jvm,
+    }
     conf = json.dumps({"profile": "local", "num_workers": 2, "epochs": 8})
     ended = airflow.run("test", str(file), "digits_pipeline", RUN_AFTER, conf, timeout_s=500)
     told = ended.told

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command_line
-from benchmarks import environments, first_step, peers, step
+from benchmarks import environments, first_step, fits, peers, step
 from benchmarks.launched import MARK, Command, Launched, environment
 from benchmarks.peers import bare
 from benchmarks.peers.base import SparkSubmit
+from benchmarks.scripts import hopsml_fits
 from benchmarks.turn_server import TurnServer
 
 pytestmark = pytest.mark.fast
@@ -161,6 +162,14 @@ def test_step_commands_share_one_conf(tmp_path):
     assert len(commands) == 2 * len(step.BY_HAND) + 1
     assert "local_slots: 6" in (tmp_path / "conf" / "local.yaml").read_text()
     assert all(MARK not in command.variables for command in commands)
+
+
+def test_fit_commands_are_processes_by_hand_and_a_driver_for_each_group_of_ours(tmp_path):
+    ways = ("bare", "bare-keras3", "alone", "hopsml", "hopsml-shared")
+    commands = fits.commands(Path(sys.executable), tmp_path, tmp_path / "turns", 4, ways)
+    assert [command.arguments[-1] for command in commands] == [*["bare"] * 4, *["bare-keras3"] * 4, *ways[2:]]
+    assert commands[0].variables["TF_USE_LEGACY_KERAS"] == "1" and "TF_USE_LEGACY_KERAS" not in commands[4].variables
+    assert set(ways) <= {*fits.BY_HAND, *hopsml_fits.WAYS}
 
 
 def test_what_only_our_variables_change_is_a_way_of_its_own(tmp_path):

@@ -1,8 +1,8 @@
-"""The rounds that are played, and what came of them: shown at the end, and written where $HOPSML_CHAOS_RESULTS says."""
+"""The rounds that are played, and what came of them: shown at the end, and written where $HOPSML_CHAOS_RESULTS says, for
+``python -m tests.chaos``."""
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 from collections.abc import Iterator
@@ -37,22 +37,14 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
     found = request.config.stash.setdefault(_OUTCOMES, [])
     yield found
     if found and RESULTS:
-        _write(Path(RESULTS), found)
+        rows = [outcome.as_json() for outcome in found]
+        Path(RESULTS).write_text(json.dumps({"rows": rows}))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """A row for each scenario, and one line of JSON."""
+    """A row for each scenario."""
     outcomes = config.stash.get(_OUTCOMES, [])
     if not outcomes or not RESULTS:
         return
     for line in table.text(outcomes):
         terminalreporter.write_line(line)
-    terminalreporter.write_line(json.dumps(table.totals(outcomes)))
-
-
-def _write(path: Path, outcomes: list[Outcome]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [outcome.as_json() for outcome in outcomes]
-    path.write_text(json.dumps({"rows": rows, **table.totals(outcomes)}, indent=1) + "\n")
-    about = f"{datetime.date.today()}, {os.cpu_count()} cores, {ROUNDS} round{'s' if ROUNDS > 1 else ''}."
-    path.with_suffix(".md").write_text(table.page(outcomes, about))

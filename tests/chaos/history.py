@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+from hopsml.elastic import Sampler
 from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
 
 
@@ -37,6 +40,35 @@ def generations(folder: Path) -> list[Generation]:
     return found
 
 
+@dataclass(frozen=True)
+class Mend:
+    """A change at which the chief's process went on: its first step behind it, and the members before and after."""
+
+    step: int
+    before: int
+    after: int
+
+    @property
+    def lost(self) -> int:
+        """Members without whom the others went on."""
+        return max(0, self.before - self.after)
+
+
+def mends(folder: Path) -> list[Mend]:
+    """Those of a run, in order; by ``pid-<rank>-<generation>``, ``world-<generation>`` and the files of its steps."""
+    of_chief: dict[int, list[int]] = {}
+    for path in folder.glob("[0-9]*-*-0.npy"):
+        generation, step, _ = map(int, path.stem.split("-"))
+        of_chief.setdefault(generation, []).append(step)
+    found = []
+    for before, after in itertools.pairwise(sorted(of_chief)):
+        pids = [(folder / f"pid-0-{generation}").read_text() for generation in (before, after)]
+        worlds = [int((folder / f"world-{generation}").read_text()) for generation in (before, after)]
+        if pids[0] == pids[1]:
+            found.append(Mend(min(of_chief[after]), *worlds))
+    return found
+
+
 def steps_lost(found: list[Generation]) -> int:
     """Steps that were done and had to be done again, at worst, by one change of generation."""
     changes = itertools.pairwise(found)
@@ -49,13 +81,58 @@ def recovered_s(found: list[Generation], disturbed: float) -> float | None:
     return round(min(later) - disturbed, 2) if later else None
 
 
-def repeated_and_skipped(seen: list[list[int]]) -> tuple[int, int]:
-    """Samples that were seen more than once in an epoch, and those that were not seen, along the final history."""
-    per_epoch, repeated, skipped = -(-N_SAMPLES // BATCH), 0, 0
-    for epoch in range(EPOCHS):
-        counts: Counter[Any] = Counter(
-            one for step in seen[epoch * per_epoch : (epoch + 1) * per_epoch] for one in step
-        )
-        repeated += sum(count - 1 for count in counts.values())
-        skipped += N_SAMPLES - len(counts)
-    return repeated, skipped
+@dataclass(frozen=True)
+class Samples:
+    """What became of the samples along the history that the weights come from."""
+
+    repeated: int = 0  # trained on twice in a step, or in one that they do not belong to
+    skipped: int = 0  # not trained on in their step, for no reason that is allowed
+    given_up: int = 0  # shares of lost members, of the batches that were under way when the others went on
+
+    @property
+    def sound(self) -> bool:
+        return not self.repeated and not self.skipped
+
+
+WINDOW = 3  # steps from the first one behind a loss, of which at most ``SHORT`` lack the lost share
+SHORT = 2
+
+
+def samples(seen: list[list[int]], changes: Sequence[Mend] = ()) -> Samples:
+    """Compare each step with the batch that an undisturbed training has there.
+
+    A step may lack samples where the others went on without somebody, in their processes, just before it: no more than the
+    lost members' shares, and not in more than ``SHORT`` steps for each such change.
+    """
+    repeated = skipped = given_up = 0
+    allowed = {change: SHORT for change in changes if change.lost}
+    expected = batches()
+    for number, (batch, done) in enumerate(zip(expected, seen, strict=False), start=1):
+        counts = Counter(done)
+        repeated += sum((counts - Counter(batch)).values())
+        missing = len((Counter(batch) - counts).keys())
+        near = [one for one, left in allowed.items() if left and one.step <= number < one.step + WINDOW]
+        if missing and missing <= sum(one.lost * -(-len(batch) // one.before) for one in near):
+            allowed |= {one: allowed[one] - 1 for one in near}
+            given_up += missing
+        else:
+            skipped += missing
+    skipped += sum(map(len, expected[len(seen) :]))
+    repeated += sum(map(len, seen[len(expected) :]))
+    return Samples(repeated, skipped, given_up)
+
+
+def batches() -> list[list[int]]:
+    """Those of an undisturbed training, in order."""
+    data, found = Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS), []
+    while not data.is_exhausted:
+        found.append([int(one) for one in data.next_batch()])
+    return found
+
+
+def weight(seen: list[list[int]]) -> float:
+    """What a training comes to that has seen this, step by step."""
+    found = 0.0
+    for step in seen:
+        found = 0.99 * found + float(np.sum(np.sin(np.sort(step))))
+    return found

@@ -7,16 +7,21 @@ from typing import Any
 
 from tests.chaos.runner import Outcome
 
-BACKENDS = ("local", "spark", "yarn")
+BACKENDS = {"local": "local", "spark": "Spark", "yarn": "YARN", "fit": "local, Keras `fit`"}  # in this order
+WAYS = {
+    "hopsml": "Over hopsml's collective: the others go on in their processes, where they can",
+    "tensorflow": "As over TensorFlow's collectives: all begin anew",
+    "": "By what a run chooses",
+}
 
 
 def text(outcomes: Sequence[Outcome]) -> list[str]:
     """For people at a terminal: a line for each time that a scenario was played."""
     width = max(len(outcome.scenario) for outcome in outcomes)
-    head = f"{'scenario':{width}}  backend  state     recovered  lost  repeated  skipped  left over"
+    head = f"{'scenario':{width}}  backend  over        state     recovered  lost  repeated  skipped  left over"
     rows = [
-        f"{one.scenario:{width}}  {one.backend:7}  {one.state:8}  {_seconds(one.recovered_s):>9}  {one.steps_lost:4}  "
-        f"{one.samples_repeated:8}  {one.samples_skipped:7}  {one.left_over:9}"
+        f"{one.scenario:{width}}  {one.backend:7}  {one.over:10}  {one.state:8}  {_seconds(one.recovered_s):>9}  "
+        f"{one.steps_lost:4}  {one.samples_repeated:8}  {one.samples_skipped:7}  {one.left_over:9}"
         f"{'' if one.passed else '  FAILED: ' + one.problem}{'  ' + one.detail if one.detail else ''}"
         for one in outcomes
     ]
@@ -27,7 +32,7 @@ def totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """For scripts."""
     return {
         "scenarios": len(outcomes),
-        "failed": [f"{one.scenario} ({one.backend})" for one in outcomes if not one.passed],
+        "failed": [f"{one.scenario} ({_where(one)})" for one in outcomes if not one.passed],
         "left_over": sum(one.left_over for one in outcomes),
         "samples_repeated": sum(one.samples_repeated for one in outcomes),
         "samples_skipped": sum(one.samples_skipped for one in outcomes),
@@ -35,29 +40,41 @@ def totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def page(outcomes: Sequence[Outcome], about: str) -> str:
-    """Markdown: a row for each scenario, a column for each backend; of several rounds the worst."""
-    played = [backend for backend in BACKENDS if any(one.backend == backend for one in outcomes)]
-    names = list(dict.fromkeys(one.scenario for one in outcomes))
+    """Markdown: a table for each way, with rows are scenarios, columns backends; of several rounds the worst."""
     lines = [
         "# What a training survives",
         "",
         f"{about} Each cell: seconds from the harm to the next step that all members of the new group finished (a dash: no",
         "new group was needed), steps that had to be done again, samples repeated or skipped along the history that the",
-        "weights come from, processes left behind after 10 s. The weights equal those of an undisturbed training, except",
-        "where a cell says FAILED. Made by `make chaos`.",
-        "",
-        f"| scenario | {' | '.join(played)} |",
-        f"|---|{'---|' * len(played)}",
+        "weights come from, processes left behind after 10 s. Where the others go on in their processes, the lost members'",
+        "shares of the batches under way may be given up: no other sample, and of two batches at most. The weights equal",
+        "those of an undisturbed training that sees the same samples, except where a cell says FAILED. The loops of the",
+        "columns local, Spark and YARN keep in step by hopsml's collective or, in place of TensorFlow's, by files; `fit`",
+        "uses the collectives themselves. Made by `make chaos`.",
     ]
-    for name in names:
+    newest = max(one.on for one in outcomes)
+    for over, title in WAYS.items():
+        if rows := [one for one in outcomes if one.over == over]:
+            lines += ["", f"## {title}", "", *_table(rows, newest)]
+    details = list(dict.fromkeys(f"- {one.scenario} ({_where(one)}): {one.detail}" for one in outcomes if one.detail))
+    return "\n".join([*lines, *(["", "## Measured besides", "", *details] if details else []), ""])
+
+
+def _where(one: Outcome) -> str:
+    return f"{one.backend}, over {one.over}" if one.over else one.backend
+
+
+def _table(outcomes: Sequence[Outcome], newest: str) -> list[str]:
+    played = [backend for backend in BACKENDS if any(one.backend == backend for one in outcomes)]
+    lines = [f"| scenario | {' | '.join(BACKENDS[one] for one in played)} |", f"|---|{'---|' * len(played)}"]
+    for name in dict.fromkeys(one.scenario for one in outcomes):
         of_name = [one for one in outcomes if one.scenario == name]
-        cells = [_cell([one for one in of_name if one.backend == backend]) for backend in played]
+        cells = [_cell([one for one in of_name if one.backend == backend], newest) for backend in played]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    details = list(dict.fromkeys(f"- {one.scenario} ({one.backend}): {one.detail}" for one in outcomes if one.detail))
-    return "\n".join([*lines, *(["", *details] if details else []), ""])
+    return lines
 
 
-def _cell(rounds: Sequence[Outcome]) -> str:
+def _cell(rounds: Sequence[Outcome], newest: str) -> str:
     if not rounds:
         return ""
     failed = sum(not one.passed for one in rounds)
@@ -68,9 +85,12 @@ def _cell(rounds: Sequence[Outcome]) -> str:
         f"{max(one.samples_repeated + one.samples_skipped for one in rounds)} samples",
         f"{max(one.left_over for one in rounds)} processes",
     ]
+    if given_up := max(one.samples_given_up for one in rounds):
+        parts.append(f"{given_up} given up")
     expected = "" if all(one.state == "FINISHED" for one in rounds) else f" ({rounds[-1].state}, as it must)"
     verdict = f"**FAILED {failed} of {len(rounds)}** " if failed else ""
-    return f"{verdict}{', '.join(parts)}{'' if failed else expected}"
+    earlier = "" if rounds[-1].on == newest else f" (played on {rounds[-1].on})"
+    return f"{verdict}{', '.join(parts)}{'' if failed else expected}{earlier}"
 
 
 def _seconds(value: float | None) -> str:

@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hopsml.elastic import Sampler
 from hopsml.errors import RunError
 from tests.chaos import table
-from tests.chaos.history import Generation, generations, recovered_s, repeated_and_skipped, steps_lost
+from tests.chaos.__main__ import together
+from tests.chaos.history import (
+    Generation,
+    Mend,
+    Samples,
+    batches,
+    generations,
+    mends,
+    recovered_s,
+    samples,
+    steps_lost,
+    weight,
+)
 from tests.chaos.runner import Evidence, Outcome, judge, left_over, problem_of
 from tests.chaos.scenarios import Scenario
-from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES, expected_weight
+from tests.cluster.elastic_workload import expected_weight
 
 pytestmark = pytest.mark.fast
 
 FIRST, SECOND = Generation(0, 2, 1, 9, 100.0), Generation(1, 2, 9, 39, 103.5)
 
 
-def history() -> list[list[int]]:
-    """What an undisturbed training sees."""
-    data, seen = Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS), []
-    while not data.is_exhausted:
-        seen.append([int(one) for one in data.next_batch()])
-    return seen
-
-
-def verdict(limit: int = 3, left_over: list[str] | None = None, **changes: object) -> Outcome:
-    value = {"weight": expected_weight(), "seen": history(), **changes}
-    seen = Evidence([FIRST, SECOND], 101.0, limit, value, left_over=left_over or [])
+def verdict(
+    limit: int = 3, left_over: list[str] | None = None, changed: Sequence[Mend] = (), **changes: object
+) -> Outcome:
+    value = {"weight": expected_weight(), "seen": batches(), **changes}
+    seen = Evidence([FIRST, SECOND], 101.0, limit, value, left_over=left_over or [], mends=list(changed))
     return judge(Scenario("harm", lambda trial: None), "yarn", seen)
 
 
@@ -75,7 +81,7 @@ def test_only_the_error_that_was_meant_passes() -> None:
     assert problem_of(RunError("the reset limit"), replace(meant, error=""), []).startswith("RunError")
     assert (
         "expected was an error"
-        in judge(meant, "yarn", Evidence([FIRST], 101.0, 3, {"weight": expected_weight(), "seen": history()})).problem
+        in judge(meant, "yarn", Evidence([FIRST], 101.0, 3, {"weight": expected_weight(), "seen": batches()})).problem
     )
     assert judge(meant, "yarn", Evidence([FIRST], 101.0, 3)).passed
 
@@ -92,20 +98,79 @@ def test_a_process_that_is_left_fails_and_is_named() -> None:
 
 
 def test_a_sample_that_is_seen_twice_or_never_fails() -> None:
-    seen = history()
+    seen = batches()
     seen[2] = [seen[2][1], *seen[2][1:]]
-    assert repeated_and_skipped(seen) == (1, 1)
-    assert not verdict(seen=seen).passed
+    assert samples(seen) == Samples(repeated=1, skipped=1)
+    found = verdict(seen=seen, weight=weight(seen))
+    assert not found.passed and "1 samples were repeated, 1 were skipped" in found.problem
+
+
+def test_a_step_that_is_missing_or_made_again_fails() -> None:
+    seen = batches()
+    assert samples(seen[:-1]).skipped == len(seen[-1])
+    assert samples([*seen, seen[-1]]).repeated == len(seen[-1])
+    assert not samples([*seen[:4], seen[3], *seen[5:]]).sound
+
+
+def test_the_lost_share_of_two_batches_may_be_given_up_where_the_others_go_on() -> None:
+    seen, lost = batches(), Mend(step=7, before=2, after=1)
+    seen[6], seen[7] = seen[6][:8], seen[7][:8]
+    assert samples(seen, [lost]) == Samples(given_up=16)
+    found = verdict(changed=[lost], seen=seen, weight=weight(seen))
+    assert found.passed and found.samples_given_up == 16
+    assert "weights differ" in verdict(changed=[lost], seen=seen).problem  # it says that it has seen less than it has
+    assert samples(seen).skipped == 16
+    assert samples(seen, [Mend(step=7, before=1, after=2)]).skipped == 16, "nobody was lost"
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"), [(5, 8), (9, 8), (6, 7)], ids=["a batch before it", "one well behind it", "more than a share"]
+)
+def test_nothing_else_may_be_given_up(step: int, kept: int) -> None:
+    seen = batches()
+    seen[step] = seen[step][:kept]
+    assert samples(seen, [Mend(step=7, before=2, after=1)]) == Samples(skipped=16 - kept)
+
+
+def test_a_third_batch_may_not_be_short() -> None:
+    seen = batches()
+    for step in (6, 7, 8):
+        seen[step] = seen[step][:11]
+    assert samples(seen, [Mend(step=7, before=3, after=2)]) == Samples(given_up=10, skipped=5)
+
+
+def test_a_change_is_one_in_its_place_where_the_chief_is_the_same_process(tmp_path: Path) -> None:
+    for generation, (pid, world, first) in {0: (11, 3, 1), 2: (11, 1, 8), 3: (12, 2, 8)}.items():
+        (tmp_path / f"pid-0-{generation}").write_text(str(pid))
+        (tmp_path / f"world-{generation}").write_text(str(world))
+        for step in (first, first + 1):
+            (tmp_path / f"{generation}-{step}-0.npy").touch()
+    (found,) = mends(tmp_path)
+    assert found == Mend(step=8, before=3, after=1) and found.lost == 2
+
+
+def test_what_is_played_again_takes_the_place_of_what_was() -> None:
+    old, other = verdict(), replace(verdict(), backend="spark")
+    new = replace(old, recovered_s=9.0)
+    assert together([old, other], [new]) == [other, new]
 
 
 def test_the_table_shows_the_worst_of_all_rounds() -> None:
     good = verdict()
     worse = replace(good, recovered_s=7.25, detail="used again after 8 s")
     failed = replace(good, backend="spark", passed=False, left_over=1, problem="a worker lives")
-    page = table.page([good, worse, failed], "2 rounds.")
-    assert "| scenario | spark | yarn |" in page
-    assert "| harm | **FAILED 1 of 1** 2.50 s, 1 steps, 0 samples, 1 processes | 7.25 s, 1 steps, 0 samples, 0" in page
+    given_up = replace(good, over="hopsml", samples_given_up=8)
+    old = replace(good, backend="local", on="2020-01-01")
+    page = table.page([good, worse, failed, given_up, old], "2 rounds.")
+    assert page.count("(played on 2020-01-01)") == 1
+    assert "| scenario | local | Spark | YARN |" in page
+    assert (
+        "(played on 2020-01-01) | **FAILED 1 of 1** 2.50 s, 1 steps, 0 samples, 1 processes | 7.25 s, 1 steps, 0 samples, 0"
+        in page
+    )
     assert "- harm (yarn): used again after 8 s" in page
+    ours, other = page.index("## Over hopsml's collective"), page.index("## By what a run chooses")
+    assert ours < page.index("0 samples, 0 processes, 8 given up") < other
     assert table.totals([good, failed]) == {
         "scenarios": 2, "failed": ["harm (spark)"], "left_over": 1, "samples_repeated": 0, "samples_skipped": 0,
     }  # fmt: skip

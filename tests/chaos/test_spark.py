@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.runner import Outcome, play
+from tests.chaos.mends import MENDS
+from tests.chaos.runner import OVER, Outcome, play
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.conftest import end_spark, spark_environment, store
@@ -54,7 +55,7 @@ def _marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
 
 HERE = [
     pytest.param(scenario, marks=_marks(scenario), id=scenario.name)
-    for scenario in played_here(SCENARIOS)
+    for scenario in played_here((*SCENARIOS, *(MENDS if OVER == "hopsml" else ())))
     if scenario.needs != "local"
 ]
 

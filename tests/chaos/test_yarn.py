@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from tests.chaos import runner, yarn_drivers, yarn_search, yarn_tensorflow
-from tests.chaos.runner import Outcome
+from tests.chaos.mends import MENDS
+from tests.chaos.runner import OVER, Outcome
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
 from tests.chaos.yarn_drivers import DRIVER_SCENARIOS, DriverScenario
 from tests.chaos.yarn_scenarios import YARN_SCENARIOS, containers
@@ -27,8 +28,11 @@ pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 NODES = 4  # one for the application master, three for workers
 MEMORY = "4608m"  # of a node's 8 GB
-# Beside it the node of the only worker is taken out of service, which is gone for the run as well.
-SELDOM = ("a NodeManager dies with its containers, and comes back",)
+# An executor that is lost, or that Spark warns before it goes: tests/chaos/test_spark.py.
+SELDOM = (
+    "a NodeManager dies with its containers, and comes back",
+    "YARN takes the node of the only worker out of service",
+)
 
 
 def _on_yarn(scenario: Scenario) -> Any:
@@ -37,9 +41,11 @@ def _on_yarn(scenario: Scenario) -> Any:
 
 HERE = [
     *(one for one in SCENARIOS if FULL and one.needs in ("", "spark")),
+    *(one for one in MENDS if FULL and OVER == "hopsml" and not one.needs),
     *(_on_yarn(one) for one in played_here(YARN_SCENARIOS)),
 ]
-DRIVERS = [one for one in DRIVER_SCENARIOS if FULL or one.quick]
+# What a second attempt of a driver does: tests/experiment/test_attempts.py; that YARN makes one takes two minutes to show.
+DRIVERS = [pytest.param(one, marks=pytest.mark.variant) for one in DRIVER_SCENARIOS if FULL or one.quick]
 for_make_chaos = pytest.mark.skipif(not FULL, reason="`make chaos` plays it")
 
 

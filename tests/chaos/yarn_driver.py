@@ -1,4 +1,7 @@
-"""What a user submits to YARN, in client or in cluster mode: an elastic training on two workers, its result in a file."""
+"""What a user submits to YARN, in client or in cluster mode: an elastic training on two workers, its result in a file.
+
+Arguments: the folder, and what the training keeps in step over, as of ``elastic_workload.train``.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from hopsml import experiment
 from tests.cluster import elastic_workload
 
 
-def main(folder: str) -> None:
+def main(folder: str, over: str) -> None:
     """The training function sees the same arguments in every attempt; each run writes into a folder of its own."""
     result = experiment.collective_all_reduce(
         elastic_workload.train,
-        args={"folder": folder, "step_s": 0.3, "by_run": True},
+        args={"folder": folder, "step_s": 0.3, "by_run": True, "over": over},
         min_workers=2,
         max_workers=2,
         checkpoint_every=0.5,
@@ -26,4 +29,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

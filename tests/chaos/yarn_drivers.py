@@ -22,7 +22,7 @@ from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from tests.chaos import yarn_driver
 from tests.chaos.history import Generation, generations
-from tests.chaos.runner import Evidence, Outcome, judge, left_over, pids
+from tests.chaos.runner import OVER, Evidence, Outcome, judge, left_over, pids
 from tests.chaos.scenarios import Scenario
 from tests.chaos.yarn_scenarios import node_of
 from tests.cluster.workloads import wait_until
@@ -82,7 +82,8 @@ def program(cluster: Hadoop, folder: Path, store: str, mode: str, conf: dict[str
     settings = {**conf, f"spark.yarn.appMasterEnv.{MARK}": mark, f"spark.executorEnv.{MARK}": mark}
     settings["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] = store
     settings["spark.yarn.maxAppAttempts"] = "2"
-    command = spark.submit_command(yarn_driver.__file__, str(folder), conf=settings, deploy_mode=mode)
+    over = "hopsml" if OVER == "hopsml" else "files"
+    command = spark.submit_command(yarn_driver.__file__, str(folder), over, conf=settings, deploy_mode=mode)
     environment = {**cluster.submit_env(), MARK: mark, "HOPSML_PROJECT_URL": store, "PYTHONPATH": str(spark.ROOT)}
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(

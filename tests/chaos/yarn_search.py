@@ -15,10 +15,11 @@ from tests.cluster.workloads import wait_until
 
 STEPS, STEP_S = 10, 0.3
 WAIT_S = 90.0
+PATIENCE_S = 10.0  # of a step that is well on, until the harm is done
 
 
 def train(x: int, folder: str, steps: int, step_s: float) -> float:
-    """Steps with a checkpoint each; a file says where it began."""
+    """Steps with a checkpoint each; a file says where it began. The second one waits half-way for its executor's end."""
     import os
     import time
 
@@ -31,6 +32,9 @@ def train(x: int, folder: str, steps: int, step_s: float) -> float:
     Path(folder, f"began-{x}-{done}-{os.getpid()}").touch()
     for step in range(done + 1, steps + 1):
         time.sleep(step_s)
+        patience = time.monotonic() + PATIENCE_S
+        while x == 2 and step > steps // 2 and not Path(folder, "killed").exists() and time.monotonic() < patience:
+            time.sleep(0.05)
         with trial.checkpoint(step) as place:
             (place / "state").write_text(str(step))
         hopsml.report(step=step, value=float(x * step))
@@ -56,6 +60,7 @@ def play(folder: Path) -> tuple[Any, RunDir, int]:
     step = wait_until(saved, "a checkpoint of the second trial on HDFS", WAIT_S)
     runner = psutil.Process(int(mark.name.rpartition("-")[2]))
     next(above for above in runner.parents() if "java" in above.name()).kill()
+    (folder / "killed").touch()
     return run.result(WAIT_S), directory, step
 
 

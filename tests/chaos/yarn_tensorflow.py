@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hopsml import experiment
-from tests.chaos.runner import Outcome, left_over, pids
+from tests.chaos.runner import OVER, Outcome, left_over, pids
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.test_elastic_digits import EPOCHS, WAIT_S, await_step, submit, undisturbed
 
@@ -21,7 +21,7 @@ STEPS = EPOCHS * -(-1797 // 128)  # the digits of scikit-learn, in batches of 12
 
 def play(folder: Path) -> Outcome:
     """Kill rank 1 of two, wait for the end."""
-    run = submit(str(folder), 2, 2)
+    run = submit(str(folder), 2, 2, over=OVER or "tensorflow")
     try:
         await_step(folder, 12)
         os.kill(int((folder / "pid-1-0").read_text()), signal.SIGKILL)
@@ -46,7 +46,7 @@ def play(folder: Path) -> Outcome:
     if left:
         problem = f"left over: {', '.join(left)}"
     return Outcome(
-        "kill -9 of a worker of TensorFlow's strategy",
+        "kill -9 of a worker of a TensorFlow strategy",
         "yarn",
         "FINISHED",
         passed=not problem and value["batches"] == STEPS,

@@ -32,6 +32,17 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "job.py")
 
 
+def test_a_script_of_a_worker_is_submitted_as_what_runs_it_on_every_one(cli: Cli, job: str) -> None:
+    done = cli("submit", job, "--profile", "here", "--framework", "torch", "--dry-run", "--", "--epochs", "2")
+    *_, driver, option, value = shlex.split(done.out)
+    assert Path(driver).name == "job.py" and driver != job and (option, value) == ("--epochs", "2")
+    done = cli("submit", job, "--profile", "here", "--framework", "mpi", "--dry-run")
+    assert done.status == 1 and "--framework mpi: it must be one of torch, jax, distributed" in done.err
+    Path(job).write_text("def train(:\n")
+    done = cli("submit", job, "--profile", "here", "--framework", "torch", "--dry-run")
+    assert done.status == 1 and "job.py, line 1" in done.err
+
+
 def settings(out: str) -> dict[str, str]:
     """Of the command that was printed."""
     words = shlex.split(out)

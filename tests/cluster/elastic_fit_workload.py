@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES, PATIENT_FROM, announce, wait_for
+from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES, PATIENT_FROM, announce, announce_place, wait_for
 
 STEPS = EPOCHS * -(-N_SAMPLES // BATCH)
 ENVIRONMENT = {"HOPSML_SEED": "3"}
@@ -18,12 +18,9 @@ def train(folder: str, commit: int | None = 2, step_s: float = 0.01, patience_s:
     import numpy as np
 
     import hopsml
-    from hopsml.cluster.worker.context import current
 
-    context = current()
-    assert context is not None
     place = Path(folder)
-    announce(place / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
+    context = announce_place(place)
     strategy = hopsml.tensorflow.strategy()
     import keras
     import tensorflow as tf
@@ -54,6 +51,8 @@ def train(folder: str, commit: int | None = 2, step_s: float = 0.01, patience_s:
 
     class Watch(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            nonlocal context
+            context = announce_place(place, context)
             step = int(self.model.steps.numpy())
             announce(place / f"{context.generation}-{step}-{context.rank}.npy", "")
             if (balloon := place / f"balloon-{os.getpid()}").exists():

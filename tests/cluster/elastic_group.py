@@ -19,15 +19,21 @@ def grant(machine: ElasticGang, *names: str, now: float = 0.0, ready: bool = Tru
     return machine.handle(events.Granted(names, tuple(f"host-{n}" for n in names), (ready,) * len(names)), now)
 
 
-def running(*names: str, **other: Any) -> ElasticGang:
-    machine = ElasticGang(spec(**{"size": max(3, len(names)), **other}))
+def running(*names: str, kind: type[ElasticGang] = ElasticGang, begun: bool = True, **other: Any) -> ElasticGang:
+    """``begun``: whether the workers have, all but the first."""
+    machine = kind(spec(**{"size": max(3, len(names)), **other}))
     machine.begin(0.0)
     grant(machine, *names)
     machine.handle(events.Tick(), 1.5)
-    for name in names:
+    for name in names if begun else names[:1]:
         machine.handle(events.Started(name, 0), 2.0)
-    assert machine.phase is Phase.RUNNING
+    assert machine.phase is (Phase.RUNNING if begun else Phase.FORMING)
     return machine
+
+
+def started(machine: ElasticGang, *names: str, now: float) -> list[events.Action]:
+    generation = machine.generation
+    return [one for name in names for one in machine.handle(events.Started(name, generation), now)]
 
 
 def of_kind(actions: list[events.Action], kind: type) -> list[Any]:

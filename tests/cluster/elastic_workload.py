@@ -20,10 +20,13 @@ def train(
     slow_rank: int = -1,
     by_run: bool = False,
     patience_s: float = 0.0,
+    over: str = "files",
 ) -> dict[str, Any]:
-    """Steps as a group does: none finishes a step before all have brought their share of it.
+    """Steps as a group does: none finishes a step before all have brought their share of it; ``over`` files, or "hopsml"'s
+    collective.
 
-    Each worker writes ``pid-<rank>-<generation>`` with its pid. ``ballast_mb``: makes commits large.
+    Each worker writes ``pid-<rank>-<generation>`` with its pid, in every generation that it is in: see ``announce_place``.
+    ``ballast_mb``: makes commits large.
     ``slow_rank`` takes ten times as long for a step. ``by_run``: each run writes into a folder of its own below ``folder``.
     Steps take no time any more once there is a file ``hurry`` in ``folder``. From ``PATIENT_FROM`` on, each may take
     ``patience_s`` as long as there is no file ``disturbed``: on a slow machine too, the harm comes before the end.
@@ -38,14 +41,17 @@ def train(
     assert context is not None
     place = Path(folder, context.run_id) if by_run else Path(folder)
     place.mkdir(exist_ok=True)
-    announce(place / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
+    announce_place(place)
     state = hopsml.elastic.State(seen=[], weight=0.0, worlds=[], ballast=bytes(ballast_mb << 20))
     data = hopsml.elastic.Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS)
     air: list[bytearray] = []
     for batch in state.resume(data):
         if raise_at and state.batches == raise_at and context.rank == 1:
             raise ValueError("a bug in the user's code")
-        ids = np.concatenate(_exchange(place, context, state.batches, batch))
+        exchange = _exchange_by_files if over == "files" else _exchange_by_collective
+        ids = np.concatenate(exchange(place, context, state.batches, batch))
+        context = current()
+        assert context is not None
         if (balloon := Path(folder, f"balloon-{os.getpid()}")).exists():
             air.append(bytearray(b"x") * (int(balloon.read_text()) << 20))
         if not Path(folder, "hurry").exists():
@@ -55,7 +61,8 @@ def train(
         state.weight = 0.99 * state.weight + float(np.sum(np.sin(np.sort(ids))))
         state.seen = [*state.seen, sorted(int(one) for one in ids)]
         state.worlds = [*state.worlds, context.world_size]
-        announce(place / f"step-{context.rank}", str(state.batches))
+        if not context.joins:
+            announce(place / f"step-{context.rank}", str(state.batches))
         state.commit(every=commit)
     return {
         "weight": state.weight,
@@ -80,7 +87,34 @@ def announce(path: Path, text: str) -> None:
     part.rename(path)
 
 
-def _exchange(place: Path, context: Any, step: int, batch: Any) -> list[Any]:
+def announce_place(place: Path, before: Any = None) -> Any:
+    """Say which rank this process has in the generation that it is in, and of how many, where that is news; its context.
+
+    A group that goes on in its processes when it changes has a generation of its own each time.
+    """
+    from hopsml.cluster.worker.context import current
+
+    context = current()
+    assert context is not None
+    if before is None or before.generation != context.generation:
+        announce(place / f"world-{context.generation}", str(context.world_size))
+        announce(place / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
+    return context
+
+
+def _exchange_by_collective(place: Path, context: Any, step: int, batch: Any) -> list[Any]:
+    import numpy as np
+
+    import hopsml
+
+    counts = hopsml.all_reduce(np.bincount(batch, minlength=N_SAMPLES), "sum", name=f"step {step}")
+    context = announce_place(place, context)  # by which the call has come to its end
+    if not context.joins:  # nothing is kept of the batch by which a newcomer prepares
+        announce(place / f"{context.generation}-{step}-{context.rank}.npy", "")
+    return [np.repeat(np.arange(N_SAMPLES), counts)]
+
+
+def _exchange_by_files(place: Path, context: Any, step: int, batch: Any) -> list[Any]:
     import numpy as np
 
     mine = place / f".{context.generation}-{step}-{context.rank}.npy.{os.getpid()}"

@@ -14,7 +14,8 @@ def agent_of(run: Run, rank: int) -> psutil.Process:
     coordinator = applications.current().coordinator
 
     def of_rank() -> list[str]:
-        placements = coordinator.runs[run.run_id].placements.values()
+        known = coordinator.runs.get(run.run_id)  # it gets to know of a run on a thread of its own
+        placements = known.placements.values() if known is not None else ()
         return [placement.agent_id for placement in placements if placement.rank == rank]
 
     (agent_id,) = wait_until(of_rank, f"an agent of rank {rank}")  # a group may begin with fewer

@@ -51,6 +51,7 @@ class SimulatedBackend:
     restarts_agents = False
     grows = False
     gpus_per_agent = 0
+    cores_per_agent = 0
 
     def __init__(self, slots: int) -> None:
         self.slots = slots

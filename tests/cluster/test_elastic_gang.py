@@ -13,6 +13,8 @@ from hopsml.cluster.gang.draining import AT_ONCE_S
 from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.growing_gang import GrowingGang
+from hopsml.cluster.gang.mending_gang import MendingGang
 from hopsml.cluster.gang.pace import Pace
 from hopsml.cluster.shared.spec import FixedGroup
 from tests.cluster.elastic_group import (
@@ -229,6 +231,34 @@ def test_what_was_stored_because_its_holders_left_is_read_though_somebody_holds_
     close(machine, "b")
     (start,) = of_kind(grant(machine, "c", now=9.0), events.StartGeneration)
     assert (start.step, start.holders, start.stored) == (-1, (), 6)
+
+
+def test_all_begin_again_where_a_newer_checkpoint_is_found_than_the_driver_knew_of():
+    """Agents have stored more while the driver stood still, and have ended; the older one may not even be there any more."""
+    machine = running("a", "b", size=2)
+    committed(machine, 26, "a", "b")
+    machine.handle(events.Persisted("a", 26), 3.5)
+    for name in "ab":
+        machine.handle(events.MemberLost(name, "gone"), 20.0)
+    (start,) = of_kind(grant(machine, "c", "d", now=21.0), events.StartGeneration)
+    assert (start.step, start.stored) == (-1, 26)
+    (stop,) = machine.handle(events.Persisted("c", 36), 21.5)
+    assert stop == events.StopWorkers(1, ("c", "d"), 0.0, 0.0, keep=True)
+    assert machine.handle(events.Persisted("d", 36), 21.5) == []
+    actions = close(machine, "c", "d", now=21.6)
+    (again,) = of_kind(actions, events.StartGeneration)
+    assert (again.generation, again.step, again.stored) == (2, -1, 36) and machine.resets == 1  # the loss alone
+    assert "the checkpoint of step 36 was found, which is newer" in of_kind(actions, events.Note)[0].text
+    assert machine.handle(events.Persisted("c", 36), 21.7) == [] and machine.phase is Phase.FORMING
+
+
+def test_a_group_that_begins_with_a_held_commit_does_not_begin_again_for_a_checkpoint():
+    machine = running("a", "b", "c")
+    committed(machine, 4, "a", "b", "c")
+    machine.handle(events.MemberLost("a", "gone"), 4.0)
+    close(machine, "b", "c")
+    assert machine.phase is Phase.FORMING
+    assert machine.handle(events.Persisted("b", 6), 5.5) == [] and machine.phase is Phase.FORMING
 
 
 def test_what_is_lost_without_a_checkpoint_is_said_too():
@@ -664,19 +694,22 @@ _AGENTS = [f"a{number}" for number in range(6)]
 _EVENTS = st.one_of(
     st.tuples(st.just("grant"), st.sampled_from(_AGENTS), st.booleans()),
     st.tuples(
-        st.sampled_from(["ready", "lost", "started", "closed", "drain", "finished", "persisted"]),
+        st.sampled_from(
+            ["ready", "lost", "started", "mendable", "mended", "paused", "closed", "drain", "finished", "persisted"]
+        ),
         st.sampled_from(_AGENTS),
         st.just(0),
     ),
     st.tuples(st.sampled_from(["committed", "parked", "stepped"]), st.sampled_from(_AGENTS), st.integers(0, 40)),
-    st.tuples(st.just("failed"), st.sampled_from(_AGENTS), st.sampled_from(["died", "echo", "raised"])),
+    st.tuples(st.just("failed"), st.sampled_from(_AGENTS), st.sampled_from(["died", "killed", "echo", "raised"])),
+    st.tuples(st.just("broken"), st.sampled_from(_AGENTS), st.just(0)),
     st.tuples(st.just("resize"), st.just(""), st.integers(2, 4)),
     st.tuples(st.just("tick"), st.just(""), st.sampled_from([0.1, 1.0, 30.0])),
 )
 _DISTURBANCES = st.one_of(
     st.tuples(st.sampled_from(["lost", "drain"]), st.sampled_from(_AGENTS), st.sampled_from([0, 40])),
     st.just(("all", "drain", 40)),
-    st.tuples(st.just("failed"), st.sampled_from(_AGENTS), st.sampled_from(["died", "echo"])),
+    st.tuples(st.just("failed"), st.sampled_from(_AGENTS), st.sampled_from(["died", "killed", "echo"])),
     st.tuples(st.just("grant"), st.sampled_from(_AGENTS), st.just(True)),
     st.tuples(st.just("resize"), st.just(""), st.integers(2, 4)),
 )
@@ -687,32 +720,47 @@ def _all(kind: str, value: int = 0) -> list[tuple[str, str, Any]]:
 
 
 # A generation as it usually goes, with anything in between: pure chance hardly gets beyond the first one.
-_ROUNDS = st.lists(
-    st.builds(
-        lambda before, step, disturbance, after: [
-            *before, *_all("started"), *_all("committed", step), disturbance, *after, *_all("parked", step + 1),
-            *_all("closed"), ("tick", "", 1.0),
-        ],
-        st.lists(_EVENTS, max_size=3),
-        st.integers(0, 40),
-        _DISTURBANCES,
-        st.lists(_EVENTS, max_size=3),
-    ),
-    min_size=1,
-    max_size=8,
+_ROUND = st.builds(
+    lambda before, step, disturbance, after: [
+        *before, *_all("started"), *_all("mendable"), *_all("committed", step), disturbance, *after, *_all("mended"),
+        *_all("parked", step + 1), *_all("closed"), ("tick", "", 1.0),
+    ],
+    st.lists(_EVENTS, max_size=3),
+    st.integers(0, 40),
+    _DISTURBANCES,
+    st.lists(_EVENTS, max_size=3),
 )  # fmt: skip
+# A worker is lost and comes again, with anything before it is let in, and while it is.
+_GROWTH = st.builds(
+    lambda lost, between, pausing, after, step: [
+        *_all("started"), *_all("mendable"), *_all("committed", step), ("failed", lost, "killed"), *_all("mended"),
+        ("closed", lost, 0), *between, *_all("started"), *_all("mendable"), *_all("paused"), *pausing, ("tick", "", 1.0),
+        *_all("paused"), *after, *_all("mended"), *_all("committed", step + 1),
+    ],
+    st.sampled_from(_AGENTS[1:4]),
+    st.lists(_EVENTS, max_size=2),
+    st.lists(_EVENTS, max_size=2),
+    st.lists(_EVENTS, max_size=2),
+    st.integers(0, 40),
+)  # fmt: skip
+_ROUNDS = st.lists(st.one_of(_ROUND, _GROWTH), min_size=1, max_size=8)
 _CROWD = [("grant", name, True) for name in _AGENTS[:4]]
 
 
 class _World:
     """What the hands would know: which agents the run holds, which workers live."""
 
-    def __init__(self) -> None:
-        self.machine = ElasticGang(spec(size=4, reset_limit=50))
+    def __init__(self, kind: type[ElasticGang]) -> None:
+        self.machine = kind(spec(size=4, reset_limit=50))
         self.now = 0.0
         self.held: set[str] = set()
         self.alive: dict[str, int] = {}  # agent -> generation of its live worker
-        self.concluded = 0
+        self.concluded = self.mended = 0
+        self.chief, self.mendable = "", set[str]()  # whose workers have said that they can go on
+        self.members: set[str] = set()
+        self.number = -1  # the highest that a generation, or a newcomer's process, has had
+        self.preparing: dict[str, int] = {}  # newcomers -> the commit that they prepare from
+        self.grown = 0
         self.base = -1
         self.states: dict[str, int] = {}  # agent -> newest step that it holds
         self.stored = -1  # the newest checkpoint
@@ -727,7 +775,11 @@ class _World:
                     assert 2 <= len(set(action.agent_ids)) == len(action.agent_ids) <= 4
                     assert not self.alive, "a worker of the last generation lives"
                     assert set(action.agent_ids) | set(action.holders) <= self.held
+                    assert action.generation > self.number
+                    self.number = action.generation
                     self.alive = dict.fromkeys(action.agent_ids, action.generation)
+                    self.members, self.preparing = set(action.agent_ids), {}
+                    self.chief, self.mendable = action.agent_ids[0], set()
                     newest = max(self.states.values(), default=-1)
                     assert max(action.step, action.stored) == max(newest, self.stored), "the newest state was given up"
                     assert action.step < 0 or action.stored < 0
@@ -736,6 +788,36 @@ class _World:
                     assert action.step < 0 or all(self.states[agent_id] == action.step for agent_id in action.holders)
                     assert bool(action.holders) == (action.step >= 0)
                     self.base = action.step
+                case events.MendGroup():
+                    assert 2 <= len(set(action.agent_ids)) == len(action.agent_ids) <= 4
+                    assert set(action.agent_ids) <= set(self.alive), "nobody goes on who is not there"
+                    assert set(action.agent_ids) <= self.mendable | set(self.preparing)
+                    assert action.agent_ids[0] == self.chief
+                    assert action.generation > self.number
+                    came = set(action.agent_ids) - self.members
+                    assert came <= set(self.preparing) and (action.meets or not came)
+                    self.number, self.members = action.generation, set(action.agent_ids)
+                    self.mended += 1
+                    self.grown += bool(came)
+                    for agent_id in came:
+                        del self.preparing[agent_id]
+                case events.PrepareNewcomers():
+                    assert set(action.agent_ids) <= self.held and not set(action.agent_ids) & set(self.alive)
+                    assert action.generation > self.number and set(action.members) == self.members
+                    assert action.step == max(self.states.values()) and action.holders
+                    assert all(self.states[agent_id] == action.step for agent_id in action.holders)
+                    assert len(self.members) + len(self.preparing) + len(action.agent_ids) <= 4
+                    self.number = action.generation
+                    for agent_id in action.agent_ids:
+                        self.alive[agent_id], self.preparing[agent_id] = action.generation, action.step
+                        if agent_id not in action.holders:
+                            self.states.pop(agent_id, None)
+                case events.PauseGroup():
+                    assert set(action.agent_ids) == self.members <= self.mendable
+                    assert action.generation == self.machine.generation
+                case events.StopWorkers():
+                    for agent_id in action.agent_ids:
+                        self.preparing.pop(agent_id, None)
                 case events.ReturnAgents():
                     assert set(action.agent_ids) <= self.held
                     assert not set(action.agent_ids) & set(self.alive)
@@ -772,7 +854,8 @@ class _World:
                 self.apply(agent, one, value)
             return
         self.now += 0.01 if kind != "tick" else value
-        generation = self.machine.generation
+        prepares = agent in self.preparing
+        generation = self.alive[agent] if prepares and agent in self.alive else self.machine.generation
         event: events.Event
         if kind == "grant":
             if agent in self.held or self.machine.phase.is_final:
@@ -789,6 +872,7 @@ class _World:
             self.held.discard(agent)
             self.states.pop(agent, None)
             self.alive.pop(agent, None)
+            self.preparing.pop(agent, None)
             event = events.MemberLost(agent, "gone")
         elif kind == "ready":
             event = events.Ready(agent)
@@ -803,30 +887,45 @@ class _World:
         elif kind == "closed":
             if self.alive.pop(agent, None) is None:
                 return
+            self.preparing.pop(agent, None)
             event = events.Closed(agent, generation)
         elif agent not in self.alive:
             return
         elif kind == "failed":
-            event = events.Failed(agent, generation, "died", value == "echo", value == "raised")
+            event = events.Failed(
+                agent, generation, "died", value == "echo", value == "raised", outside=value == "killed"
+            )
+        elif kind == "mendable":
+            self.mendable.add(agent)
+            event = events.Mendable(agent, generation)
+        elif kind in ("mended", "broken"):
+            event = events.Mended(agent, generation, 7, "" if kind == "mended" else "it cannot")
+        elif kind == "paused":
+            event = events.Paused(agent, generation, 7)
         else:
             made = {"started": events.Started, "finished": events.Finished}.get(kind)
             with_step = {"committed": events.Committed, "parked": events.Parked, "stepped": events.Stepped}
             event = made(agent, generation) if made else with_step[kind](agent, generation, value)
             counts = kind == "committed" or (kind == "parked" and self.machine.phase is Phase.PARKING)
-            if counts or (kind == "started" and self.base >= 0):
+            if prepares and kind == "started":
+                self.states[agent] = max(self.states.get(agent, -1), self.preparing[agent])
+            elif agent in self.members and (counts or (kind == "started" and self.base >= 0)):
                 self.states[agent] = max(self.states.get(agent, -1), value if counts else self.base)
         self.do(self.machine.handle(event, self.now))
 
 
 @settings(max_examples=150, deadline=None)
 @given(_ROUNDS)
-def test_every_sequence_keeps_the_rules_and_can_be_ended(rounds: list[list[tuple[str, str, Any]]]):
-    world = _World()
+@pytest.mark.parametrize("kind", [ElasticGang, MendingGang, GrowingGang])
+def test_every_sequence_keeps_the_rules_and_can_be_ended(
+    kind: type[ElasticGang], rounds: list[list[tuple[str, str, Any]]]
+):
+    world = _World(kind)
     for kind, agent, value in [*_CROWD, *(event for one in rounds for event in one)]:
         world.apply(kind, agent, value)
         machine = world.machine
         assert machine.phase.is_final == bool(world.concluded)
-        waits = machine.phase in (Phase.WAITING, Phase.FORMING, Phase.REFORMING, Phase.STOPPING)
+        waits = machine.phase in (Phase.WAITING, Phase.FORMING, Phase.MENDING, Phase.REFORMING, Phase.STOPPING)
         assert not waits or machine.deadline is not None
         world.check_drains()
     world.do(world.machine.handle(events.CancelAsked("enough"), world.now))

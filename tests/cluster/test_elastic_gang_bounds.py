@@ -17,6 +17,7 @@ from tests.cluster.elastic_group import (
     parked,
     running,
     spec,
+    started,
     store_fails,
     warned,
 )
@@ -35,11 +36,6 @@ def kill(machine: ElasticGang, name: str, now: float = 4.0) -> list[events.Actio
     """The worker dies from outside, and the generation's other workers end."""
     actions = machine.handle(events.Failed(name, machine.generation, KILLED, outside=True), now)
     return actions + close(machine, *machine.members, now=now)
-
-
-def started(machine: ElasticGang, *names: str, now: float) -> list[events.Action]:
-    generation = machine.generation
-    return [one for name in names for one in machine.handle(events.Started(name, generation), now)]
 
 
 def only(actions: list[events.Action]) -> events.StartGeneration:

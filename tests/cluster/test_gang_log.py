@@ -20,7 +20,10 @@ from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic_gang import ElasticGang
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.growing_gang import GrowingGang
 from hopsml.cluster.gang.independent_gang import IndependentGang
+from hopsml.cluster.gang.mending_gang import MendingGang
+from hopsml.cluster.gang.server_gang import ServerGang
 from hopsml.cluster.shared.spec import FixedGroup
 from hopsml.errors import WorkerFailed
 from tests.cluster import test_elastic_gang, test_gang, test_given_back, test_independent_gang
@@ -59,7 +62,7 @@ def watched() -> Iterator[list[GangLog]]:
     """The logs of all machines that are made inside."""
     logs: list[GangLog] = []
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (Gang, ElasticGang, IndependentGang):
+        for kind in (Gang, ElasticGang, MendingGang, GrowingGang, IndependentGang, ServerGang):
 
             def make(machine: Any, *given: Any, made: Callable[..., None] = kind.__init__, **named: Any) -> None:
                 made(machine, *given, **named)
@@ -86,10 +89,12 @@ def test_whatever_happens_to_a_group_of_fixed_size_replays(sequence: list[tuple[
 
 
 @settings(max_examples=60, deadline=None)
-@given(test_elastic_gang._ROUNDS)
-def test_whatever_happens_to_a_group_that_changes_replays(rounds: list[list[tuple[str, str, Any]]]) -> None:
+@given(st.sampled_from([ElasticGang, MendingGang]), test_elastic_gang._ROUNDS)
+def test_whatever_happens_to_a_group_that_changes_replays(
+    kind: type[ElasticGang], rounds: list[list[tuple[str, str, Any]]]
+) -> None:
     with watched() as logs:
-        test_elastic_gang.test_every_sequence_keeps_the_rules_and_can_be_ended.hypothesis.inner_test(rounds)
+        test_elastic_gang.test_every_sequence_keeps_the_rules_and_can_be_ended.hypothesis.inner_test(kind, rounds)
     check_replays(logs)
 
 

@@ -12,7 +12,7 @@ from hopsml.cluster.gang.elastic_gang import ElasticGang
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.gang import Gang
 from hopsml.cluster.gang.pool import Pool
-from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup, Roles, ServerGroup
 
 pytestmark = pytest.mark.fast
 
@@ -21,6 +21,7 @@ KINDS: dict[str, AnyGroup] = {
     "fixed": FixedGroup(size=2, start_timeout_s=20),
     "elastic": ElasticGroup(size=4, min_size=2, start_timeout_s=20, min_workers_timeout_s=20),
     "independent": IndependentGroup(size=3, start_timeout_s=20),
+    "servers": ServerGroup(size=4, start_timeout_s=20),
 }
 
 
@@ -39,7 +40,7 @@ class World:
 
     def begin(self, kind: str) -> None:
         self.run_id, self.outcome = f"{kind}-{self.count}", None
-        self.gang = gang_for(KINDS[kind])
+        self.gang = gang_for(KINDS[kind], Roles(1) if kind == "servers" else Roles())
         self.carry_out(self.gang.begin(self.now))
 
     def tell(self, event: events.Event) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.cluster.agent import gpu_claim
 from hopsml.cluster.agent.gpu_claim import GpuClaim, claim_gpus
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.gpus import HostGpu, environment_for, parse_address, visible_gpus
@@ -421,3 +423,35 @@ def test_what_another_user_puts_in_place_of_a_lock_is_of_no_consequence(open_loc
 
     with as_stranger(act), claim_gpus(HOST, count=4, bases=[open_locks], timeout_s=0) as mine:
         assert mine.indices == (0, 1, 2, 3)
+
+
+def test_a_worker_gets_all_gpus_that_nobody_else_has_and_a_note_names_the_rest(
+    locks: Path, agents: list[Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = HostGpu(4, "GPU-00000004-aaaa", processes=2)
+    monkeypatch.setattr(gpu_claim, "host_gpus", lambda: (*HOST, busy))
+    agents.append(Agent(locks, 1, "2"))
+    assert agents[0].indices() == (2,)
+    with claim_gpus(HOST, ["0"], bases=[locks]) as slot:
+        wide = gpu_claim.all_gpus(slot.indices, bases=[locks])
+        assert wide.indices == (0, 1, 3)
+        assert re.fullmatch(
+            r"of the 5 GPUs that its executor sees it has 3; held by others: GPU 2 by process \d+, "
+            r"GPU 4 by 2 process\(es\) that compute on it",
+            wide.note,
+        )
+        again = gpu_claim.all_gpus(slot.indices, bases=[locks])
+        assert again.indices == (0,)
+        wide.close()
+        free = gpu_claim.all_gpus(slot.indices, bases=[locks])
+        assert free.indices == (0, 1, 3)
+        free.close()
+
+
+def test_where_an_executor_has_one_gpu_or_none_a_note_says_so(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_claim, "host_gpus", lambda: HOST[:1])
+    one = gpu_claim.all_gpus((0,), bases=[locks])
+    monkeypatch.setattr(gpu_claim, "host_gpus", tuple)
+    none = gpu_claim.all_gpus((), bases=[locks])
+    assert (one.indices, one.note) == ((0,), "its executor has 1 GPU: nothing is mirrored between GPUs")
+    assert (none.indices, none.note) == ((), "its executor has no GPUs: nothing is mirrored between GPUs")

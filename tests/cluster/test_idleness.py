@@ -17,7 +17,7 @@ from hopsml.cluster.agent import usage
 from hopsml.cluster.agent.usage import Idleness
 from tests.cluster.workloads import wait_until
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 SLEEPS = "import time; time.sleep(600)"
 WORKS = "while True: sum(range(1000))"

@@ -22,9 +22,11 @@ from hopsml.cluster.shared.layout import (
     Member,
     Placement,
     Roles,
+    arrange,
     check_environment,
     form,
     group_variables,
+    insert,
     ring_task_indices,
 )
 from hopsml.cluster.shared.spec import RunSpec
@@ -73,6 +75,18 @@ def test_a_host_with_two_rack_names_is_not_torn_apart() -> None:
         member("10.0.0.2", rack="/m"),
     ]
     assert order(form(members)) == ["10.0.0.1-1", "10.0.0.1-2", "10.0.0.2-4000"]
+
+
+def test_newcomers_come_behind_the_members_of_their_hosts_and_who_leads_goes_on_leading() -> None:
+    ring = [member("10.0.0.2", slot=1), member("10.0.0.3")]
+    grown = insert(ring, [member("10.0.0.1"), member("10.0.0.2", 4100, slot=0), member("10.0.0.1", 4100)])
+    layout = arrange(grown)
+    assert order(layout) == ["10.0.0.2-4000", "10.0.0.2-4100", "10.0.0.3-4000", "10.0.0.1-4000", "10.0.0.1-4100"]
+    assert (layout.leader, layout.collective[0]) == ("10.0.0.2:4000", "10.0.0.2:4001")
+    assert [(one.rank, one.local_rank) for one in layout.placements] == [(0, 0), (1, 1), (2, 0), (3, 0), (4, 1)]
+    assert arrange(ring).placements == form(ring).placements  # of members in ring order they are the same
+    with pytest.raises(ArgumentError, match="different numbers of GPUs"):
+        arrange([*ring, member("10.0.0.4", gpu_indices=(0,))])
 
 
 def one_gpu_each(topology: str, count: int) -> list[Member]:
@@ -337,12 +351,26 @@ def test_members_without_gpus_serve_before_those_with() -> None:
 
 def test_parameter_servers_see_no_gpu() -> None:
     layout = form([member(f"10.0.0.{i}", gpu_indices=(0,)) for i in (1, 2)], Roles(parameter_servers=1))
-    assert layout.placements[1].env == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "-1"}
+    assert layout.placements[1].env == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "-1", "HOPSML_ADDRESS": "10.0.0.2:4000",
+    }  # fmt: skip
 
 
 def servers_refused(servers: int, possible: str) -> str:
     rule = f"at least one must be left that trains, so 0 to {possible} parameter servers are possible"
     return f"parameter_servers={servers} with 2 member(s): {rule}"
+
+
+def test_an_evaluator_apart_is_in_nobodys_cluster_and_alone_in_its_own() -> None:
+    members, roles = [member(f"10.0.0.{i}") for i in range(1, 6)], Roles(1, evaluator=True)
+    layout = form(members, roles, evaluator_apart=True)
+    assert list(layout.cluster) == ["chief", "worker", "ps"]
+    *others, evaluator = layout.placements
+    assert json.loads(evaluator.env["TF_CONFIG"]) == {
+        "cluster": {"evaluator": [form(members, roles).cluster["evaluator"][0]]},
+        "task": {"type": "evaluator", "index": 0},
+    }
+    assert not any("TF_CONFIG" in one.env for one in others)
 
 
 def evaluator_refused(workers: int) -> str:

@@ -10,13 +10,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.agent.work import Work
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
-from hopsml.cluster.shared.protocol import FailureReport, Formation, Launch, Message, Resume, WorkerClosed
+from hopsml.cluster.shared.protocol import (
+    CommitSource,
+    FailureReport,
+    Formation,
+    Launch,
+    Message,
+    Persisted,
+    Resume,
+    WorkerClosed,
+)
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.storage import checkpoints, filesystem
 from tests import small_disk
@@ -88,6 +97,33 @@ def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> Non
         "the process that starts workers on this host was killed: the fork server: killed by "
     )
     assert failed.outside
+
+
+def test_an_agent_that_finds_a_newer_checkpoint_tells_the_driver_and_begins_nothing(tmp_path: Path) -> None:
+    run = directory(tmp_path, "app_1", 1)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / STATE_FILE).write_text("content")
+    checkpoints.commit(tmp_path / "state", run.checkpoints, 36)
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        whole = msgspec.structs.replace(
+            formation(tmp_path), run_url=run.url, commit=CommitSource(stored=26), spec=RunSpec(group=ElasticGroup())
+        )
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
+        )
+        running = asyncio.create_task(work.run(server))
+        while not told:
+            await asyncio.sleep(0.01)
+        work.stop(0.0, 0.0, keep=True)
+        await running
+        await server.close()
+
+    asyncio.run(life())
+    assert told == [Persisted("run", 36), WorkerClosed("run", 1)]
 
 
 def test_the_last_commit_and_the_last_files_go_to_the_store_beside_each_other(

@@ -53,8 +53,8 @@ def undisturbed() -> list[Any]:
     return [w0, b0, w1, b1]
 
 
-def submit(folder: str, least: int, most: int, step_s: float = 0.03) -> Run:
-    args = {"folder": folder, "step_s": step_s}
+def submit(folder: str, least: int, most: int, step_s: float = 0.03, over: str = "tensorflow") -> Run:
+    args = {"folder": folder, "step_s": step_s, "over": over}
     return experiment.submit(elastic_digits.train, args=args, min_workers=least, max_workers=most, progress=False)
 
 

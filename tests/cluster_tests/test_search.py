@@ -83,6 +83,7 @@ def test_an_executor_is_killed_in_the_middle(store: Path, tmp_path: Path) -> Non
     assert sum(row["lost"] for row in result.rows) >= 1  # what was lost with it ran again, and failed nobody
 
 
+@pytest.mark.variant  # of tests/experiment/test_search_killed.py, on executors
 def test_the_driver_is_killed_and_another_session_goes_on(store: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()

@@ -31,7 +31,7 @@ FEW_LINES = 20  # Python's own traceback among them
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.variant), None],
+    [signal.SIGINT, *(pytest.param(other, marks=pytest.mark.variant) for other in (signal.SIGTERM, None))],
     ids=["INT", "TERM", "cancel"],
 )
 def test_the_run_is_cancelled_without_a_page_of_java(tmp_path: Path, number: signal.Signals | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -15,7 +14,7 @@ import pytest
 
 from hopsml.collective import Group
 from hopsml.errors import ArgumentError, CollectiveEnded, CollectiveMismatch, PeerLost
-from tests.collective.together import TRANSPORTS, Array, each, group
+from tests.collective.together import TRANSPORTS, Array, each, group, held
 
 pytestmark = pytest.mark.fast
 
@@ -25,6 +24,8 @@ Call = Callable[[Group], object]
 DIFFERENT: dict[str, tuple[Call, Call]] = {
     "the operation": (lambda m: m.all_reduce(FLOATS), lambda m: m.barrier()),
     "the type": (lambda m: m.all_reduce(FLOATS), lambda m: m.all_reduce(FLOATS.astype("int32"))),
+    "the shape": (lambda m: m.all_reduce(LARGE.reshape(100, -1)), lambda m: m.all_reduce(LARGE.reshape(1000, -1))),
+    "the shape of a part": (lambda m: m.all_gather(FLOATS), lambda m: m.all_gather(FLOATS[:, None])),
     "the number of elements": (lambda m: m.all_reduce(FLOATS), lambda m: m.all_reduce(LARGE)),
     "the reduction": (lambda m: m.all_reduce(LARGE, "sum"), lambda m: m.all_reduce(LARGE, "max")),
     "the wire": (lambda m: m.all_reduce(LARGE), lambda m: m.all_reduce(LARGE, wire="float16")),
@@ -56,6 +57,13 @@ def test_the_order_of_names_is_told(transport: str) -> None:
             assert isinstance(error, CollectiveMismatch) and error.rank is not None
             assert "rank 2 all_reduce of 5000 float32 (mean) 'dense/bias', call 1" in str(error)
             assert "all_reduce of 5000 float32 (mean) 'dense/kernel', call 1" in str(error)
+
+
+def test_shapes_are_told() -> None:
+    with group(2, TRANSPORTS["sockets"](2)) as members:
+        shapes = {0: (10, 500), 1: (500, 10)}
+        for error in each(members, lambda m: m.broadcast(FLOATS.reshape(shapes[m.rank]), name="kernel")):
+            assert "'kernel of shape (10, 500)'" in str(error) and "'kernel of shape (500, 10)'" in str(error)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -185,12 +193,6 @@ def test_many_groups_leave_nothing(transport: str, times: int) -> None:
     def once() -> None:
         with group(2, TRANSPORTS[transport](2)) as members:
             each(members, lambda m: m.all_reduce(FLOATS))
-
-    def held() -> tuple[int, int, int]:
-        gc.collect()
-        status = Path("/proc/self/status").read_text()
-        memory = int(status.split("VmRSS:")[1].split()[0])
-        return len(os.listdir("/proc/self/fd")), threading.active_count(), memory
 
     for _ in range(20):
         once()

@@ -13,7 +13,7 @@ import pytest
 from tests.collective.family import WORK
 from tests.collective.together import TRANSPORTS
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 SIZE = 3
 NOTICED_WITHIN_S = 2.0  # it is 20 ms where fifteen processes do not share two cores

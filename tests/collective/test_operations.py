@@ -16,7 +16,7 @@ import pytest
 from hopsml.collective import Group
 from tests.collective.together import TRANSPORTS, Array, each, form, group
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 TYPES: dict[str, Any] = {
     **{name: np.dtype(name) for name in ("float32", "float64", "float16", "int32", "int64", "uint8")},
@@ -70,6 +70,13 @@ def check_the_others(members: list[Group], dtype: Any, count: int) -> None:
         assert np.array_equal(member.reduce_scatter(parts[rank]), expected)
 
     assert each(members, work) == [None] * size
+
+
+def test_the_order_of_bytes_and_of_axes_does_not_matter() -> None:
+    with group(2, TRANSPORTS["sockets"](2)) as members:
+        given = {0: np.arange(6.0).reshape(2, 3).astype(">f8"), 1: np.asfortranarray(np.arange(6.0).reshape(2, 3))}
+        for result in each(members, lambda m: m.all_reduce(given[m.rank])):
+            assert np.array_equal(result, 2 * np.arange(6.0).reshape(2, 3))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -40,6 +40,20 @@ def step(strategy, model, optimizer, x, y, batch_size):
     strategy.run(replica, (tf.constant(x), tf.constant(y)))
 """
 
+SERVERS = """
+import hopsml
+from hopsml import experiment
+
+def batches():
+    import tensorflow as tf
+    x = tf.random.stateless_uniform((256, 4), seed=(1, 2))
+    return tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, 1, keepdims=True))).batch(32)
+
+def build_model():
+    import keras
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+"""
+
 SEARCH = """
 from hopsml import experiment
 
@@ -48,4 +62,29 @@ def train(lr, layers, act):
     for step in range(3):
         hopsml.report(step=step, accuracy=1 - lr / (step + 1))
     return {"accuracy": 1 - lr / 3}
+"""
+
+SERVING = """
+from sklearn.dummy import DummyRegressor
+from hopsml import model
+
+rows = [[0.0], [1.0]]
+for number in (1.0, 2.0, 3.0):
+    constant = DummyRegressor(strategy="constant", constant=number).fit(rows, [0.0, 0.0])
+    model.export(constant, "digits", metrics={"accuracy": number})
+"""
+
+FRAMEWORKS = """
+from hopsml import experiment
+
+def build_model():
+    import torch
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+
+def load_data():
+    import torch
+    from sklearn.datasets import load_digits
+    x, y = load_digits(return_X_y=True)
+    return torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y)
+
 """

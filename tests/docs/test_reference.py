@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from hopsml import errors, profiles, settings
-from hopsml.cli import rerun, runs
+from hopsml.cli import model, rerun, runs, serving
 from hopsml.storage import run_dir
 from hopsml.submission import follow_state
 from tests.docs import pages
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.fast
 SETTINGS, COMMANDS = "docs/reference/settings.md", "docs/reference/commands.md"
 OURS = re.compile(r"\bHOPSML_[A-Z0-9_]+(?:<NAME>)?")
 READ = re.compile(r"environ\.(?:get|setdefault)\(\s*\"(?!HOPSML_)([A-Z][A-Z0-9_]+)\"")
+GROUPS = {"runs": runs.app, "model": model.app, "serving": serving.app}  # of commands
 # What no person sets: a shell, Jupyter and YARN tell their own processes.
 TOLD = {"PWD", "JPY_SESSION_NAME", "CONTAINER_ID"}
 
@@ -98,11 +99,15 @@ def commands() -> dict[str, typer.core.TyperCommand]:
     """``hopsml`` as typer makes it of the functions: one file a command."""
     app = typer.Typer()
     for path in sorted(ROOT.glob("hopsml/cli/*.py")):
-        if path.stem not in ("__init__", "searches", "runs", "sync"):
+        if path.stem not in ("__init__", "searches", "sync", *GROUPS):
             app.command()(getattr(importlib.import_module(f"hopsml.cli.{path.stem}"), path.stem))
-    app.add_typer(runs.app, name="runs")
+    for group, members in GROUPS.items():
+        app.add_typer(members, name=group)
     made = typer.main.get_command(app)
-    below = {f"runs {name}": command for name, command in made.commands.pop("runs").commands.items()}  # type: ignore[attr-defined]
+    below = {
+        f"{group} {name}": command
+        for group in GROUPS for name, command in made.commands.pop(group).commands.items()  # type: ignore[attr-defined]
+    }  # fmt: skip
     return {**made.commands, **below}  # type: ignore[attr-defined]
 
 
@@ -111,7 +116,7 @@ def test_every_command_with_every_option() -> None:
     for name, command in commands().items():
         told = (
             next(line for line in page.splitlines() if line.startswith(f"| `hopsml {name}"))
-            if name.startswith("runs ")
+            if name.partition(" ")[0] in GROUPS
             else page.partition(f"### `hopsml {name}")[2].partition("\n##")[0]
         )
         assert told, name
@@ -131,7 +136,8 @@ def test_the_pages_commands_are_there() -> None:
         for line in "".join(pages.snippets(page, "sh")).splitlines():
             words = shlex.split(line, comments=True)
             if words[:1] == ["hopsml"]:
-                name = " ".join(words[1:3]) if words[1] == "runs" else words[1]
+                name = " ".join(words[1:3]) if words[1] in GROUPS else words[1]
                 assert name in known, (page, line)
                 options = {option for one in known[name].params for option in one.opts}
-                assert {word for word in words if word.startswith("--")} <= options, (page, line)
+                own = words[: words.index("--")] if "--" in words else words  # what follows is the script's
+                assert {word for word in own if word.startswith("--")} <= options, (page, line)

@@ -20,6 +20,7 @@ PUBLIC = {  # page -> modules whose ``__all__`` it has
     "experiment": ("experiment",),
     "training": ("elastic", "tensorflow", "tracking"),
     "files": ("hdfs",),
+    "serving": ("serving",),
     "airflow": ("airflow",),
     "maggy": ("maggy.config",),
 }

@@ -19,9 +19,10 @@ TIMEOUT_S = 200
 RUN_ID = "app-20261120-0001_1"  # as the pages call it
 COMMUNICATION = "docs/communication.md"
 AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
-FIRST, RUNS, SEARCH, STORAGE = (
+SERVERS = "docs/how-to/parameter-servers.md"
+FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
     "docs/first-steps.md",
-    *(f"docs/how-to/{name}.md" for name in ("runs", "search", "storage")),
+    *(f"docs/how-to/{name}.md" for name in ("frameworks", "models", "runs", "search", "serving", "storage")),
 )
 TESTED = {  # page -> words of each of its snippets
     "README.md": ("▶ import hopsml", "%load_ext", "HopsMLOperator("),
@@ -29,11 +30,15 @@ TESTED = {  # page -> words of each of its snippets
     FIRST: ("loss *= 1 - lr",),
     RUNS: ("experiment.resume(", "experiment.recorded("),
     ELASTIC: ("state.resume(",),
+    FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
     SEARCH: ("Searchspace(",),
+    MODELS: ("hopsml.model.export(", "hopsml.model.set_alias(", "hopsml.model.predict("),
     NOTEBOOK: ("%load_ext",),
     AIRFLOW: ("HopsMLOperator(",),
+    SERVING: ("serving.canary(",),
     STORAGE: ("hdfs.dump(",),
     COMMUNICATION: ("hopsml.all_reduce(",),
+    SERVERS: ("ServerLoop(",),
 }
 
 
@@ -79,6 +84,13 @@ def test_every_snippet_is_tested_here() -> None:
 
 
 @pytest.mark.local
+def test_a_model_is_served(home: Path) -> None:
+    folder = {"HOPSML_SERVING_FOLDER": str(home / "machine")}
+    printed = run(home, preambles.SERVING + snippet(SERVING, "serving.canary("), **folder)
+    assert "digits: version 3 of digits answers at http://127.0.0.1:" in printed and "[3. 3.]" in printed
+
+
+@pytest.mark.local
 def test_what_stands_on_two_pages_is_the_same() -> None:
     assert snippets("docs/index.md") == snippets(FIRST)
     assert snippet(NOTEBOOK, "%load_ext").startswith(snippet("README.md", "%load_ext"))
@@ -112,6 +124,13 @@ def test_the_first_ten_minutes(home: Path) -> None:
     assert "the loss came down to 0.0059" in log.read_text()
 
 
+@pytest.mark.tensorflow
+def test_parameter_servers(home: Path) -> None:
+    (home / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 3\n")
+    printed = run(home, preambles.SERVERS + snippet(SERVERS, "ServerLoop("))
+    assert "'steps': 300.0" in printed, printed
+
+
 @pytest.mark.local
 def test_arrays_that_workers_combine(home: Path) -> None:
     printed = run(home, snippet(COMMUNICATION, "hopsml.all_reduce("))
@@ -123,6 +142,12 @@ def test_arrays_that_workers_combine(home: Path) -> None:
 def test_storage(home: Path) -> None:
     printed = run(home, "\n".join(snippets(STORAGE)) + "print(local, rows)\n")
     assert str(home / "rows.csv") in printed and "4.9,3.0" in printed
+
+
+@pytest.mark.fast
+def test_models(home: Path) -> None:
+    printed = run(home, "\n".join(snippets(MODELS)) + "print(folder)\n", HOPSML_MODEL_CACHE=str(home / "models"))
+    assert str(home / "models" / "digits-1-") in printed and re.search(r"1 +0\n.*2 +1\n", printed)
 
 
 @pytest.mark.local
@@ -158,3 +183,12 @@ def test_notebook(home: Path) -> None:
         f"import hopsml\nshell.user_ns['hopsml'] = hopsml\nshell.run_cell({train!r}).raise_error()\n"
         f"shell.run_cell({cell!r}).raise_error()\n",
     )
+
+
+@pytest.mark.torch
+def test_other_frameworks(home: Path) -> None:
+    script = preambles.FRAMEWORKS + snippet(FRAMEWORKS, "hopsml.torch.prepare(") + snippet(FRAMEWORKS, "RabitTracker(")
+    printed = run(home, script, HOPSML_PROFILE="local")
+    assert len(re.findall(r"state +FINISHED", printed)) == 2
+    (accuracy,) = re.findall(r"accuracy\s*[=:]?\s*([0-9.]+)", printed)
+    assert float(accuracy) > 0.95

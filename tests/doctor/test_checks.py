@@ -239,5 +239,12 @@ def test_executors_python(facts: PythonFacts, needs: Needs, status: Status, word
 
 
 def test_people_beside_a_training_are_named() -> None:
-    says(checks.shared_host([]), Status.OK, "nobody else")
-    says(checks.shared_host(["mallory"]), Status.WARN, "mallory has processes", "every interface", "docs/security.md")
+    says(checks.shared_host([], False), Status.OK, "nobody else")
+    says(
+        checks.shared_host(["mallory"], False),
+        Status.WARN,
+        "mallory has processes",
+        "every interface",
+        "docs/security.md",
+    )
+    says(checks.shared_host(["mallory"], True), Status.OK, "mallory beside you", "only members of its group")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,15 @@ class Bench:
     def end(self, lane: int, trial: RunTrial, how: str = "stop", deadline_s: float = 0.0) -> None:
         self.lanes.tell(lane, EndTrial(trial.number, trial.attempt, how, deadline_s))
 
+    def once(self, condition: Callable[[News], Any]) -> News:
+        """What comes once, or has come: of two lanes' processes, and of two of a lane's trials, either may be first."""
+        return next((news for news in self.seen if condition(news)), None) or self.until(condition)
+
     def until(self, condition: Callable[[News], Any]) -> News:
         """The first thing from now on that fits; what comes meanwhile is kept in ``seen``."""
+        deadline = time.monotonic() + 2 * WAIT_S  # others may go on telling for ever
         while True:
+            assert time.monotonic() < deadline, f"it did not come in {2 * WAIT_S} s; the newest: {self.seen[-5:]}"
             while self._looked < len(self.seen):
                 self._looked += 1
                 if condition(self.seen[self._looked - 1]):
@@ -73,7 +80,9 @@ class Bench:
 
     def began(self, trial: RunTrial) -> int:
         """Pid of its process."""
-        message = self.until(lambda news: isinstance(news.event, Began) and news.event.number == trial.number).message
+        message = self.once(
+            lambda n: isinstance(n.event, Began) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
+        ).message
         return int(message.pid)  # type: ignore[union-attr]
 
     def reported(self, trial: RunTrial, step: int = 0) -> Reported:
@@ -84,7 +93,7 @@ class Bench:
         return event
 
     def ended(self, trial: RunTrial) -> Ended:
-        event = self.until(
+        event = self.once(
             lambda n: isinstance(n.event, Ended) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
         ).event
         assert isinstance(event, Ended)

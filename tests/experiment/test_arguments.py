@@ -87,6 +87,33 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         ({"merge_scope": 0}, ArgumentError, ["merge_scope=0", "at least 1"]),
         ({"merge_scope": "none"}, ArgumentError, ["merge_scope='none'", "'all'"]),
         ({"merge_scope": 1.5}, ArgumentTypeError, ["merge_scope=1.5", "whole number"]),
+        ({"compression": "fp32"}, ArgumentError, ["compression='fp32'", "None, or one of 'fp16', 'bf16', 'topk'"]),
+        ({"compression": "topk", "topk": 2}, ArgumentError, ["topk=2", "more than 0 and less than 1"]),
+        ({"compression": "topk", "topk": "1%"}, ArgumentTypeError, ["topk='1%'", "such as 0.01"]),
+        ({"topk": 0.1}, ArgumentError, ["topk=0.1 with compression=None", "choose that, or leave topk out"]),
+        ({"compression": "powersgd", "powersgd_rank": 0}, ArgumentError, ["powersgd_rank=0", "at least 1"]),
+        ({"accumulate": 0}, ArgumentError, ["accumulate=0", "at least 1"]),
+        ({"reduction": "mean"}, ArgumentError, ["reduction='mean'", "'sum', 'adasum'"]),
+        (
+            {"reduction": "adasum", "compression": "topk"},
+            ArgumentError,
+            ["adasum", "compression='topk'", "'fp16', 'bf16'"],
+        ),
+        (
+            {"compression": "fp16", "tuned": True},
+            ArgumentError,
+            ["tuned=True with compression", "leave one of the two out"],
+        ),
+        (
+            {"compression": "fp16", "merge_scope": 4},
+            ArgumentError,
+            ["compression with merge_scope", "only hopsml's own"],
+        ),
+        (
+            {"accumulate": 2, "double_buffering": True, "implementation": "tensorflow"},
+            ArgumentError,
+            ["double_buffering and accumulate with implementation='tensorflow'", "choose implementation='hopsml'"],
+        ),
         ({"start_timeout": 0}, ArgumentError, ["start_timeout=0", "more than 0"]),
         ({"start_timeout": float("nan")}, ArgumentError, ["start_timeout=nan"]),
         ({"start_timeout": "60"}, ArgumentTypeError, ["start_timeout='60'", "seconds"]),
@@ -206,3 +233,13 @@ def test_where_no_run_can_be_kept_the_variable_is_named_and_the_way_there_is_not
     with pytest.raises((PermissionRefused, QuotaExceeded), match="HOPSML_PROJECT_URL") as refusal:
         experiment.collective_all_reduce(train, num_workers=1)
     assert refusal.value.__suppress_context__ and refusal.traceback[-1].name == "start_on"
+
+
+def test_a_working_directory_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("HOPSML_CONF_DIR", raising=False)
+    folder.rmdir()
+    with pytest.raises(ArgumentError, match="the working directory has been deleted: change to one that is there"):
+        experiment.collective_all_reduce(train, num_workers=1)

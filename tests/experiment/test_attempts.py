@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from hopsml.cluster.agent.assigning import fetch, fetch_further_fits, sources
+from hopsml.cluster.agent.assigning import fetch, fetch_further_fits, sources, stored_ahead
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, Resume
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
@@ -258,6 +259,27 @@ def test_all_members_begin_with_the_checkpoint_that_the_driver_has_named(tmp_pat
     begins = formation(second, url=first.url, step=2)  # step 4 came later, from an agent that was cut off
     found, passed_over = fetch(begins, tmp_path / "resume")
     assert Path(found).name == "step-000000002" and not passed_over
+
+
+def test_a_commit_on_the_store_that_the_driver_does_not_know_of_is_found(tmp_path: Path) -> None:
+    own = directory(tmp_path, "app_1", 1)
+
+    def begins(stored: int, step: int = -1) -> Formation:
+        source = CommitSource(step, stored=stored)
+        return msgspec.structs.replace(formation(own, generation=1), commit=source)
+
+    checkpoint(own, tmp_path, 26)
+    assert stored_ahead(begins(26)) is None
+    checkpoint(own, tmp_path, 36)
+    assert stored_ahead(begins(26)) == 36 and stored_ahead(begins(36)) is None
+    assert stored_ahead(begins(26, step=30)) is None, "others hold one"
+    assert stored_ahead(begins(-1)) is None, "all take the newest"
+    Path(own.checkpoints, step_name(36), "state.hopsml").rename(Path(own.checkpoints, step_name(36), "weights"))
+    assert stored_ahead(begins(26)) is None, "it is incomplete"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "weights").write_text("the user's")
+    checkpoints.commit(tmp_path / "own", own.checkpoints, 40)
+    assert stored_ahead(begins(26)) is None, "it is no commit"
 
 
 def test_a_later_generation_prefers_its_own_checkpoint_and_falls_back_to_where_the_run_began(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def train(kept: str) -> dict[str, Any]:
     import os
     import pickle
     import signal
+    import time
     from pathlib import Path
 
     import keras
@@ -137,9 +138,12 @@ def train(kept: str) -> dict[str, Any]:
         counter.assign_add(1)
         checkpointer.save(2, best=0.5)
         variables = [np.asarray(variable) for variable in (*model.weights, *model.optimizer.variables, counter)]
-        path.write_bytes(pickle.dumps(variables))
+        path.with_suffix(".part").write_bytes(pickle.dumps(variables))
+        path.with_suffix(".part").replace(path)
         counter.assign_add(1)  # what is held does not change any more
         if context.is_chief:
+            while not Path(kept, "rank-1").exists():  # which ends with the chief
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         return {}
     now = [np.asarray(variable) for variable in (*model.weights, *model.optimizer.variables, counter)]

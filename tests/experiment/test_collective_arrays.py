@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 
 import hopsml
-from hopsml.errors import ArgumentError, RunError
+from hopsml.cluster.shared.spec import FixedGroup, RunSpec
+from hopsml.cluster.worker import context as contexts
+from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext
+from hopsml.errors import ArgumentError, CollectiveTimeout, RunError
 from tests.cluster.backend_contract import submit
 from tests.cluster.workloads import WAIT_S
 
@@ -27,8 +31,10 @@ def test_alone_they_give_back_what_they_got() -> None:
     hopsml.barrier()
     with pytest.raises(ArgumentError, match=r"reduction='product'.*sum, mean, min, max"):
         hopsml.all_reduce(x, "product")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"root=1: there are 1 worker\(s\)"):
-        hopsml.broadcast(x, root=1)
+    for root in (1, 0.0, "0", None):
+        with pytest.raises(ArgumentError, match=rf"root={root!r}: there are 1 worker\(s\)"):
+            hopsml.broadcast(x, root=root)  # type: ignore[arg-type]
+    assert hopsml.broadcast(x, root=np.int64(0)).tolist() == [0, 1, 2]
 
 
 def test_workers_combine_arrays(store: Path) -> None:
@@ -50,6 +56,24 @@ def test_workers_combine_arrays(store: Path) -> None:
     result = submit(train, 3).result(WAIT_S)
     assert result.value == [[1, 10], [3, 30], [0, 0], [2, 20], [[0, 1], [1, 2], [2, 3]], 2]
     assert result.in_force["by"] == "hopsml" and result.in_force["size"] == 3
+
+
+def test_who_does_not_come_is_named_and_what_to_do_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that loads its data for longer than the others wait for its first operation."""
+    ports = [socket.create_server(("127.0.0.1", 0), reuse_port=True) for _ in range(2)]
+    folders = {name: tmp_path for name in ("work_dir", "events_dir", "checkpoint_dir", "export_dir")}
+    context = WorkerContext(
+        run_id="app_1", generation=0, rank=0, world_size=2, local_rank=0, role="chief", run_url=str(tmp_path), **folders,
+        spec=RunSpec(group=FixedGroup(start_timeout_s=0.1)),
+        collective=CollectiveSeat(tuple(f"127.0.0.1:{port.getsockname()[1]}" for port in ports), b"sixteen bytes..."),
+    )  # fmt: skip
+    monkeypatch.setattr(contexts, "_current", context)
+    with pytest.raises(
+        CollectiveTimeout, match=r"missing: rank 1; .* start_timeout=0.1 s .*longer, or call hopsml.barrier"
+    ):
+        hopsml.barrier()
+    for port in ports:
+        port.close()
 
 
 def test_workers_that_call_different_things_are_told_who_did(store: Path) -> None:

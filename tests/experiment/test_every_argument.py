@@ -17,7 +17,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import HopsmlError
-from hopsml.experiment import collective, options, repeat
+from hopsml.experiment import collective, mirroring, options, parameter_servers, repeat
 from hopsml.experiment.searches import call as calls
 from hopsml.maggy import experiment as maggy
 
@@ -85,6 +85,13 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "merge_scope": (Changes(4), Shown("experiment/test_in_force.py::test_a_group_says_how_its_gradients_were_merged")),
     "scoped_allocator": Changes(False),
     "implementation": Changes("hopsml"),
+    "tuned": (Changes(True), Shown("experiment/test_tuning.py::test_a_run_takes_what_was_tuned")),
+    "compression": (Changes("fp16"), Shown("experiment/test_in_force.py::test_a_group_says_how_its_gradients_were_merged")),
+    "topk": (Changes(0.1, {"compression": "topk"}), Refused(0.1, "setting of compression='topk'")),
+    "powersgd_rank": (Changes(3, {"compression": "powersgd"}), Refused(3, "setting of compression='powersgd'")),
+    "double_buffering": Changes(True),
+    "accumulate": Changes(4),
+    "reduction": Changes("adasum"),
     "resume": Changes("app_1"),
     "start_timeout": Changes(7.0),
     "keep_warm": Changes(7.0),
@@ -107,6 +114,24 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "preflight": Changes("enforce"),
     "share": Changes("group"),
 }  # fmt: skip
+TORCH: dict[str, Entry | tuple[Entry, ...]] = {
+    **{name: entry for name, entry in COLLECTIVE.items() if name in fields_of(options.TorchOptions)},
+    "backend": Changes("gloo"),
+}
+_STARTS = {name: COLLECTIVE[name] for name in sorted(fields_of(options.TrainingOptions))}
+PARAMETER_SERVER: dict[str, Entry | tuple[Entry, ...]] = {
+    **{name: COLLECTIVE[name] for name in ("name", "local_logdir", "description", "metric_key", "args")},
+    "evaluator": Changes(True),
+    "num_workers": Changes(3),
+    "num_ps": (Changes(2), Refused(0, "at least 1")),
+    **_STARTS,
+}
+MIRRORED: dict[str, Entry | tuple[Entry, ...]] = {
+    **{name: COLLECTIVE[name] for name in ("name", "local_logdir", "description", "metric_key", "args")},
+    "evaluator": Refused(True, "trains on one executor"),
+    "logical_devices": (Changes(2), Refused(0, "at least 1")),
+    **_STARTS,
+}
 LAUNCH: dict[str, Entry | tuple[Entry, ...]] = {
     **{name: entry for name, entry in COLLECTIVE.items() if name in fields_of(options.LaunchOptions)},
     "args_dict": Changes({"x": [1, 2]}),
@@ -161,6 +186,18 @@ def of_collective(named: dict[str, Any]) -> Any:
     return collective.build(collective._verb.options(train, **named))
 
 
+def of_torch(named: dict[str, Any]) -> Any:
+    return collective.build(options.TorchOptions(train, **named), "torch", "torch")
+
+
+def of_parameter_server(named: dict[str, Any]) -> Any:
+    return parameter_servers.build(parameter_servers._verb.options(train, **named))
+
+
+def of_mirrored(named: dict[str, Any]) -> Any:
+    return mirroring.build(mirroring._verb.options(train, **named))
+
+
 def of_launch(named: dict[str, Any]) -> Any:
     plans = launch.build(launch._verb.options(train, **named))
     return plans[0] if len(plans) == 1 else plans
@@ -177,6 +214,9 @@ def of_search(named: dict[str, Any]) -> Any:
 
 VERBS: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], set[str]]] = {
     "collective_all_reduce": (of_collective, COLLECTIVE, fields_of(options.RunOptions)),
+    "torch": (of_torch, TORCH, fields_of(options.TorchOptions)),
+    "parameter_server": (of_parameter_server, PARAMETER_SERVER, fields_of(options.ParameterServerOptions)),
+    "mirrored": (of_mirrored, MIRRORED, fields_of(options.MirroredOptions)),
     "launch": (of_launch, LAUNCH, fields_of(options.LaunchOptions) | fields_of(options.RunOptions)),
     "search": (of_search, SEARCH, fields_of(options.SearchOptions) - {"space"}),
 }

@@ -37,6 +37,22 @@ REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "p
         ),
         ([{**REDUCED, "path": "packs"}] * 2, "5 collectives, merged by concatenation (packs)", False),
         (
+            [{**REDUCED, "settings": "fp16, double buffering", "why": "the run names them"}] * 2,
+            "scoped allocator (fp16, double buffering), because the run names them",
+            False,
+        ),
+        (
+            [{**REDUCED, "why": "the workers have GPUs"}] * 2,
+            "merged by TensorFlow's scoped allocator, because the workers have GPUs",
+            False,
+        ),
+        (
+            [{**TOGETHER, "why": "the workers have GPUs"}] * 2,
+            "a group of 2 by tensorflow, because the workers have GPUs, in which no gradients were reduced",
+            False,
+        ),
+        ([{"group": "hopsml", "size": 2, "operations": 7}] * 2, "a group of 2 by hopsml: 7 operations of torch", False),
+        (
             [{**REDUCED, "collectives": 160, "merge_scope": 1}] * 2,
             "160 gradients in 160 collectives, none merged",
             False,
@@ -139,13 +155,25 @@ def test_every_kind_of_optimizer_is_seen(tmp_path: Path) -> None:
     [
         pytest.param(
             {"merge_scope": 4, "scoped_allocator": allocator},
-            {"by": "tensorflow", "merge_scope": 4, "path": path, "collectives": 2}, id=path,
+            {
+                "by": "tensorflow", "merge_scope": 4, "path": path, "collectives": 2,
+                "why": "the run was given merge_scope and scoped_allocator",
+            }, id=path, marks=[pytest.mark.variant] if allocator else [],  # tests/training/test_reduction.py looks at both
         )
         for allocator, path in ((True, "scoped_allocator"), (False, "packs"))
     ] + [
         pytest.param(
-            {"implementation": "hopsml"},
-            {"by": "hopsml", "merge_scope": "all", "path": "collective", "collectives": 1}, id="hopsml",
+            settings,
+            {"by": "hopsml", "merge_scope": "all", "path": "collective", "collectives": 1, **found}, id=found["why"],
+            marks=[] if "settings" in found else [pytest.mark.variant],  # why it was taken: tests/training/test_choice.py
+        )
+        for settings, found in (
+            ({"implementation": "hopsml"}, {"why": "the run names them"}),
+            ({}, {"why": "the workers have no GPUs"}),
+            (
+                {"compression": "fp16", "double_buffering": True},
+                {"why": "the run was given compression and double_buffering", "settings": "fp16, double buffering"},
+            ),
         )
     ],
 )  # fmt: skip
@@ -169,5 +197,6 @@ def test_a_group_says_how_its_gradients_were_merged(
     expected = {"workers": 2, "formed": True, "size": 2, "gradients": 6, **found}
     assert result.in_force == expected == read_json(run, "status.json")["in_force"]
     merged = f"merge scope {found['merge_scope']}: 6 gradients in {found['collectives']} collectives, merged by "
-    assert merged in result.summary()
+    assert merged in result.summary() and f", because {found['why']}\n" in result.summary()
+    assert found.get("settings", "") in result.summary()
     assert "WARNING" not in result.summary()

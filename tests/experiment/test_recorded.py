@@ -110,7 +110,7 @@ def test_begin_without_end_is_cancelled_at_the_programs_end(project: Path) -> No
 
 
 def test_older_names_say_what_there_is_instead() -> None:
-    for name in ("mirrored", "parameter_server", "train_and_evaluate"):
+    for name in ("allreduce", "train_and_evaluate"):
         with pytest.raises(
             AttributeError, match=f"experiment.{name} is not there; use experiment.collective_all_reduce"
         ):

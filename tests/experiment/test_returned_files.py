@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from pathlib import Path
@@ -188,3 +189,18 @@ def test_more_than_the_limit_is_left_out_and_named(tmp_path: Path) -> None:
     assert "at most 0.0 GB are: large; save large files" in note
     assert worker_folder.keep(folder, tmp_path / "kept") == ""
     assert (tmp_path / "kept" / "large").stat().st_size == 2000
+
+
+def test_what_was_there_before_is_left_out_however_young_and_kept_when_it_is_written_again(tmp_path: Path) -> None:
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    (folder / "again").write_text("first")
+    before = worker_folder.stamps(folder)
+    (folder / "again").write_text("second")
+    (folder / "new").write_text("new")
+    moment = (folder / "old").stat().st_mtime_ns
+    for name in ("again", "new"):  # by a clock that has not gone on meanwhile
+        os.utime(folder / name, ns=(moment, moment))
+    assert worker_folder.keep(folder, tmp_path / "kept", before) == ""
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["again", "new"]

@@ -22,6 +22,8 @@ VERBS = {
 KEYWORDS = {
     "collective_all_reduce": "num_workers",
     "launch": "args_dict",
+    "parameter_server": "num_ps",
+    "mirrored": "logical_devices",
     "search": "num_trials",
     "lagom": "searchspace",
 }
@@ -67,7 +69,7 @@ experiment.search(train, {"lr": ("DOUBLE", [0.0, 1.0])}, num_trials=4).best
 """
 MISTAKES = """
 experiment.collective_all_reduce(train, num_worker=2)
-experiment.submit(train, merge_scope=None)
+experiment.submit(train, merge_scope=1.5)
 experiment.launch(train, min_workers=2)
 experiment.search(train)
 experiment.grid_search(train, {"lr": [1]}, direktion="MAX")

@@ -11,10 +11,19 @@ import msgspec
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec, Section, specified
+from hopsml.cluster.shared.spec import (
+    ElasticGroup,
+    FixedGroup,
+    GradientSettings,
+    Roles,
+    RunSpec,
+    Section,
+    recorded,
+    specified,
+)
 from hopsml.cluster.worker.context import current
-from hopsml.experiment import collective, repeat
-from hopsml.experiment.options import RunOptions
+from hopsml.experiment import collective, mirroring, parameter_servers, repeat
+from hopsml.experiment.options import MirroredOptions, ParameterServerOptions, RunOptions, TorchOptions
 from hopsml.storage.run_dir import RunDir
 from tests.experiment.conftest import store
 
@@ -22,11 +31,20 @@ __all__ = ["store"]
 pytestmark = pytest.mark.fast
 GIVEN: dict[str, Any] = {
     "name": "asked", "description": "for so and so", "local_logdir": True, "metric_key": "f1", "min_workers": 1,
-    "max_workers": 2, "implementation": "tensorflow", "merge_scope": "all", "scoped_allocator": False, "reset_limit": 7,
-    "min_workers_timeout": 61.0, "heartbeat_timeout": 6.0, "progress_timeout": 99.0, "host_failure_limit": 5,
-    "host_cooldown": 3.0, "checkpoint_every": 17.0, "register_as": "digits", "preflight": "off", "start_timeout": 77.0,
+    "max_workers": 2, "implementation": "tensorflow", "merge_scope": "all", "scoped_allocator": False, "tuned": True,
+    "reset_limit": 7, "min_workers_timeout": 61.0, "heartbeat_timeout": 6.0, "progress_timeout": 99.0,
+    "host_failure_limit": 5, "host_cooldown": 3.0, "checkpoint_every": 17.0, "register_as": "digits",
+    "preflight": "off", "start_timeout": 77.0,
     "keep_warm": 3.0, "preload": ["json"], "honour_environment": True,
 }  # fmt: skip
+# Those of hopsml's own collective, which has none of TensorFlow's, and of which not all go together.
+OWN: list[dict[str, Any]] = [
+    {"compression": "topk", "topk": 0.02, "double_buffering": True, "accumulate": 4},
+    {"compression": "powersgd", "powersgd_rank": 3},
+    {"reduction": "adasum"},
+]
+# Of torch's process group.
+OF_TORCH = {"backend": "gloo"}
 # What is no part of the specification by its own name: the function's, this process's, or several in one field.
 ELSEWHERE = {
     "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator",
@@ -57,12 +75,34 @@ def seen_by_worker() -> dict[str, Any]:
 
 def test_every_argument_of_a_run_is_a_field_of_its_specification() -> None:
     arguments = {field.name for field in dataclasses.fields(RunOptions)} - {"_"}
-    assert arguments - ELSEWHERE == set(as_given()), (
+    assert arguments - ELSEWHERE == set(as_given()).union(*OWN), (
         "an argument is new: it needs a line above, or is no part of the run"
     )
     spec = collective.build(RunOptions(seen_by_worker, **GIVEN)).spec
     found = settings(spec)
     assert {name: found[name] for name in as_given()} == as_given()
+    assert {name.name for name in dataclasses.fields(TorchOptions)} - {"_"} - ELSEWHERE <= {*as_given(), *OF_TORCH}
+    found = settings(collective.build(TorchOptions(seen_by_worker, **OF_TORCH), "torch", "torch").spec)
+    assert {name: found[name] for name in OF_TORCH} == OF_TORCH and found["framework"] == "torch"
+    for given in OWN:
+        found = settings(collective.build(RunOptions(seen_by_worker, implementation="hopsml", **given)).spec)
+        assert {name: found[name] for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ""),
+        ({"compression": "bf16", "double_buffering": True}, "bf16, double buffering"),
+        ({"compression": "topk", "accumulate": 4}, "topk of 0.01, 4 steps together"),
+        ({"compression": "powersgd", "powersgd_rank": 4}, "powersgd of rank 4"),
+        ({"reduction": "adasum"}, "adasum"),
+    ],
+)
+def test_what_is_done_with_gradients_in_words(given: dict[str, Any], words: str) -> None:
+    settings = GradientSettings(**given)
+    assert settings.described == words
+    assert sorted(settings.given) == sorted(given)
 
 
 def test_worker_record_and_rerun_have_what_the_verb_was_called_with(store: Path) -> None:
@@ -105,3 +145,24 @@ def test_a_section_takes_what_it_knows_and_checks_it() -> None:
 )
 def test_how_many_are_asked_for_on_a_small_cluster(group: FixedGroup, limit: int, asked: int) -> None:
     assert group.within(limit) == asked
+
+
+def test_what_parameter_servers_and_mirrored_ask_for_is_recorded_and_read_again() -> None:
+    servers = parameter_servers.build(
+        ParameterServerOptions(seen_by_worker, num_workers=3, num_ps=2, evaluator=True, start_timeout=77.0)
+    ).spec
+    assert (servers.group.size, servers.group.start_timeout_s, servers.roles) == (7, 77.0, Roles(2, evaluator=True))
+    mirrored = mirroring.build(MirroredOptions(seen_by_worker, logical_devices=2)).spec
+    assert (mirrored.group.size, mirrored.all_gpus, mirrored.logical_devices) == (1, True, 2)
+    for spec in (servers, mirrored):
+        assert msgspec.convert(json.loads(json.dumps(recorded(spec))), RunSpec) == spec
+
+
+@pytest.mark.parametrize(("value", "servers"), [(None, 1), ("3", 3)])
+def test_the_predecessors_variable_says_how_many_parameter_servers(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, servers: int
+) -> None:
+    monkeypatch.delenv("NUM_TF_PS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NUM_TF_PS", value)
+    assert parameter_servers.build(ParameterServerOptions(seen_by_worker)).spec.roles == Roles(servers)

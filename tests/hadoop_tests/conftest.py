@@ -87,10 +87,17 @@ def running(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
         cluster.start(ensure_jars(), guarded=True)
     request.config.stash[HADOOP] = cluster
     yield cluster
-    del request.config.stash[HADOOP]
-    if request.session.testsfailed:
-        keep_logs(cluster.home)
-    cluster.stop(remove=True)
+    end(request.session)
+
+
+def end(session: pytest.Session) -> None:
+    """Stop the session's Hadoop, if it runs; its files go, and its logs stay where a test has failed."""
+    cluster = session.config.stash.get(HADOOP, None)
+    if cluster is not None:
+        del session.config.stash[HADOOP]
+        if session.testsfailed:
+            keep_logs(cluster.home)
+        cluster.stop(now=True, remove=True)
 
 
 def keep_logs(home: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tools.hadoop.spark import DISCOVERY_SCRIPT
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 def load_script() -> ModuleType:

@@ -46,7 +46,9 @@ def test_runs_are_recorded_listed_repeated_and_deleted_in_hdfs(project: str, cli
     assert json.loads(again.out)["compared"] == ["loss", "weights"]
     rows = json.loads(cli("runs", "ls", "--json").out)
     assert [row["state"] for row in rows] == ["FINISHED", "FINISHED"] and rows[0]["rerun_of"] == run.run_dir
-    assert json.loads(cli("runs", "diff", rows[0]["run_id"], run.run_dir, "--json").out)["differences"] == []
+    differences = json.loads(cli("runs", "diff", rows[0]["run_id"], run.run_dir, "--json").out)["differences"]
+    # A worker's share of the processors depends on what else runs on this machine.
+    assert [one for one in differences if one["name"] != "worker.cores"] == []
     shown = json.loads(cli("runs", "show", run.run_id, "--json").out)
     assert shown["worker"]["hardware"]["cores"], "written by the worker, brought there by the mirror"
     assert cli("runs", "rm", run.run_id, "--yes").status == 0

@@ -163,6 +163,7 @@ def aggregated(application_id: str) -> None:
     wait_until(lambda: logs._from_node(page[1], page[2], "stdout", 0, 1000, 5.0) is None, 30)
 
 
+@pytest.mark.variant  # of tests/submission: what a final state means; of the good end above, on YARN
 def test_a_script_that_fails(hopsml: Hopsml, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     submit = hopsml("submit", str(GATE), str(tmp_path / "gate"), "raise", "--profile", "small")

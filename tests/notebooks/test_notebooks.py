@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in a fresh kernel: digits on a real local-cluster, the others on local workers."""
+"""Every notebook runs from top to bottom in a fresh kernel, on local workers; a variant on a real local-cluster."""
 
 from __future__ import annotations
 
@@ -63,11 +63,14 @@ def test_notebooks_are_kept_without_outputs(notebook: Path) -> None:
     assert cells and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
 
 
-@pytest.mark.spark
 @pytest.mark.tensorflow
 @pytest.mark.timeout(300)
-def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs = executed("digits.ipynb", tmp_path, monkeypatch, ("epochs=20", "epochs=4"))
+@pytest.mark.parametrize(
+    "profile", ["local", pytest.param("local-cluster", marks=[pytest.mark.spark, pytest.mark.variant])]
+)
+def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+    profiles = ('"local-cluster"', f'"{profile}"')
+    outputs = executed("digits.ipynb", tmp_path, monkeypatch, ("epochs=20", "epochs=4"), profiles)
     assert '"state": "FINISHED"' in printed(outputs)
     assert len(list((tmp_path / "Experiments").glob("*/status.json"))) == 2
     assert len(list((tmp_path / "Experiments").glob("*_2/epochs=2&lr=*/status.json"))) == 2

@@ -33,7 +33,7 @@ class MlflowServer:
         environment = {
             **os.environ,
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_ALLOWED_HOST_ADDRESSED_ARTIFACT_SCHEMES": "hdfs",  # else no version's source may lie there
+            "MLFLOW_ALLOWED_HOST_ADDRESSED_ARTIFACT_SCHEMES": "hdfs,memory",  # else no version's source may lie there
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "TMPDIR": str(self.folder),
         }

@@ -12,10 +12,10 @@ from hopsml import experiment
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import store
 from tests.tracking.mlflow_server import MlflowServer
-from tests.tracking.test_mlflow import history, name_of, runs_of, server, tracked
+from tests.tracking.test_mlflow import history, name_of, runs_of, tracked
 
 pytestmark = pytest.mark.mlflow
-__all__ = ["server", "store", "tracked"]
+__all__ = ["store", "tracked"]
 
 
 def train(lr: float) -> dict[str, float]:

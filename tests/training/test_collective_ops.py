@@ -32,7 +32,7 @@ def test_a_missing_library_says_what_there_is_and_what_to_do(tmp_path: Path, mon
     monkeypatch.setattr(collective_ops, "LIBRARIES", tmp_path)
     (tmp_path / "libhopsml_tensorflow-2.20.0.so").touch()
     with pytest.raises(
-        UnsupportedVersion, match=r"for TensorFlow 2\.21\.0 \(found: libhopsml_tensorflow-2\.20\.0\.so\)"
+        UnsupportedVersion, match=r"for TensorFlow 2\.21\.0 \(found: libhopsml_tensorflow-2\.20\.0\.so\).*`make wheel`"
     ):
         collective_ops.check_library(tmp_path / "libhopsml_tensorflow-2.21.0.so", "2.21.0")
 

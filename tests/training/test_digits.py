@@ -8,7 +8,7 @@ import pytest
 
 from tests.training.group import run_group
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.variant]  # of test_keras3.py's curve, on data that a person knows
 
 
 def test_accuracy_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.mark.parametrize("kind", ["tensorflow", pytest.param("hopsml", marks=pytest.mark.variant)])
 def test_fit_resume_evaluate_predict(tmp_path: Path, kind: str) -> None:
-    first, second = run_group("legacy_keras:training", tmp_path, env={"TF_USE_LEGACY_KERAS": "1"}, kind=kind)
+    own = tmp_path / "own"
+    first, second = run_group(
+        "legacy_keras:training", tmp_path, env={"TF_USE_LEGACY_KERAS": "1"}, own=str(own), kind=kind
+    )
+    saved = [path.name for path in (own / "saved").iterdir()]
+    assert saved == ["model.weights.h5"]  # and nothing of those that are not the chief
+    assert not list((own / "events").glob("workertemp*"))
     sent = first.pop("sent")
     assert second.pop("sent") == []
     collectives = [result.pop("collectives") for result in (first, second)]  # one sends, one receives

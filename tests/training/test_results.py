@@ -97,13 +97,19 @@ def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoi
 
 
 def test_each_fit_of_a_function_has_checkpoints_of_its_own(tmp_path: Path) -> None:
-    """Three models one after another, undisturbed; then broken off in the second fit, and gone on with in another run."""
+    """Three models one after another."""
     whole, other = run_group("results:several_fits", tmp_path / "whole", reuse=True)
     assert whole["begun"] == other["begun"] == [[0, 1], [0, 1, 2], [0, 1, 2]]
     assert whole["histories"] == [2, 3, 3]
     places = [tmp_path / "whole" / name for name in ("checkpoints", "fit-2/checkpoints", "fit-3/checkpoints")]
     assert [complete_checkpoints(place)[-1].notes["epoch"] for place in places] == [2, 3, 3]
 
+
+@pytest.mark.variant  # of tests/experiment/test_resume_fits.py, to the last bit of the weights
+def test_a_run_that_was_broken_off_in_its_second_fit_ends_with_the_weights_of_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
+    whole, _ = run_group("results:several_fits", tmp_path / "whole", reuse=True)
     first, _ = run_group("results:several_fits", tmp_path / "first", broken_off=True)
     assert first["begun"] == [[0, 1], [0, 1]]
     last = complete_checkpoints(tmp_path / "first" / "checkpoints")[-1].folder

@@ -20,9 +20,15 @@ OWN_PARTS = ["types", "compiled", "differing", "absent"]  # after the last two T
 def own(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Two workers over hopsml's group."""
     folder = tmp_path_factory.mktemp("own")
-    return run_group(
-        "strategy_contract:contract", folder, kind="hopsml", parts=PARTS + OWN_PARTS, keras_parts=KERAS_PARTS
-    )
+    return run_group("strategy_contract:contract", folder, kind="hopsml", parts=PARTS + OWN_PARTS, keras_parts=[])
+
+
+@pytest.fixture(scope="module")
+def own_keras(own: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What Keras does over hopsml's group, beside all the rest."""
+    folder = tmp_path_factory.mktemp("keras")
+    found = run_group("strategy_contract:contract", folder, kind="hopsml", parts=[], keras_parts=KERAS_PARTS)
+    return [{**mine, **keras} for mine, keras in zip(own, found, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +42,12 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def results(request: pytest.FixtureRequest) -> Results:
     """Either of them."""
     return list(request.getfixturevalue({"hopsml": "own", "tensorflow": "theirs"}[request.param]))
+
+
+@pytest.fixture(params=["own_keras", "theirs"])
+def keras_results(request: pytest.FixtureRequest) -> Results:
+    """Either of them, with what Keras does."""
+    return list(request.getfixturevalue(request.param))
 
 
 def test_values_are_reduced_and_gathered(results: Results) -> None:
@@ -129,8 +141,9 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(results: Results) -> None
     assert first["weights"][0] == first["weights"][1] != first["weights"][2]
 
 
-def test_keras_trains_alike_on_all_ranks(results: Results) -> None:
-    first, second = results
+@pytest.mark.variant  # of test_keras3.py, and of three workers below
+def test_keras_trains_alike_on_all_ranks(keras_results: Results) -> None:
+    first, second = results = keras_results
     for part in ("fit", "several_steps", "custom_loop"):
         assert first[part] == second[part], part
     assert first["uneven"]["weights"] == second["uneven"]["weights"]
@@ -139,7 +152,9 @@ def test_keras_trains_alike_on_all_ranks(results: Results) -> None:
         assert result["uneven"]["predict_shape"] == [33, 3] and result["uneven"]["predict_error"] < 1e-5
 
 
-def test_shuffled_arrays_are_divided_without_overlap(results: Results) -> None:
+@pytest.mark.variant  # of test_keras3.py
+def test_shuffled_arrays_are_divided_without_overlap(keras_results: Results) -> None:
+    results = keras_results
     shares = [result["arrays"]["share"] for result in results]
     assert sorted(shares[0] + shares[1]) == list(range(40))
     for orders in zip(*(result["orders"]["orders"] for result in results), strict=True):
@@ -148,9 +163,9 @@ def test_shuffled_arrays_are_divided_without_overlap(results: Results) -> None:
 
 
 @pytest.mark.variant
-def test_both_ways_give_the_same_weights(own: Results, theirs: Results) -> None:
+def test_both_ways_give_the_same_weights(own_keras: Results, theirs: Results) -> None:
     """To the last bit: a sum of two does not depend on its order."""
-    for mine, other in zip(own, theirs, strict=True):
+    for mine, other in zip(own_keras, theirs, strict=True):
         for part in ("fit", "several_steps", "custom_loop", "weighted", "files"):
             assert mine[part] == other[part], part
         assert mine["uneven"]["weights"] == other["uneven"]["weights"]

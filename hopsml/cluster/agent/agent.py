@@ -27,11 +27,13 @@ from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.shared import processes, protocol
 from hopsml.cluster.shared.framing import read_frame
+from hopsml.cluster.worker import server_guard
 from hopsml.delivery import logger_aside
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
+    from hopsml.cluster.agent.core_claim import SlotCores
     from hopsml.cluster.agent.gpu_claim import SlotGpus
     from hopsml.cluster.agent.held_commits import HeldCommits
     from hopsml.cluster.agent.network import WorkerPorts
@@ -62,6 +64,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     sys_path: tuple[str, ...]  # of the driver, where it shares the agents' disk
     port_range: tuple[int, int] | None = None
     gpus: int = 0  # to be claimed where Spark assigns none
+    cores: int = 0  # of a slot, by the cluster's settings
     host: str = ""  # address to bind and to announce; found by trying when empty
     zygote: str = ""  # of the driver, where it shares the agents' machine
     zygote_modules: tuple[str, ...] = ()  # that it imports
@@ -171,7 +174,9 @@ class Agent:
         self.server: fork_client.ForkClient
         self.held: WorkerPorts
         self.worker_ports: WorkerPorts | None = None
+        self.address_of = ""  # the run whose member here keeps its address, whatever process it is
         self.gpus: SlotGpus
+        self.cores: SlotCores
         self.check: SelfCheck | None = None
         self.warned, self.given_up = False, asyncio.Event()  # by SIGTERM
 
@@ -228,12 +233,14 @@ class Agent:
 
     async def _serve(self, connection: ClientConnection) -> None:
         from hopsml.cluster.agent import network
+        from hopsml.cluster.agent.core_claim import SlotCores
         from hopsml.cluster.agent.gpu_claim import gpus_of_slot
         from hopsml.cluster.agent.preflight.probe import SelfCheck
 
         self.host = self.bootstrap.host or connection.local_address[0]
         self.held = network.hold_worker_ports(self.host, self.bootstrap.port_range)
         self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
+        self.cores = SlotCores(self.bootstrap.cores)
         self.outbox.put(self._hello())
         self._spawn(self._announce_server(self.server))
         self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put)
@@ -269,6 +276,7 @@ class Agent:
             slot=self.index,
             task=self.task,
             final=self.final,
+            guards=server_guard.is_ready(),
         )
 
     async def _send_all(self, connection: ClientConnection) -> None:
@@ -326,21 +334,26 @@ class Agent:
                 self.formations = {(message.run_id, message.generation): message}
             case protocol.Launch():
                 self._launch(message)
+            case protocol.Mend():
+                self._mend(message)
+            case protocol.Pause():
+                if self.work is not None and self.work.concerns(message.run_id, message.generation):
+                    self.work.pause(message)
             case protocol.Tell():
-                if self.work is not None and self.work.key == _key(message):
+                if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.tell(message.data)
             case protocol.LogTaken():
-                if self.work is not None and self.work.key == _key(message):
+                if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.log_taken(message.size)
             case protocol.Park():
-                if self.work is not None and self.work.key == _key(message):
+                if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.park()
                 if self.commits is not None and self.commits.run_id == message.run_id:
                     self.commits.slots.park = True
             case protocol.Persist():
                 self._spawn(self._persist(message))
             case protocol.Stop():
-                if self.work is not None and self.work.key == _key(message):
+                if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.stop(message.grace_s, message.flush_s, message.keep, message.dump)
             case protocol.Release():
                 self._spawn(self._release(message.run_id))
@@ -397,6 +410,7 @@ class Agent:
             room=self.outbox.room,
             folder=self.folder / launch.run_id if formation.spec.group.changes else self.folder / f"{launch.run_id}-g0",
             environment=environment_for(launch.gpu_indices),
+            cores=self.cores,
             sys_path=self.bootstrap.sys_path,
             tree=kept.tree if kept is not None and kept.key[0] == launch.run_id else None,
             commits=self._commits_for(formation),
@@ -405,9 +419,27 @@ class Agent:
         if conflict:
             work.refuse(conflict)
         self.work = work
+        if self.worker_ports is None or self.address_of != launch.run_id:
+            self._take_ports()
+        self.address_of = launch.run_id if formation.spec.group.relaunches else ""
+        self._spawn(self._run(work))
+
+    def _take_ports(self) -> None:
+        """The worker gets the ports that were held for it; the next one's are held from now on."""
+        self._give_ports_back()
         self.worker_ports, self.held = self.held, self._next_ports()
         self.outbox.put(protocol.PortsHeld(self.held.framework.port, self.held.collective.port))
-        self._spawn(self._run(work))
+
+    def _give_ports_back(self) -> None:
+        if self.worker_ports is not None:
+            self.worker_ports.close()
+        self.worker_ports, self.address_of = None, ""
+
+    def _mend(self, message: protocol.Mend) -> None:
+        if self.work is None or self.work.key[0] != message.run_id:
+            return  # its worker has ended meanwhile, which is told
+        self.work.mend(message)
+        self.formations = {self.work.key: self.work.formation}
 
     def _commits_for(self, formation: protocol.Formation) -> HeldCommits | None:
         from hopsml.cluster.agent.held_commits import HeldCommits
@@ -429,6 +461,8 @@ class Agent:
     async def _release(self, run_id: str) -> None:
         """The run has no further generation here: bring its last files away, give its commits' memory back."""
         commits, kept = self.commits, self.kept
+        if self.address_of == run_id:
+            self._give_ports_back()
         if commits is not None and commits.run_id == run_id:
             self.commits = None
         if kept is not None and kept.key[0] == run_id:
@@ -470,8 +504,8 @@ class Agent:
             await work.run(self.server)
         finally:
             work.forget()
-            if self.worker_ports is not None:
-                self.worker_ports.close()
+            if not self.address_of:
+                self._give_ports_back()
             if self.work is work:
                 self.work = None
             if work.keep:
@@ -481,10 +515,6 @@ class Agent:
         task = asyncio.create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-
-def _key(message: protocol.Tell | protocol.Park | protocol.Stop | protocol.LogTaken) -> tuple[str, int]:
-    return message.run_id, message.generation
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.core_claim import WorkerCores
+from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, group_variables
 from hopsml.cluster.shared.protocol import Formation, Launch
@@ -25,6 +26,7 @@ def write(
     environment: Mapping[str, str],
     sys_path: tuple[str, ...],
     commits: HeldCommits | None,
+    cores: WorkerCores,
     note: Callable[[str], None],
 ) -> Path:
     """Write assignment, function and checkpoint into ``folder``; returns the assignment's path. ``environment``: the slot's.
@@ -44,8 +46,9 @@ def write(
         payload=str(payload),
         resume_checkpoint=_checkpoint(formation, folder, note),
         resume_fits=_further_fits(formation, folder, note),
-        environment=_environment(formation, launch, environment),
+        environment=cores.variables(formation.spec.environment) | _environment(formation, launch, environment),
         sys_path=sys_path,
+        cores=cores.numbers,
         commit_slot=commits.slot if commits is not None else -1,
         commit_folder=str(commits.folder / "commits") if commits is not None else "",
     )
@@ -57,7 +60,7 @@ def write(
 def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str]) -> dict[str, str]:
     given = formation.spec.environment
     group = formation.cluster_json, formation.leader, formation.world_size
-    ours = {**of_slot, **launch.environment, **group_variables(*group, launch.role, launch.task_index)}
+    ours = {**of_slot, **group_variables(*group, launch.role, launch.task_index), **launch.environment}
     if formation.spec.honour_environment:
         users = {name for name in _USERS if name in given or name in os.environ}
         ours = {name: value for name, value in ours.items() if name not in users}
@@ -92,6 +95,28 @@ def sources(formation: Formation) -> list[tuple[str, int]]:
         return []
     own = [(formation.run_url, formation.commit.stored)] if formation.follows else []
     return own + ([(formation.resume.url, formation.resume.step)] if formation.resume.url else [])
+
+
+def stored_ahead(formation: Formation) -> int | None:
+    """The step of a commit on shared storage that is newer than the one the driver knows of, of this very run.
+
+    Agents go on storing for a while when the driver stands still, or cannot be reached, and then end: their word is lost.
+    The older checkpoint may be gone from the store by then. Raises StorageError.
+    """
+    from hopsml.storage import checkpoints, filesystem, urls
+    from hopsml.storage.run_dir import RunDir, step_name
+
+    commit = formation.commit
+    if not formation.follows or commit.step >= 0 or commit.stored < 0:
+        return None
+    source = RunDir(formation.run_url).checkpoints
+    for step in reversed(checkpoints.steps(source)):
+        url = urls.join(source, step_name(step))
+        if step <= commit.stored:
+            return None
+        if checkpoints.is_complete(url) and filesystem.exists(urls.join(url, STATE_FILE)):  # not one of the user's own
+            return step
+    return None
 
 
 def fetch(formation: Formation, folder: Path) -> tuple[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import time
@@ -10,62 +9,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopsml.cluster.agent import gpu_locks
+from hopsml.cluster.agent import host_locks
 from hopsml.cluster.shared.gpus import HostGpu, host_gpus, parse_address, topology_text
 from hopsml.errors import ArgumentError, RunError
 
 logger = logging.getLogger(__name__)
 
+NAME = "hopsml-gpu-locks"
 _RETRY_S = 0.05  # flock cannot wait for one of several files
 
 
-class GpuClaim:
-    """GPUs that this process alone holds, until ``close`` or its death; usable as a context manager.
-
-    The locks are flocks, which the kernel drops with the last descriptor, so after kill -9 too. Descriptors
-    are not inherited by programs that are started, and are closed in forked children.
-    """
+class GpuClaim(host_locks.HeldLocks):
+    """GPUs that this process alone holds, until ``close`` or its death."""
 
     def __init__(self, gpus: Sequence[HostGpu], descriptors: Sequence[int]) -> None:
+        super().__init__(descriptors)
         self.gpus = tuple(gpus)
-        self._descriptors = list(descriptors)
-        if self._descriptors:
-            _open_claims.add(self)
 
     @property
     def indices(self) -> tuple[int, ...]:
         """The indices of the GPUs, in the order in which they were granted."""
         return tuple(gpu.index for gpu in self.gpus)
-
-    def close(self) -> None:
-        """Give the GPUs back. May be called twice."""
-        for descriptor in self._descriptors:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also drops what a child forked behind Python's back shares
-        self.forget()
-
-    def forget(self) -> None:
-        """Close the descriptors without unlocking: for a forked child, which must not hold them."""
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors.clear()
-        _open_claims.discard(self)
-
-    def __enter__(self) -> GpuClaim:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-_open_claims: set[GpuClaim] = set()
-
-
-def _forget_all() -> None:
-    for claim in list(_open_claims):
-        claim.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
 
 
 def claim_gpus(
@@ -73,7 +37,7 @@ def claim_gpus(
     addresses: Sequence[str] = (),
     count: int | None = None,
     *,
-    bases: Sequence[Path] = gpu_locks.BASES,
+    bases: Sequence[Path] = host_locks.BASES,
     timeout_s: float = 10.0,
 ) -> GpuClaim:
     """Take ``count`` GPUs of ``host`` (default: as many as there are addresses), all or none.
@@ -104,15 +68,42 @@ def claim_gpus(
     candidates = _preferred(host, granted)
     if wanted > len(candidates):
         raise RunError(f"{wanted} GPUs were wanted, but this host has {len(candidates)}; ask for fewer of them")
+    place = host_locks.LockPlace(NAME, "GPUs", tuple(bases))
     deadline = time.monotonic() + timeout_s
     while True:
-        claim = _claim_now(candidates, wanted, bases, trusting=deadline - time.monotonic() > timeout_s / 2)
+        claim = _claim_now(candidates, wanted, place, trusting=deadline - time.monotonic() > timeout_s / 2)
         if claim is not None:
             _explain(claim, granted[:wanted])
             return claim
         if time.monotonic() >= deadline:
-            raise RunError(_shortage(candidates, wanted, bases, timeout_s))
+            raise RunError(_shortage(candidates, wanted, place, timeout_s))
         time.sleep(_RETRY_S)
+
+
+def claim_others(
+    host: Sequence[HostGpu], held: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES, timeout_s: float = 1.0
+) -> tuple[list[GpuClaim], dict[int, str]]:
+    """Take every GPU of ``host`` but those ``held`` that nobody else has; waits only where others are taking some just now.
+
+    Returns the claims, and who has each GPU that is missing in them.
+    """
+    place = host_locks.LockPlace(NAME, "GPUs", tuple(bases))
+    claims: list[GpuClaim] = []
+    missing: dict[int, str] = {}
+    deadline = time.monotonic() + timeout_s
+    for gpu in host:
+        if gpu.index in held:
+            continue
+        claim = None if gpu.processes else _claim_now([gpu], 1, place, trusting=True)
+        while claim is None and not gpu.processes and gpu.key not in place.holders() and time.monotonic() < deadline:
+            time.sleep(_RETRY_S)
+            claim = _claim_now([gpu], 1, place, trusting=True)
+        if claim is not None:
+            claims.append(claim)
+        else:
+            computing = f"{gpu.processes} process(es) that compute on it" if gpu.processes else ""
+            missing[gpu.index] = computing or place.holders().get(gpu.key, "another user")
+    return claims, missing
 
 
 def _preferred(host: Sequence[HostGpu], granted: Sequence[int]) -> list[HostGpu]:
@@ -137,8 +128,8 @@ def _index(gpu: HostGpu) -> int:
     return gpu.index
 
 
-def _shortage(candidates: Sequence[HostGpu], wanted: int, bases: Sequence[Path], timeout_s: float) -> str:
-    holders = gpu_locks.holders(bases)
+def _shortage(candidates: Sequence[HostGpu], wanted: int, place: host_locks.LockPlace, timeout_s: float) -> str:
+    holders = place.holders()
     held = ", ".join(f"GPU {gpu.index} by {holders.get(gpu.key, 'nobody')}" for gpu in sorted(candidates, key=_index))
     return (
         f"{wanted} GPU(s) were wanted, but not that many came free within {timeout_s:g} s. Held: {held}. "
@@ -147,13 +138,15 @@ def _shortage(candidates: Sequence[HostGpu], wanted: int, bases: Sequence[Path],
     )
 
 
-def _claim_now(candidates: Sequence[HostGpu], wanted: int, bases: Sequence[Path], trusting: bool) -> GpuClaim | None:
+def _claim_now(
+    candidates: Sequence[HostGpu], wanted: int, place: host_locks.LockPlace, trusting: bool
+) -> GpuClaim | None:
     """One pass; None if it found too few. Passes of several processes of this user exclude each other.
 
     ``trusting``: another user's word that a GPU is taken is believed. Else only where somebody computes on it, too.
     """
-    folders = gpu_locks.private_folders(bases)
-    gate = gpu_locks.lock_all(folders, "claiming")
+    folders = place.private_folders()
+    gate = host_locks.lock_all(folders, "claiming")
     if gate is None:
         return None
     taken: list[HostGpu] = []
@@ -163,10 +156,10 @@ def _claim_now(candidates: Sequence[HostGpu], wanted: int, bases: Sequence[Path]
         for gpu in candidates:
             if len(taken) == wanted:
                 break
-            held = gpu_locks.lock_all(folders, gpu.key)
+            held = host_locks.lock_all(folders, gpu.key)
             if held is None:
                 continue
-            shown = gpu_locks.advertise(bases, gpu.key)
+            shown = place.advertise(gpu.key)
             if shown == "held":
                 doubtful.append((gpu, held))
                 continue
@@ -178,7 +171,7 @@ def _claim_now(candidates: Sequence[HostGpu], wanted: int, bases: Sequence[Path]
             descriptors += found[1]
             logger.warning("another user has locked GPU %d, but nobody computes on it: it is taken", found[0].index)
         if len(taken) == wanted:
-            claim = GpuClaim(taken, [*descriptors, *(gpu_locks.keep(folder) for folder in folders)])
+            claim = GpuClaim(taken, [*descriptors, *(host_locks.keep(folder) for folder in folders)])
             descriptors = []
             return claim
         return None
@@ -199,6 +192,36 @@ class SlotGpus:
     bus_ids: tuple[str, ...] = ()
     topology: str = ""
     claim: GpuClaim | None = None
+
+
+@dataclass(frozen=True)
+class WiderSlot:
+    """The GPUs of a worker that is to have all of its executor's."""
+
+    indices: tuple[int, ...]
+    claims: tuple[GpuClaim, ...]  # of those that are not its slot's
+    note: str  # what people should know, "" for nothing
+
+    def close(self) -> None:
+        """Give back what is not the slot's."""
+        for claim in self.claims:
+            claim.close()
+
+
+def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES) -> WiderSlot:
+    """The GPUs of the slot and all others that this executor sees and nobody else has. Blocks while NVML answers."""
+    host = host_gpus()
+    claims, missing = claim_others(host, of_slot, bases=bases)
+    indices = tuple(sorted((*of_slot, *(index for claim in claims for index in claim.indices))))
+    held = ", ".join(f"GPU {index} by {who}" for index, who in sorted(missing.items()))
+    note = (
+        f"of the {len(host)} GPUs that its executor sees it has {len(indices)}; held by others: {held}" if held else ""
+    )
+    if len(indices) < 2 and not held:
+        note = (
+            f"its executor has {len(indices) or 'no'} GPU{'s' if not indices else ''}: nothing is mirrored between GPUs"
+        )
+    return WiderSlot(indices, tuple(claims), note)
 
 
 def gpus_of_slot(addresses: tuple[str, ...], count: int) -> SlotGpus:

@@ -20,6 +20,8 @@ import msgspec
 from hopsml import settings
 from hopsml.cluster.agent import assigning
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
+from hopsml.cluster.agent.core_claim import SlotCores, WorkerCores
+from hopsml.cluster.agent.gpu_claim import WiderSlot, all_gpus
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.live_log import LAST_S, LiveLog
 from hopsml.cluster.agent.local_tree import LocalTree
@@ -30,6 +32,8 @@ from hopsml.cluster.forking.fork_server import Exited
 from hopsml.cluster.shared import processes, protocol
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.framing import receive_frame
+from hopsml.cluster.shared.gpus import environment_for
+from hopsml.cluster.shared.layout import CHIEF
 from hopsml.cluster.worker import worker_folder
 from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
 from hopsml.delivery import logger_aside
@@ -63,17 +67,21 @@ class Work:
         sys_path: tuple[str, ...],
         tree: LocalTree | None = None,
         commits: HeldCommits | None = None,
+        cores: SlotCores | None = None,
     ) -> None:
         """``room`` waits until there is not too much to be sent. ``tree``: of the run's last generation on this agent.
-        ``commits``: of a run whose group may change.
+        ``commits``: of a run whose group may change. ``cores``: the slot's, from which the worker gets its own.
         """
         self.formation, self.launch, self.send = formation, launch, send
         self._room = room
         self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
         self.key = (formation.run_id, formation.generation)
+        self._since = formation.generation  # in which the worker's process began
+        self._log_name = f"g{formation.generation}-rank{launch.rank}.log"  # the worker has it open, whatever it becomes
         self.tree = tree or LocalTree(formation.run_url, folder, formation.spec.storage_timeout_s, self._mirror_problem)
         self.tree.on_problem = self._mirror_problem  # what the last generation's work says counts no more
-        self.commits = commits
+        self.commits, self._cores = commits, cores
+        self._wider: WiderSlot | None = None
         self._checkpoints: CheckpointQueue | None = None
         self._storing: asyncio.Task[None] | None = None
         self.keep = False  # whether a further generation follows
@@ -85,6 +93,7 @@ class Work:
         self._loop = asyncio.get_running_loop()
         self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
         self._pipe = WorkerPipe(self._undeliverable)
+        self._mends = WorkerPipe(self._undeliverable)  # the word that others are lost, or come
         self._ends_by = float("inf")  # monotonic seconds: when the worker has to be gone
         self._idleness: Idleness | None = None
         self._quiet = True  # nothing was to be said of it with the last heartbeat
@@ -101,9 +110,9 @@ class Work:
         """URL of the log, as the user will look for it."""
         return self.tree.url(f"logs/{self._log_name}")
 
-    @property
-    def _log_name(self) -> str:
-        return f"g{self.formation.generation}-rank{self.launch.rank}.log"
+    def concerns(self, run_id: str, generation: int) -> bool:
+        """Whether a message about this generation of a run is about the worker, which may have been in several."""
+        return run_id == self.key[0] and self._since <= generation <= self.key[1]
 
     # ------------------------------------------------------------------------------------------------ the life
 
@@ -135,6 +144,15 @@ class Work:
             except (OSError, LookupError) as error:  # most likely its holder is gone, which will be told of as well
                 self._fail(f"the newest commit did not come: {error}", secondary=True)
                 return
+        if (ahead := await asyncio.to_thread(assigning.stored_ahead, self.formation)) is not None:
+            self.send(protocol.Persisted(self.key[0], ahead))
+            await self._stopped.wait()  # all begin again, with that one
+            return
+        if self.formation.spec.all_gpus:
+            await self._take_all_gpus()
+        cores = WorkerCores()
+        if self._cores is not None:
+            cores = await asyncio.to_thread(self._cores.take, self.formation, self.launch)
         assignment = await asyncio.to_thread(
             assigning.write,
             self.formation,
@@ -144,6 +162,7 @@ class Work:
             self.environment,
             self.sys_path,
             self.commits,
+            cores,
             self._note_from_thread,
         )
         log_path = self.tree.base / "logs" / self._log_name
@@ -165,6 +184,7 @@ class Work:
             await asyncio.wait({events}, timeout=LAST_S)
             self._conclude(exited)
         finally:
+            self._give_cores_back()
             self._live_log.finish()
             if tail is not None:
                 await asyncio.wait({tail}, timeout=LAST_S)
@@ -172,7 +192,21 @@ class Work:
             for task in others:
                 task.cancel()
             self._pipe.close()
+            self._mends.close()
             await asyncio.gather(*others, return_exceptions=True)
+
+    async def _take_all_gpus(self) -> None:
+        """The worker gets every GPU of this executor that nobody else holds."""
+        self._wider = await asyncio.to_thread(all_gpus, self.launch.gpu_indices)
+        if self._wider.note:
+            self._note(self._wider.note)
+        indices = self._wider.indices
+        self.launch = msgspec.structs.replace(
+            self.launch,
+            gpu_indices=indices,
+            ring_order=",".join(map(str, range(len(indices)))) if len(indices) > 1 else "",
+            environment=self.launch.environment | environment_for(indices),
+        )
 
     async def _ready(self, server: ForkClient) -> bool:
         """Wait for the fork server's imports; False when the work is stopped before they are done."""
@@ -190,16 +224,17 @@ class Work:
         """Launch the worker; returns the read end of its event pipe."""
         read_end, write_end = os.pipe()
         inbox = await self._pipe.open()
+        mends = [await self._mends.open()] if self.commits is not None else []
         try:
-            slots = self._slots(server)
+            slots = [*self._slots(server), *mends]
             launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
             self._worker, self._pid = await launched
         except ConnectionError:
             os.close(read_end)
             raise
         finally:
-            os.close(write_end)
-            os.close(inbox)
+            for descriptor in (write_end, inbox, *mends):
+                os.close(descriptor)
         if self.stopping:  # asked for while the launch was under way: nobody has signalled this worker
             self._signal(signal.SIGKILL)
         return read_end
@@ -232,6 +267,14 @@ class Work:
     def _on_event(self, event: Event) -> None:
         if event.kind == "started":
             self.send(protocol.WorkerStarted(*self.key))
+        elif event.kind == "mendable":
+            self.send(protocol.WorkerMendable(*self.key, fixed=event.cause))
+        elif event.kind == "mended":
+            step = event.step if event.step is not None else -1
+            self.send(protocol.WorkerMended(self.key[0], event.generation, step, event.cause))
+        elif event.kind == "paused":
+            step = event.step if event.step is not None else -1
+            self.send(protocol.WorkerPaused(self.key[0], event.generation, step))
         elif event.kind == "report":
             self._record(event)
             self.send(protocol.WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
@@ -383,7 +426,9 @@ class Work:
         if self.reported:
             return
         self.reported = True
-        self.keep = self.keep or self.formation.spec.group.changes  # what follows is the coordinator's to say, soon
+        group = self.formation.spec.group
+        again = group.relaunches and self.launch.role != CHIEF
+        self.keep = self.keep or group.changes or again  # what follows is the coordinator's to say, soon
         tail = self._log_tail()
         self.send(
             protocol.FailureReport(
@@ -410,6 +455,30 @@ class Work:
     def tell(self, data: bytes) -> None:
         """Something of the driver's for the worker; never waits for it."""
         self._pipe.send(data)
+
+    def mend(self, message: protocol.Mend) -> None:
+        """Let the worker go on with these members. What it has said of its own end before counts all the same."""
+        if self.reported or self.stopping:
+            return
+        rank, local_rank = message.place(self.formation.collective[self.launch.rank])
+        self.formation = msgspec.structs.replace(
+            self.formation,
+            generation=message.generation,
+            leader=message.leader,
+            world_size=len(message.collective),
+            collective=message.collective,
+            collective_key=message.collective_key,
+            joins=False,
+        )
+        self.launch = msgspec.structs.replace(
+            self.launch, generation=message.generation, rank=rank, local_rank=local_rank
+        )
+        self.key = (message.run_id, message.generation)
+        self._mends.send(protocol.encode(message))
+
+    def pause(self, message: protocol.Pause) -> None:
+        """Have the worker's group pause for newcomers."""
+        self._mends.send(protocol.encode(message))
 
     def log_taken(self, size: int) -> None:
         """The driver has so many more bytes of the worker's output."""
@@ -500,11 +569,18 @@ class Work:
         return behind
 
     def forget(self) -> None:
-        """Nothing of it is wanted any more: its memory is given back."""
+        """Nothing of it is wanted any more: its memory and its cores are given back."""
+        self._give_cores_back()
         if self._storing is not None:
             self._storing.cancel()
         if self._checkpoints is not None:
             self._checkpoints.discard()
+
+    def _give_cores_back(self) -> None:
+        if self._wider is not None:
+            self._wider.close()
+        if self._cores is not None:
+            self._cores.give_back()
 
     async def _close_tree(self) -> list[str]:
         began = time.monotonic()

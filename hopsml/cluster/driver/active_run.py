@@ -9,22 +9,26 @@ from typing import Any
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.driver.run_state import RunState
-from hopsml.cluster.gang.elastic_gang import ElasticGang
 from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.growing_gang import GrowingGang
 from hopsml.cluster.gang.independent_gang import IndependentGang
+from hopsml.cluster.gang.server_gang import ServerGang
 from hopsml.cluster.shared import protocol
-from hopsml.cluster.shared.layout import Placement
-from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup
+from hopsml.cluster.shared.layout import Member, Placement
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup, Roles, ServerGroup
 
+_ALL_TRAIN = Roles()
 _MACHINES: Mapping[type[AnyGroup], Any] = {
     FixedGroup: Gang,
-    ElasticGroup: ElasticGang,
+    ElasticGroup: GrowingGang,
     IndependentGroup: IndependentGang,
 }
 
 
-def gang_for(group: AnyGroup) -> Gang:
-    """The state machine of a group of fixed size, of changing size, or of independent members."""
+def gang_for(group: AnyGroup, roles: Roles = _ALL_TRAIN) -> Gang:
+    """The state machine of a group of fixed size, of changing size, of independent members, of a chief and servers."""
+    if isinstance(group, ServerGroup):
+        return ServerGang(group, roles=roles)
     machine: Gang = _MACHINES[type(group)](group)
     return machine
 
@@ -38,7 +42,9 @@ class ActiveRun:
     gang: Gang = field(init=False)
     failures: dict[str, protocol.FailureReport] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
+    seats: dict[str, Member] = field(default_factory=dict)  # that the placements were made of, with the workers' ports
     hosts: dict[str, str] = field(default_factory=dict)
+    key: bytes = field(default=b"", repr=False)  # that members prove to each other
     result: bytes = b""
     waits_for: str = ""  # which people were told
     checkpoints_fail: bool = False  # the last one could not be written
@@ -46,7 +52,7 @@ class ActiveRun:
     mirrors_fail: bool = False  # which people were told
 
     def __post_init__(self) -> None:
-        self.gang = gang_for(self.request.spec.group)
+        self.gang = gang_for(self.request.spec.group, self.request.spec.roles)
         self.log = self.state.gang_log = GangLog(self.gang)
 
     @property

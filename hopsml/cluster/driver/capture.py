@@ -90,7 +90,7 @@ def capture(
     args = {} if args is None else args
     if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
         raise ArgumentTypeError(f"args is {args!r:.80}; a dict from parameter names to values was expected")
-    name = getattr(function, "__name__", type_name(function))
+    name = name_of(function)
     payload, seen, secrets, unrecorded = _without_secrets(name, function, dict(args), limit_bytes, importable)
     large = ""
     if len(payload) > NOTE_BYTES:
@@ -118,6 +118,11 @@ def capture(
         secrets=secrets,
         unrecorded=unrecorded,
     )
+
+
+def name_of(function: object) -> str:
+    """What a function is called in records and messages."""
+    return str(getattr(function, "__name__", type_name(function)))
 
 
 # -- pickling

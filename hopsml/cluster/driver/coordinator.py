@@ -320,7 +320,8 @@ class Coordinator:
                 raise msgspec.DecodeError("a second hello")
         key = (message.run_id, message.generation)
         run = self.runs.get(message.run_id)
-        if run is None or session.work != key or not run.gang.is_current(session.agent_id, key[1]):
+        works_for_it = session.work is not None and session.work[0] == message.run_id
+        if run is None or not works_for_it or not run.gang.is_current(session.agent_id, message.generation):
             self.door.refuse(
                 "generation", f"{session.agent_id} spoke of run {key[0]}, generation {key[1]}, which is not its own"
             )
@@ -399,6 +400,12 @@ class Coordinator:
                     self._pool(self.pool.demand(run_id, action.count, most))
                 case events.StartGeneration():
                     self._former.start(run, action)
+                case events.PrepareNewcomers():
+                    self._former.prepare(run, action)
+                case events.PauseGroup():
+                    self._former.pause(run, action)
+                case events.MendGroup():
+                    self._former.mend(run, action)
                 case events.StopWorkers():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
@@ -444,7 +451,8 @@ class Coordinator:
     def _let_go(run: ActiveRun, session: AgentSession) -> None:
         """The agent no longer works for this run."""
         session.work = None
-        if run.request.spec.group.changes:
+        group = run.request.spec.group
+        if group.changes or group.relaunches:
             session.post(protocol.Release(run.run_id))
 
     def _persisted(self, session: AgentSession, message: protocol.Persisted) -> None:
@@ -514,6 +522,7 @@ class Coordinator:
             sys_path=self.sys_path,
             port_range=self.port_range,
             gpus=self.backend.gpus_per_agent,
+            cores=self.backend.cores_per_agent,
             zygote=self.zygote.name if self.zygote is not None else "",
             zygote_modules=self.zygote.modules if self.zygote is not None else (),
         )

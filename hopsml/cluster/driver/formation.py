@@ -33,11 +33,17 @@ def member_of(agent_id: str, hello: Hello, ports: PortsHeld) -> Member:
         gpu_bus_ids=hello.gpu_bus_ids,
         topology=hello.topology,
         slot=hello.slot,
+        guards=hello.guards,
     )
 
 
 def formation_of(
-    request: RunRequest, layout: Layout, generation: int, key: bytes, source: CommitSource | None = None
+    request: RunRequest,
+    layout: Layout,
+    generation: int,
+    key: bytes,
+    source: CommitSource | None = None,
+    joins: bool = False,
 ) -> Formation:
     """The message that all workers of a generation share; it can be long, so it is encoded once. ``key``: their secret."""
     return Formation(
@@ -46,14 +52,21 @@ def formation_of(
         spec=request.spec,
         payload=request.payload,
         run_url=request.run_url,
-        cluster_json=layout.cluster_json if request.spec.framework == "tensorflow" else "",
+        cluster_json=layout.cluster_json if _finds_others_by_tf_config(request.spec) else "",
         leader=layout.leader,
         world_size=layout.placements[0].world_size,
         resume=request.resume,
         commit=source or CommitSource(),
-        collective=layout.collective,
+        collective=() if request.spec.group.relaunches else layout.collective,  # servers make no calls of their own
         collective_key=key,
+        guarded=layout.guarded,
+        joins=joins,
     )
+
+
+def _finds_others_by_tf_config(spec: RunSpec) -> bool:
+    """Not a worker that has no others, nor one of another framework, unless it is told so by what it runs."""
+    return spec.group.relaunches or (spec.framework == "tensorflow" and not spec.all_gpus)
 
 
 def launch_of(request: RunRequest, placement: Placement, generation: int, has_commit: bool = False) -> Launch:

@@ -14,9 +14,10 @@ from hopsml.cluster.driver.run_state import Change, MemberView
 from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.gang import events
 from hopsml.cluster.shared import protocol
-from hopsml.cluster.shared.layout import form
+from hopsml.cluster.shared.layout import Layout, Placement, arrange, form, insert
 from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError
+from hopsml.states import Lifecycle
 
 log = logger_aside("hopsml.coordinator")
 
@@ -47,12 +48,14 @@ class Former:
     def _lay_out(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> bool:
         """Assign ranks to these agents; False, and the run is told why, where that is not possible."""
         sessions = [self._agents[agent_id] for agent_id in agent_ids if agent_id in self._agents]
+        seats = [member_of(session.agent_id, session.hello, session.ports) for session in sessions]
         try:
-            layout = form([member_of(s.agent_id, s.hello, s.ports) for s in sessions], run.request.spec.roles)
+            layout = form(seats, run.request.spec.roles, evaluator_apart=run.request.spec.group.relaunches)
         except ArgumentError as error:
             self._tell(run.run_id, events.Refused(str(error), "launcher"))
             return False
         run.state.layout = layout
+        run.seats = {seat.agent_id: seat for seat in seats}
         for note in layout.notes:
             run.state.publish(Change("note", text=note))
         run.placements = {placement.agent_id: placement for placement in layout.placements}
@@ -79,7 +82,10 @@ class Former:
             run.state.begin_generation(action.generation, len(action.agent_ids))
         layout = run.state.layout
         assert layout is not None  # granted before
-        shared = protocol.encode(formation_of(run.request, layout, action.generation, _new_key(), self._source(action)))
+        if not run.key or not group.relaunches:  # those that go on know the key of those that come back
+            run.key = _new_key()
+        source = self._source(action.step, action.holders, action.stored)
+        shared = protocol.encode(formation_of(run.request, layout, action.generation, run.key, source))
         for agent_id in action.agent_ids:
             if session := self._agents.get(agent_id):
                 placement, hello = run.placements[agent_id], session.hello
@@ -90,6 +96,66 @@ class Former:
                 holds = action.step >= 0 and agent_id in action.holders
                 launch = launch_of(run.request, placement, action.generation, holds)
                 session.post(protocol.Preload(run.request.spec.modules), shared, launch)
+
+    def prepare(self, run: ActiveRun, action: events.PrepareNewcomers) -> None:
+        """Start workers that prepare alone for the places that they are to have in the group; an error is the run's end."""
+        try:
+            with _garbage_kept():
+                self._prepare(run, action)
+        except Exception as error:
+            log.exception("run %s cannot be joined", run.run_id)
+            self._tell(run.run_id, events.Refused(f"{type(error).__name__}: {error}", "launcher"))
+
+    def _prepare(self, run: ActiveRun, action: events.PrepareNewcomers) -> None:
+        there = [agent_id for agent_id in action.agent_ids if agent_id in self._agents]
+        for agent_id in there:
+            session = self._agents[agent_id]
+            run.seats[agent_id] = member_of(agent_id, session.hello, session.ports)
+        layout = _grown(run, action.members, tuple(there))
+        placements = {placement.agent_id: placement for placement in layout.placements}
+        source = self._source(action.step, action.holders)
+        for agent_id in there:
+            # Each has a key of its own: it is alone.
+            shared = formation_of(run.request, layout, action.generation, _new_key(), source, joins=True)
+            launch = launch_of(run.request, placements[agent_id], action.generation, agent_id in action.holders)
+            session = self._agents[agent_id]
+            session.work = (run.run_id, action.generation)
+            session.post(protocol.Preload(run.request.spec.modules), shared, launch)
+
+    def pause(self, run: ActiveRun, action: events.PauseGroup) -> None:
+        """Tell these members' agents that their group pauses."""
+        for agent_id in action.agent_ids:
+            if session := self._agents.get(agent_id):
+                session.post(protocol.Pause(run.run_id, action.generation))
+
+    def mend(self, run: ActiveRun, action: events.MendGroup) -> None:
+        """Tell these members' agents that their workers go on as this generation, at the ports that they have."""
+        staying = tuple(agent_id for agent_id in action.agent_ids if agent_id in run.placements)
+        newcomers = tuple(agent_id for agent_id in action.agent_ids if agent_id not in run.placements)
+        layout = _grown(run, staying, newcomers)
+        before = {one.agent_id: run.state.members[one.rank] for one in run.placements.values()}
+        run.state.layout, run.placements = layout, {placement.agent_id: placement for placement in layout.placements}
+        if newcomers:
+            self._tell(run.run_id, events.Ranked(tuple(run.placements)))
+        views = {
+            one.rank: replace(before[one.agent_id], rank=one.rank) if one.agent_id in before else self._view(one)
+            for one in layout.placements
+        }
+        run.state.mend_generation(action.generation, views)
+        mend = protocol.Mend(
+            run.run_id, action.generation, layout.leader, layout.collective, _new_key(), meets=action.meets
+        )
+        shared = protocol.encode(mend)
+        for agent_id in run.placements:
+            if session := self._agents.get(agent_id):
+                session.work = (run.run_id, action.generation)
+                session.post(shared)
+
+    def _view(self, newcomer: Placement) -> MemberView:
+        """Of one that trains from now on; it has been told of its launch by itself."""
+        session = self._agents.get(newcomer.agent_id)
+        host, executor_id = (session.hello.host, session.hello.executor_id) if session is not None else ("", "")
+        return MemberView(newcomer.rank, host, executor_id, newcomer.gpu_indices, state=Lifecycle.RUNNING)
 
     def _start_lane(self, run: ActiveRun, action: events.StartGeneration) -> None:
         """Start one independent worker; its number is both its rank and its generation."""
@@ -106,15 +172,21 @@ class Former:
         launch = launch_of(run.request, placement, action.generation)
         session.post(protocol.Preload(run.request.spec.modules), formation, launch)
 
-    def _source(self, action: events.StartGeneration) -> protocol.CommitSource:
+    def _source(self, step: int, holders: tuple[str, ...], stored: int = -1) -> protocol.CommitSource:
         """Where members without the commit can fetch it: an agent that holds it, else the checkpoint to begin from."""
-        for agent_id in action.holders:
+        for agent_id in holders:
             session = self._agents.get(agent_id)
             if session is not None and session.commit_door is not None:
                 port, certificate = session.commit_door
                 host = f"[{session.hello.host}]" if ":" in session.hello.host else session.hello.host
-                return protocol.CommitSource(action.step, f"{host}:{port}", certificate)
-        return protocol.CommitSource(stored=action.stored)
+                return protocol.CommitSource(step, f"{host}:{port}", certificate)
+        return protocol.CommitSource(stored=stored)
+
+
+def _grown(run: ActiveRun, staying: tuple[str, ...], newcomers: tuple[str, ...]) -> Layout:
+    """The layout of members that go on in their order, and with their devices in theirs, with newcomers between them."""
+    ring = [replace(run.seats[agent_id], gpu_indices=run.placements[agent_id].gpu_indices) for agent_id in staying]
+    return arrange(insert(ring, [run.seats[agent_id] for agent_id in newcomers]))
 
 
 def _new_key() -> bytes:

@@ -95,6 +95,7 @@ class RunState:
         self.run_id, self.size = run_id, size
         self.phase = Phase.WAITING
         self.generation = 0
+        self.begun = 0  # the generation in which the present processes began, by which their logs are called
         self.members: dict[int, MemberView] = {}
         self.layout: Layout | None = None
         self.gang_log: GangLog | None = None  # once the run has begun
@@ -116,8 +117,13 @@ class RunState:
 
     def begin_generation(self, generation: int, size: int) -> None:
         """Forget the members of the last generation; ``size``: of the new one."""
-        self.generation, self.size = generation, size
+        self.generation = self.begun = generation
+        self.size = size
         self.members = {}
+
+    def mend_generation(self, generation: int, members: dict[int, MemberView]) -> None:
+        """Go on as a further generation with these members, by rank, whose processes were there before."""
+        self.generation, self.size, self.members = generation, len(members), members
 
     def announce(self, kind: str, rank: int, text: str) -> None:
         """Publish that an independent member has ``joined`` or ``left``; ``text``: its host, or why."""

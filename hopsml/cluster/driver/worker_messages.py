@@ -10,6 +10,9 @@ from hopsml.states import Lifecycle
 
 OfWorker = (
     protocol.WorkerStarted
+    | protocol.WorkerMendable
+    | protocol.WorkerMended
+    | protocol.WorkerPaused
     | protocol.WorkerStepped
     | protocol.Committed
     | protocol.WorkerReport
@@ -55,14 +58,46 @@ def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> 
     return events.Persisted(agent, message.step, message.seconds)
 
 
+def _of_no_member(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
+    """Of a worker that the others go on without, or of one that prepares to come to them: people are told its notes."""
+    generation = message.generation
+    match message:
+        case protocol.WorkerStarted():
+            return events.Started(agent, generation)
+        case protocol.WorkerMendable():
+            return events.Mendable(agent, generation, message.fixed)
+        case protocol.WorkerPaused():
+            return events.Paused(agent, generation, message.step)
+        case protocol.WorkerStepped():
+            return events.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
+        case protocol.WorkerFinished():
+            return events.Finished(agent, generation, message.exited)
+        case protocol.FailureReport():
+            told = (message.secondary, message.raised, message.outside, message.storage)
+            return events.Failed(agent, generation, message.cause, *told)
+        case protocol.WorkerClosed():
+            return events.Closed(agent, generation)
+        case protocol.WorkNote():
+            run.state.publish(Change("note", text=message.text))
+    return None
+
+
 def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
     """Bring the run's state up to date. Returns the event for its gang; None where the gang need not know."""
     generation, rank = message.generation, run.gang.rank(agent)
-    view = run.state.members[rank]
+    view = run.state.members.get(rank)
+    if view is None:
+        return _of_no_member(run, agent, message)
     match message:
         case protocol.WorkerStarted():
             view.state = Lifecycle.RUNNING
             return events.Started(agent, generation)
+        case protocol.WorkerMendable():
+            return events.Mendable(agent, generation, message.fixed)
+        case protocol.WorkerMended():
+            return events.Mended(agent, generation, message.step, message.problem)
+        case protocol.WorkerPaused():
+            return events.Paused(agent, generation, message.step)
         case protocol.WorkerStepped():
             view.step = message.step if message.step >= 0 else view.step
             return events.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
@@ -97,6 +132,8 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
         case protocol.WorkerClosed():
             if message.behind:
                 run.state.behind[rank] = message.behind
+            if run.request.spec.group.relaunches and view.state == Lifecycle.RUNNING:  # a server never returns
+                view.state = Lifecycle.FINISHED
             return events.Closed(agent, generation)
         case protocol.LogLines():
             run.state.publish(Change("log", rank, message.text))

@@ -34,6 +34,7 @@ MAX_DATAGRAM = 1 << 16
 MAX_DESCRIPTORS = 16
 WORKER = "hopsml.cluster.worker.worker"
 STRAYS_S = 1.0
+_THREADS = "OMP_NUM_THREADS"
 
 
 class LaunchWorker(msgspec.Struct, frozen=True, tag="launch"):
@@ -117,6 +118,10 @@ class ForkServer:
         a worker whose collector leaves them alone goes on sharing their pages with this process.
         """
         problem = ""
+        threads_of_users = os.environ.get(_THREADS)
+        os.environ[_THREADS] = (
+            "1"  # torch and JAX would start a pool of threads, and a process with threads cannot fork
+        )
         gc.disable()
         for module in self.modules:
             try:
@@ -125,6 +130,10 @@ class ForkServer:
                 problem = f"import {module}: {type(error).__name__}: {error}"
         gc.freeze()
         gc.enable()
+        if threads_of_users is None:
+            del os.environ[_THREADS]
+        else:
+            os.environ[_THREADS] = threads_of_users
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             self.mode = "spawn"

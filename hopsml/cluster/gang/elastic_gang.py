@@ -55,6 +55,7 @@ class ElasticGang(Gang):
     storing_last: str = ""  # who was asked to make a checkpoint of the last commit, where the one that should is lost
     given_up: bool = False  # the run's end has waited for that long enough
     base: int = -1  # the commit that the generation went on from
+    from_store: int = -1  # or the checkpoint
     resets: int = 0
     fruitless: int = 0
     parked: int | None = None  # the step at which the first worker of the generation has parked
@@ -104,8 +105,7 @@ class ElasticGang(Gang):
             case events.DrainAsked():
                 return self._drain(event, now)
             case events.Persisted():
-                self.drains.persisted(event.step, event.seconds, event.agent_id in self.leaving)
-                return self._let_go(now) if self.phase is Phase.WAITING else self._conclude_if_over()
+                return self._persisted(event, now)
             case events.ResizeAsked():
                 self.target = max(event.size, self.spec.minimum)
                 if self.phase is Phase.STOPPING:
@@ -203,13 +203,12 @@ class ElasticGang(Gang):
         self.members = {agent_id: MemberState(rank) for rank, agent_id in enumerate(chosen)}
         self.phase, self.deadline, self.start_at = Phase.FORMING, now + self.spec.start_timeout_s, None
         self.base, self.parked, self.failures = newest, None, []
+        self.from_store = -1 if newest >= 0 else stored
         self.liveness, self.left_at = Liveness(), None
         self.pace = self.pace.following(now)
         # On hosts that are set aside there may be agents that have the newest state and are not members.
         holders = tuple(a for a in (*chosen, *self.spares) if newest >= 0 and self.commits.get(a) == newest)
-        start = events.StartGeneration(
-            self.generation, chosen, newest, holders, self.why, -1 if newest >= 0 else stored
-        )
+        start = events.StartGeneration(self.generation, chosen, newest, holders, self.why, self.from_store)
         return [*returned, *self._lost_commits(newest if newest >= 0 else stored), start]
 
     def _lost_commits(self, step: int) -> list[Action]:
@@ -223,6 +222,19 @@ class ElasticGang(Gang):
             else "begins where this run began, since there is no checkpoint either"
         )
         return [events.Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
+
+    def _persisted(self, event: events.Persisted, now: float) -> list[Action]:
+        """Take a checkpoint in; where the group is beginning with an older one, all begin again with this one.
+
+        Of that an agent tells that finds it: who stored it may have ended while the driver could not be told.
+        """
+        self.drains.persisted(event.step, event.seconds, event.agent_id in self.leaving)
+        for spare in [one for one in self.spares if self._held(one) < event.step]:
+            self.commits.pop(spare, None)  # it trains no more, and what it holds stays as old as it is
+        if self.phase is Phase.FORMING and 0 <= self.from_store < event.step:
+            self.why = f"the checkpoint of step {event.step} was found, which is newer"
+            return self._reform(now)
+        return self._let_go(now) if self.phase is Phase.WAITING else self._conclude_if_over()
 
     def attendance(self, idle: int) -> tuple[int, str]:
         """As in ``Gang``; those that are there belong to the group already."""
@@ -425,10 +437,14 @@ class ElasticGang(Gang):
         self.spares |= {agent_id: True for agent_id, member in self.members.items() if not member.lost}
         self.members = {}
         actions += self._let_go(now)
-        self.generation += 1
+        ended, self.generation = self.generation, self._next_number()
         self.phase, self.deadline = Phase.WAITING, now + self.spec.min_workers_timeout_s
-        actions.append(events.Note(f"generation {self.generation - 1} {self._where_it_ended()}: {self.why}"))
+        actions.append(events.Note(f"generation {ended} {self._where_it_ended()}: {self.why}"))
         return actions + self._start_if_enough(now)
+
+    def _next_number(self) -> int:
+        """That of the next generation: no process has begun in one of this number, nor in a higher one."""
+        return self.generation + 1
 
     def _where_it_ended(self) -> str:
         """In words: how far the generation is known to have come, and what the next one begins with."""

@@ -15,6 +15,7 @@ class Phase(Enum):
     FORMING = "starting workers"
     RUNNING = "running"
     PARKING = "changing members at the next commit"
+    MENDING = "going on with other members"
     REFORMING = "ending a generation"
     SETTLING = "finding out who failed first"
     STOPPING = "stopping"
@@ -38,6 +39,7 @@ _STATES = {
     Phase.FORMING: Lifecycle.STARTING,
     Phase.RUNNING: Lifecycle.RUNNING,
     Phase.PARKING: Lifecycle.RUNNING,
+    Phase.MENDING: Lifecycle.RUNNING,
     Phase.REFORMING: Lifecycle.STARTING,
     Phase.SETTLING: Lifecycle.CLOSING,
     Phase.STOPPING: Lifecycle.CLOSING,
@@ -92,6 +94,40 @@ class Started:
 
     agent_id: str
     generation: int
+
+
+@dataclass(frozen=True)
+class Mendable:
+    """The worker has formed a group that can go on, in its process, without members that are lost.
+
+    ``fixed``: why no newcomer can come into it; empty where one can.
+    """
+
+    agent_id: str
+    generation: int
+    fixed: str = ""
+
+
+@dataclass(frozen=True)
+class Mended:
+    """The worker has gone on as a member of ``generation``, ``step`` batches after the beginning of the run; -1: unknown.
+
+    ``problem``: why it could not, where it could not.
+    """
+
+    agent_id: str
+    generation: int
+    step: int = -1
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Paused:
+    """The worker waits between two batches, ``step`` of them done: a member for newcomers, a newcomer to be let in."""
+
+    agent_id: str
+    generation: int
+    step: int = -1
 
 
 @dataclass(frozen=True)
@@ -220,7 +256,9 @@ class Tick:
     """Time passes; deadlines are enforced here alone."""
 
 
-OfWorker = Started | Stepped | Committed | Parked | Finished | Failed | Closed | Heard  # of one generation
+OfWorker = (
+    Started | Mendable | Mended | Paused | Stepped | Committed | Parked | Finished | Failed | Closed | Heard
+)  # of one generation
 Event = (
     Granted
     | Ranked
@@ -262,6 +300,40 @@ class StartGeneration:
     holders: tuple[str, ...] = ()
     why: str = ""
     stored: int = -1
+
+
+@dataclass(frozen=True)
+class PrepareNewcomers:
+    """Launch a worker on each of these agents, which prepares by itself what the members have, and waits to be let in.
+
+    ``members``: in rank order. ``step``: the commit to prepare from; ``holders`` have it.
+    """
+
+    generation: int
+    agent_ids: tuple[str, ...]
+    members: tuple[str, ...]
+    step: int
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PauseGroup:
+    """Have these members' workers pause, all between the same two batches."""
+
+    generation: int
+    agent_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MendGroup:
+    """Have the workers of these members, in rank order but for newcomers, go on as this generation in their processes.
+
+    ``meets``: those that have paused exchange the chief's state before they go on, as newcomers are, or were, among them.
+    """
+
+    generation: int
+    agent_ids: tuple[str, ...]
+    meets: bool = False
 
 
 @dataclass(frozen=True)
@@ -343,6 +415,9 @@ class Conclude:
 Action = (
     AskAgents
     | StartGeneration
+    | PrepareNewcomers
+    | PauseGroup
+    | MendGroup
     | ParkWorkers
     | PersistCommit
     | StopWorkers

@@ -85,6 +85,13 @@ class Pace:
         """A new pace for the next generation, which knows how long the first step took."""
         return Pace(now, self.timeout_s, self.first_before_s if self.first_s is None else self.first_s)
 
+    def without(self, agent_id: str, now: float) -> None:
+        """Go on without a member that is lost; the others begin to be waited for anew."""
+        for table in (self.steps, self.finished, self.looks, self.lags):
+            table.pop(agent_id, None)
+        self.stopped.discard(agent_id)
+        self.advanced = now
+
     def hangs(self, now: float) -> bool:
         """Whether nobody has made a step for longer than ``limit_s``."""
         return now - max(self.advanced, self.began) > self.limit_s()
@@ -121,6 +128,11 @@ class Liveness:
             self.idle[agent_id] = now - idle_s
         else:
             self.idle.pop(agent_id, None)
+
+    def without(self, agent_id: str) -> None:
+        """Forget a worker that is lost."""
+        self.stopped.pop(agent_id, None)
+        self.idle.pop(agent_id, None)
 
     def stopped_for(self, agent_ids: Iterable[str], least_s: float, now: float) -> tuple[str, ...]:
         """Those of the agents whose workers have been held for ``least_s`` seconds and longer."""

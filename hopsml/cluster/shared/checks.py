@@ -13,6 +13,9 @@ from hopsml.errors import ArgumentError, ArgumentTypeError
 _Value = TypeVar("_Value")
 IMPLEMENTATIONS = ("auto", "tensorflow", "hopsml")
 PREFLIGHT_MODES = ("off", "warn", "enforce")
+COMPRESSIONS = ("fp16", "bf16", "topk", "powersgd")
+REDUCTIONS = ("sum", "adasum")
+BACKENDS = ("auto", "hopsml", "gloo", "nccl")
 
 
 def whole_number(name: str, value: Any, at_least: int = 1) -> int:
@@ -51,10 +54,63 @@ def implementation(name: str, value: Any) -> str:
     return str(value)
 
 
+def backend(name: str, value: Any) -> str:
+    """Of torch's process group: one of ``BACKENDS``."""
+    if value not in BACKENDS:
+        raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, BACKENDS))}")
+    return str(value)
+
+
+def tuned(name: str, value: Any) -> bool | str:
+    """Whether a record of tuning is used: True for the project's own, a URL or path for another."""
+    if isinstance(value, bool):
+        return value
+    return text(name, value)
+
+
 def preflight(name: str, value: Any) -> str:
     """How slots are checked before they train: one of ``PREFLIGHT_MODES``."""
     if value not in PREFLIGHT_MODES:
         raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, PREFLIGHT_MODES))}")
+    return str(value)
+
+
+def compression(name: str, value: Any) -> str:
+    """How gradients are made smaller before they travel: one of ``COMPRESSIONS``."""
+    if value not in COMPRESSIONS:
+        raise ArgumentError(f"{name}={value!r}: it must be None, or one of {', '.join(map(repr, COMPRESSIONS))}")
+    return str(value)
+
+
+def reduction(name: str, value: Any) -> str:
+    """What becomes of the workers' gradients: one of ``REDUCTIONS``."""
+    if value not in REDUCTIONS:
+        raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
+    return str(value)
+
+
+def share(name: str, value: Any) -> float:
+    """A part of a whole: more than 0, less than 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number, such as 0.01")
+    if not 0 < value < 1:
+        raise ArgumentError(f"{name}={value!r}: it must be a share, more than 0 and less than 1, such as 0.01")
+    return float(value)
+
+
+def order(name: str, value: Any) -> str:
+    """Which of several comes first: "oldest" or "newest"."""
+    return _one_of(("oldest", "newest"), name, value)
+
+
+def direction(name: str, value: Any) -> str:
+    """Whether more or less is better: "max" or "min", in either case of letters."""
+    return _one_of(("max", "min"), name, value.lower() if isinstance(value, str) else value)
+
+
+def _one_of(known: tuple[str, ...], name: str, value: Any) -> str:
+    if value not in known:
+        raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, known))}")
     return str(value)
 
 

@@ -29,6 +29,7 @@ CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TRAINING_ROLES = (CHIEF, WORKER)
 # Set for every worker that trains; a user's own value of one is refused, or kept, never replaced in silence.
 GROUP_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+ADDRESS = "HOPSML_ADDRESS"  # host:port that the agent holds for its worker, where the others reach it
 OURS = "HOPSML_GROUP_VARIABLES"  # those of them that hopsml has set: a worker may start a run of its own
 
 
@@ -46,6 +47,7 @@ class Member:
     gpu_bus_ids: tuple[str, ...] = ()  # of the same GPUs, in the same order
     topology: str = ""  # what `nvidia-smi topo -m` printed there
     slot: int = 0  # orders the members of a host that have no GPUs
+    guards: bool = False  # TensorFlow's server in its worker asks who connects, and proves who it is itself
 
     @property
     def address(self) -> str:
@@ -91,6 +93,7 @@ class Layout:
     leader: str  # address of rank 0
     collective: tuple[str, ...]  # collective addresses of those that train, by rank
     notes: tuple[str, ...] = ()  # for the log: what could not be taken into account, and why
+    guarded: bool = False  # every member guards
 
     @cached_property
     def cluster_json(self) -> str:
@@ -117,12 +120,13 @@ _ALL_TRAIN = Roles()
 _Assignment = tuple[Member, str, int]  # role, task index
 
 
-def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN) -> Layout:
+def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN, *, evaluator_apart: bool = False) -> Layout:
     """Gives every member its rank, role, devices and variables.
 
     Parameter servers and the evaluator are taken from the members with the fewest GPUs, among equals from the end of
-    the ring; the first of the others is the chief. Raises ArgumentError for no members, two with one address or agent
-    id, roles that the members cannot fill, and workers that hold different numbers of GPUs.
+    the ring; the first of the others is the chief. ``evaluator_apart``: the evaluator is in nobody's cluster, and alone in
+    its own, since a strategy that connects to every task would wait for it for ever. Raises ArgumentError for no members,
+    two with one address or agent id, roles that the members cannot fill, and workers that hold different numbers of GPUs.
     """
     _check_members(members)
     _check_roles(len(members), roles)
@@ -131,18 +135,50 @@ def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN) -> Layout:
     trainers, servers = _spare(ring, roles.parameter_servers)
     trainers, evaluators = _spare(trainers, int(roles.evaluator))
     _check_devices(trainers)
+    return _laid_out(trainers, servers, evaluators, notes, evaluator_apart)
+
+
+def arrange(ring: Sequence[Member]) -> Layout:
+    """The layout of members that all train and whose order stands: the first one is the chief. Errors as of ``form``."""
+    _check_members(ring)
+    _check_devices(ring)
+    return _laid_out(ring)
+
+
+def insert(ring: Sequence[Member], newcomers: Sequence[Member]) -> list[Member]:
+    """The ring with newcomers, each behind the last member of its host, or at the end: who leads goes on leading."""
+    grown = list(ring)
+    for newcomer in newcomers:
+        beside = [place for place, member in enumerate(grown) if host_key(member.host) == host_key(newcomer.host)]
+        grown.insert(beside[-1] + 1 if beside else len(grown), newcomer)
+    return grown
+
+
+def _laid_out(
+    trainers: Sequence[Member],
+    servers: Sequence[Member] = (),
+    evaluators: Sequence[Member] = (),
+    notes: Sequence[str] = (),
+    evaluator_apart: bool = False,
+) -> Layout:
     assignments: list[_Assignment] = [
         (trainers[0], CHIEF, 0),
         *((m, WORKER, i) for m, i in zip(trainers[1:], ring_task_indices(len(trainers) - 1), strict=True)),
         *((m, PS, i) for i, m in enumerate(servers)),
         *((m, EVALUATOR, i) for i, m in enumerate(evaluators)),
     ]
+    cluster, placements = _cluster(assignments), _placements(assignments, len(trainers))
+    if evaluator_apart and EVALUATOR in cluster:
+        own = json.dumps({EVALUATOR: cluster.pop(EVALUATOR)}, separators=(",", ":"))
+        variables = group_variables(own, trainers[0].address, len(trainers), EVALUATOR, 0)
+        placements = (*placements[:-1], replace(placements[-1], env=placements[-1].env | variables))
     return Layout(
-        placements=_placements(assignments, len(trainers)),
-        cluster=_cluster(assignments),
+        placements=placements,
+        cluster=cluster,
         leader=trainers[0].address,
         collective=tuple(member.collective_address for member in trainers),
         notes=tuple(notes),
+        guarded=all(member.guards for member in (*trainers, *servers, *evaluators)),
     )
 
 
@@ -308,7 +344,7 @@ def _placements(assignments: Sequence[_Assignment], world_size: int) -> tuple[Pl
     placements = []
     for rank, ((member, role, task_index), host) in enumerate(zip(assignments, hosts, strict=True)):
         gpu_indices = () if role == PS else member.gpu_indices  # it would only occupy their memory
-        env = environment_for(gpu_indices)
+        env = environment_for(gpu_indices) | {ADDRESS: member.address}
         if role in TRAINING_ROLES:
             env |= {
                 "RANK": str(rank),

@@ -11,7 +11,7 @@ import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 
-VERSION = 6  # both sides must speak the same
+VERSION = 8  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -71,6 +71,8 @@ class Formation(Message, frozen=True, tag="formation"):
     commit: CommitSource = CommitSource()
     collective: tuple[str, ...] = ()  # host:port of each that trains, by rank
     collective_key: bytes = b""  # that they prove to each other; of this generation alone
+    guarded: bool = False  # TensorFlow's servers ask for that key, too: every member can show it
+    joins: bool = False  # the others train: the worker prepares by itself, and comes to them when they have paused
 
     @property
     def follows(self) -> bool:
@@ -91,6 +93,33 @@ class Launch(Message, frozen=True, tag="launch"):
     ring_order: str
     environment: dict[str, str]
     has_commit: bool = False  # this agent holds the formation's commit itself
+
+
+class Mend(Message, frozen=True, tag="mend"):
+    """Have the worker go on, in its process, as a member of a further generation: others are lost, or come.
+
+    The same for all. It keeps its port, which the agent still holds, and what it was started with: log, folders,
+    environment. Whoever has paused goes on, where it ``meets`` newcomers after the chief's state has gone to these.
+    """
+
+    run_id: str
+    generation: int  # that begins
+    leader: str  # host:port of rank 0
+    collective: tuple[str, ...]  # host:port of each member, by rank; by its own each finds its place
+    collective_key: bytes
+    meets: bool = False  # whether those that have paused are given the chief's state, newcomers among them
+
+    def place(self, address: str) -> tuple[int, int]:
+        """Rank, and rank within its host, of the member with this address. Raises ValueError where there is none."""
+        rank, host = self.collective.index(address), address.rpartition(":")[0]
+        return rank, sum(other.rpartition(":")[0] == host for other in self.collective[:rank])
+
+
+class Pause(Message, frozen=True, tag="pause"):
+    """Have the worker's group pause, all members between the same two batches: newcomers are ready."""
+
+    run_id: str
+    generation: int
 
 
 class Park(Message, frozen=True, tag="park"):
@@ -177,6 +206,7 @@ class Hello(Message, frozen=True, tag="hello"):
     slot: int = 0
     task: int = -1  # Spark's number for this attempt of the task
     final: bool = False  # Spark's last attempt of the task, whose loss would fail the whole job: not to be used
+    guards: bool = False  # whether its workers' servers of TensorFlow's are guarded
 
 
 class PortsHeld(Message, frozen=True, tag="ports-held"):
@@ -218,6 +248,7 @@ class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
     gpus: tuple[GpuFacts, ...] = ()
     core_mb_s: float = 0.0  # SHA-256 on one core; 0: not measured
     others: tuple[str, ...] = ()  # people besides this user who have processes on the host, as far as it can see them
+    guards: bool = False  # whether TensorFlow's server lets only members of its group in there
 
 
 class PeerProbed(Message, frozen=True, tag="peer-probed"):
@@ -237,6 +268,34 @@ class WorkerStarted(Message, frozen=True, tag="worker-started"):
 
     run_id: str
     generation: int
+
+
+class WorkerMendable(Message, frozen=True, tag="worker-mendable"):
+    """The worker has formed a group that can go on, in its process, without members that are lost.
+
+    ``fixed``: why no newcomer can come into it; empty where one can.
+    """
+
+    run_id: str
+    generation: int
+    fixed: str = ""
+
+
+class WorkerMended(Message, frozen=True, tag="worker-mended"):
+    """The worker has gone on as a member of this generation, after ``step`` batches, or could not, for this ``problem``."""
+
+    run_id: str
+    generation: int
+    step: int = -1
+    problem: str = ""
+
+
+class WorkerPaused(Message, frozen=True, tag="worker-paused"):
+    """The worker waits between two batches: a member after ``step`` of them, a newcomer until it is let in."""
+
+    run_id: str
+    generation: int
+    step: int = -1
 
 
 class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
@@ -398,6 +457,8 @@ ToAgent = (
     | ProbePeer
     | Formation
     | Launch
+    | Mend
+    | Pause
     | Tell
     | Park
     | Persist
@@ -414,6 +475,9 @@ ToCoordinator = (
     | PeerProbed
     | Heartbeat
     | WorkerStarted
+    | WorkerMendable
+    | WorkerMended
+    | WorkerPaused
     | WorkerStepped
     | CommitDoorOpened
     | Committed
@@ -433,12 +497,18 @@ ToCoordinator = (
 
 _encoder = msgspec.msgpack.Encoder()
 _to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+_to_group: msgspec.msgpack.Decoder[Mend | Pause] = msgspec.msgpack.Decoder(Mend | Pause)
 _to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
 
 
 def encode(message: Message) -> bytes:
     """A message as the bytes of one WebSocket frame."""
     return _encoder.encode(message)
+
+
+def decode_for_group(data: bytes) -> Mend | Pause:
+    """Decode what an agent passes on to its worker. Raises ``msgspec.MsgspecError`` for anything else."""
+    return _to_group.decode(data)
 
 
 def decode_for_agent(frame: bytes) -> ToAgent:

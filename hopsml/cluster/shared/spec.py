@@ -17,10 +17,19 @@ import msgspec
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError
 
+DEFAULT_TOPK = 0.01
+DEFAULT_POWERSGD_RANK = 2
+ONLY_HOPSMLS = (
+    "only hopsml's own collective compresses, double-buffers, accumulates or combines by Adasum; choose "
+    "implementation='hopsml', or leave these settings out"
+)
 AS_MANY_AS_THERE_ARE = -1  # workers: one for each GPU, else for each slot of the executors
 PreflightMode = Literal["off", "warn", "enforce"]  # what becomes of slots that are not good enough
 Framework = Literal["tensorflow", "torch", "jax", "none"]
 Implementation = Literal["auto", "tensorflow", "hopsml"]  # whose collectives reduce gradients
+Compression = Literal["fp16", "bf16", "topk", "powersgd"]  # how gradients are made smaller before they travel
+GradientReduction = Literal["sum", "adasum"]
+TorchBackend = Literal["auto", "hopsml", "gloo", "nccl"]
 Seconds = Annotated[float, checks.seconds]
 Switch = Annotated[bool, checks.switch]
 
@@ -38,6 +47,7 @@ class WorkerGroup(Section, frozen=True, tag_field="kind"):
     collective: ClassVar[bool] = True  # its members wait for each other, and rank 0 speaks for all of them
     changes: ClassVar[bool] = False  # agents come to the run and leave it while it goes on
     regroups: ClassVar[bool] = False  # it goes on as another generation, from a commit that agents hold
+    relaunches: ClassVar[bool] = False  # a member that is lost is started again: on its agent, at its address
 
     size: int = AS_MANY_AS_THERE_ARE  # at most
     start_timeout_s: Seconds = 120.0  # from the call until every worker has begun the user's function
@@ -133,7 +143,23 @@ class IndependentGroup(WorkerGroup, frozen=True, tag="independent"):
         return max(1, min(self.size, limit)) if self.size else 0
 
 
-AnyGroup = FixedGroup | ElasticGroup | IndependentGroup
+class ServerGroup(WorkerGroup, frozen=True, tag="servers"):
+    """One member, the chief, calls the function; the others compute, or hold variables, for it, at addresses of their own.
+
+    Who of the others is lost is started again as the same task at the same address. ``size``: all roles together.
+    """
+
+    relaunches: ClassVar[bool] = True
+
+    settle_s: float = 3.0  # how long an error of the chief's that only follows from a loss waits for word of that loss
+    stopped_s: float = 5.0  # how long the system may hold a member (SIGSTOP) before it counts as lost
+    chief_stopped_s: float = 60.0  # and the chief, which cannot be replaced
+    fruitless_limit: int = 3  # deaths in a row, each within steady_s of its start, after which a member is given up
+    steady_s: float = 30.0
+    evaluator_s: Seconds = 60.0  # after the chief's end, for an evaluator to come to its own
+
+
+AnyGroup = FixedGroup | ElasticGroup | IndependentGroup | ServerGroup
 
 
 class Roles(Section, frozen=True, kw_only=False):
@@ -143,19 +169,92 @@ class Roles(Section, frozen=True, kw_only=False):
     evaluator: Switch = False
 
 
+class GradientSettings(Section, frozen=True):
+    """What hopsml's own collective does with gradients, and with nothing else that is reduced."""
+
+    compression: Annotated[Compression | None, checks.or_none(checks.compression)] = None
+    topk: Annotated[float | None, checks.or_none(checks.share)] = None  # of the entries; of compression="topk"
+    powersgd_rank: Annotated[int | None, checks.or_none(checks.whole_number)] = None  # of compression="powersgd"
+    double_buffering: Switch = False  # a step applies what the step before it gave
+    accumulate: Annotated[int, checks.whole_number] = 1  # steps whose gradients are reduced and applied together
+    reduction: Annotated[GradientReduction, checks.reduction] = "sum"
+
+    def __post_init__(self) -> None:
+        for name, kind in (("topk", "topk"), ("powersgd_rank", "powersgd")):
+            value = getattr(self, name)
+            if value is not None and self.compression != kind:
+                raise ArgumentError(
+                    f"{name}={value!r} with compression={self.compression!r}: it is a setting of compression={kind!r}; "
+                    f"choose that, or leave {name} out"
+                )
+        if self.reduction == "adasum" and self.compression in ("topk", "powersgd"):
+            raise ArgumentError(
+                f"reduction='adasum' with compression={self.compression!r}: Adasum compares whole gradients, and of these "
+                "only a part travels; take compression='fp16', 'bf16' or none"
+            )
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the settings that were given."""
+        none = GradientSettings()
+        return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(none, name)]
+
+    @property
+    def described(self) -> str:
+        """In a few words, for people; "" for nothing."""
+        compression = {
+            "topk": f"topk of {self.topk or DEFAULT_TOPK:g}",
+            "powersgd": f"powersgd of rank {self.powersgd_rank or DEFAULT_POWERSGD_RANK}",
+        }
+        words = [
+            compression.get(self.compression or "", self.compression),
+            self.double_buffering and "double buffering",
+            self.accumulate > 1 and f"{self.accumulate} steps together",
+            self.reduction != "sum" and self.reduction,
+        ]
+        return ", ".join(word for word in words if word)
+
+
 class Communication(Section, frozen=True):
     """How gradients are exchanged between workers."""
 
     implementation: Annotated[Implementation, checks.implementation] = "auto"  # of strategy() without arguments
-    merge_scope: Annotated[int | str, checks.merge_scope] = 32  # gradients in one collective; 1 = no merging, "all"
-    scoped_allocator: Switch = True  # whether merging is TensorFlow's scoped allocator's
+    # Of TensorFlow's collectives; None: nobody has said it, and a strategy over them has its own default.
+    merge_scope: Annotated[int | str | None, checks.or_none(checks.merge_scope)] = None  # 1 = no merging, "all"
+    scoped_allocator: Annotated[bool | None, checks.or_none(checks.switch)] = None  # whether it does the merging
+    backend: Annotated[TorchBackend, checks.backend] = "auto"  # of torch's process group
+    tuned: Annotated[bool | str, checks.tuned] = False  # the rest as tuning found it: the project's record, or a file
+    gradients: GradientSettings = GradientSettings()
 
     def __post_init__(self) -> None:
-        if self.implementation == "hopsml" and (self.merge_scope, self.scoped_allocator) != (32, True):
+        if self.implementation == "hopsml" and self.of_tensorflow:
             raise ArgumentError(
-                "implementation='hopsml' with merge_scope or scoped_allocator: these are settings of TensorFlow's "
-                "collectives, and hopsml's merges everything; leave them out, or choose implementation='tensorflow'"
+                f"implementation='hopsml' with {' and '.join(self.of_tensorflow)}: a setting of TensorFlow's "
+                "collectives, and hopsml's merges everything; leave it out, or choose implementation='tensorflow'"
             )
+        if self.gradients.given and (self.of_tensorflow or self.implementation == "tensorflow"):
+            other = " and ".join(self.of_tensorflow) or "implementation='tensorflow'"
+            raise ArgumentError(f"{' and '.join(self.gradients.given)} with {other}: {ONLY_HOPSMLS}")
+        if self.gradients.given and self.tuned:
+            raise ArgumentError(
+                f"tuned={self.tuned!r} with {' and '.join(self.gradients.given)}: tuning chooses among ways to reduce "
+                "gradients as they are; leave one of the two out"
+            )
+
+    @property
+    def of_tensorflow(self) -> list[str]:
+        """Names of the settings that were given and are of TensorFlow's collectives alone."""
+        return [name for name in ("merge_scope", "scoped_allocator") if getattr(self, name) is not None]
+
+
+class Evaluation(Section, frozen=True):
+    """Which run's checkpoints an evaluator judges, and how."""
+
+    run: str  # settled: URL of its directory
+    order: Annotated[Literal["oldest", "newest"], checks.order] = "oldest"  # which checkpoint is next of several
+    metric: Annotated[str, checks.text] = "metric"
+    direction: Annotated[Literal["max", "min"], checks.direction] = "max"
+    patience: Annotated[int | None, checks.or_none(checks.whole_number)] = None  # checkpoints without a better one
 
 
 class RunSpec(Section, frozen=True):
@@ -171,6 +270,7 @@ class RunSpec(Section, frozen=True):
     roles: Roles = Roles()
     framework: Framework = "tensorflow"  # whose variables the workers get beside those that all of them read
     communication: Communication = Communication()
+    evaluation: Evaluation | None = None  # of an evaluator
     resume: str | None = None  # id or URL of the run whose last checkpoint it begins with
     seed: int | None = None  # settled
     preload: Annotated[tuple[str, ...] | None, checks.or_none(checks.modules)] = None  # settled
@@ -183,6 +283,10 @@ class RunSpec(Section, frozen=True):
     keep_warm_s: Annotated[float, partial(checks.seconds, above=-1.0)] = 10.0
     storage_timeout_s: float = 30.0  # settled, of the driver's settings: deadline of a call of shared storage
     hooks: tuple[str, ...] = ()  # settled: "module:function", called with the context before the user's function
+    body: str = ""  # "module:function", called with the user's function, its arguments and the context instead of it
+    all_gpus: Switch = False  # a worker gets the other free GPUs of its executor, beside those of its slot
+    # CPU devices that TensorFlow is to make of a worker's CPU where it has no GPU.
+    logical_devices: Annotated[int | None, checks.or_none(checks.whole_number)] = None
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from hopsml.cluster.shared.spec import RunSpec
 
 if TYPE_CHECKING:
     from hopsml.cluster.shared.commit_slots import CommitSlots
+    from hopsml.cluster.shared.protocol import Mend, Pause
     from hopsml.cluster.worker.inbox import Inbox
 
 
@@ -26,6 +27,15 @@ class CommitPort:
     newest: int  # slot of the commit to go on from, -1 for none
     announce: Callable[[str, int, int, int], None]  # committed | parked, step, slot, length in bytes
     at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the user's function has returned
+
+
+@dataclass(frozen=True)
+class MendPort:
+    """How a worker is told that others are lost or come, and who is there then; and how it says what comes of that."""
+
+    take: Callable[[float], Mend | Pause | None]  # the agent's next word; None where none comes within so many seconds
+    ended: Callable[[], bool]  # whether no further word can come
+    announce: Callable[[str, int, int, str], None]  # mendable | mended | paused, generation, step, problem
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ class TrialPort(Protocol):
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """The facts of one worker in one generation of a run.
+    """The facts of one worker in one generation of a run; a worker that goes on when others are lost gets another one.
 
     Paths are local. Where the run directory lies on remote storage, what is written below ``events_dir``,
     ``checkpoint_dir`` and ``export_dir`` is mirrored there in the background; where it is local they are the run
@@ -81,8 +91,15 @@ class WorkerContext:
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
     resume_fits: Path | None = None  # the same for the function's further calls of fit: fit-2/step-000000120/
     commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
+    mends: MendPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
     checkpoints: CheckpointPort | None = field(default=None, repr=False, compare=False)  # None: they are written here
     collective: CollectiveSeat | None = field(default=None, repr=False, compare=False)  # None: it does not train
+    joins: bool = (
+        False  # the others train: it prepares alone, for the place that rank and size tell, and joins them then
+    )
+    server_key: bytes = field(
+        default=b"", repr=False, compare=False
+    )  # that servers of TensorFlow's in the group ask for
     trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
     progress: Callable[[int, int, str], None] = field(default=untold, repr=False, compare=False)  # done, total, unit

@@ -2,11 +2,15 @@
 
 ``group``: what formed it, ``size``: its workers; of the longest list of gradients that was reduced in one step: how many
 there were (``gradients``), in how many collectives (``collectives``), at most how many in one (``merge_scope``, 0 for all)
-and by which ``path``. ``trained``: the framework whose optimizer was given gradients in this process, in a group or not;
-updates of variables that no optimizer makes are not seen.
+and by which ``path``. ``operations``: those that torch.distributed has asked
+the group for. ``settings``: what hopsml's collective does with gradients, in words. ``why``: the reason why a
+strategy takes these collectives. ``trained``: the framework whose optimizer was given gradients in this process, in a group
+or not; updates of variables that no optimizer makes are not seen.
 """
 
 from __future__ import annotations
+
+PARAMETER_SERVERS = "parameter servers"  # as what forms a group
 
 _seen: dict[str, int | str] = {}
 
@@ -21,6 +25,22 @@ def reduced(gradients: int, collectives: int, merge_scope: int, path: str) -> No
     """Note that ``gradients`` gradients were reduced over the group in ``collectives`` collectives."""
     if gradients >= int(_seen.get("gradients", 0)):
         _seen.update(gradients=gradients, collectives=collectives, merge_scope=merge_scope, path=path)
+
+
+def operated() -> None:
+    """Note that the group has carried out an operation that a framework asked for by itself."""
+    _seen["operations"] = int(_seen.get("operations", 0)) + 1
+
+
+def settings(words: str) -> None:
+    """Note what is done with gradients before and after they travel."""
+    _seen["settings"] = words
+
+
+def chosen(why: str) -> None:
+    """Note why a strategy takes the collectives that it does."""
+    if why:
+        _seen["why"] = why
 
 
 def trained(by: str) -> None:

@@ -7,6 +7,7 @@ pipe. Whatever it does not get to say (``os._exit``, a crash in native code, a k
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import importlib
 import os
@@ -16,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,13 @@ from hopsml.cluster.shared.commit_slots import DESCRIPTORS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.processes import UNREPORTED
-from hopsml.cluster.shared.protocol import Formation, Launch
+from hopsml.cluster.shared.protocol import Formation, Launch, decode_for_group
 from hopsml.cluster.worker import calling, in_force, log_streams, worker_folder
 from hopsml.cluster.worker.context import (
     CheckpointPort,
     CollectiveSeat,
     CommitPort,
+    MendPort,
     WorkerContext,
     current,
     set_current,
@@ -68,6 +71,7 @@ class Assignment(msgspec.Struct, frozen=True):
     resume_checkpoint: str
     environment: dict[str, str]
     sys_path: tuple[str, ...]
+    cores: tuple[int, ...] = ()  # processors that its agent keeps for it; none: those of the agent
     commit_slot: int = -1  # that holds the commit to go on from; -1: none
     resume_fits: str = ""  # folder of the checkpoints for further calls of fit; empty where there are none
     commit_folder: str = ""  # for commits that do not fit in memory; empty where the run is not elastic
@@ -76,7 +80,9 @@ class Assignment(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """Worker -> agent: one frame in the pipe (4 bytes of length, then msgpack)."""
 
-    kind: str  # started | report | progress | said | note | committed | parked | saved | store | finished | failed
+    # started | mendable | mended | paused | report | progress | said | note | committed | parked | saved | store |
+    # finished | failed
+    kind: str
     time: float
     step: int | None = None
     metrics: dict[str, float | int | str | bool | None] = {}
@@ -91,6 +97,7 @@ class Event(msgspec.Struct, frozen=True):
     seen: dict[str, int | str] = {}  # collectives and optimizers that it used; in_force.py
     total: int = 0  # steps, of a progress
     unit: str = ""
+    generation: int = -1  # of a "mended" or a "paused"
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -152,6 +159,8 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
         context = _prepare(assignment, pipe, slots, inbox)
         function, arguments = _restore(Path(assignment.payload))
         pipe.send(Event("started", time.time()))
+        if body := context.spec.body:
+            function, arguments = partial(_named(body), function, arguments, context), {}
         value = calling.call(function, arguments)
         _complete_commits()
         result = pickle_result(value, context, lambda text: _note(pipe, text)) if context.is_chief else b""
@@ -182,6 +191,9 @@ def leave(status: int) -> int:
 
 def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbox: int) -> WorkerContext:
     os.environ.update(assignment.environment)
+    if assignment.cores:
+        with contextlib.suppress(OSError):  # its control group has been changed since the agent looked
+            os.sched_setaffinity(0, assignment.cores)  # and what it starts; nobody keeps it from taking others again
     for entry in assignment.sys_path:
         if entry not in sys.path:
             sys.path.append(entry)
@@ -208,21 +220,29 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
         resume_fits=Path(assignment.resume_fits) if assignment.resume_fits else None,
         send=lambda message: pipe.send(_report(message)),
-        commits=_commits(assignment, pipe, slots[DESCRIPTORS:]),
+        commits=_commits(assignment, pipe, slots[DESCRIPTORS : 2 * DESCRIPTORS]),
+        mends=_mends(pipe, slots[2 * DESCRIPTORS :]),
         checkpoints=_checkpoints(pipe, slots[:DESCRIPTORS]),
         progress=lambda done, total, unit: pipe.send(Event("progress", time.time(), step=done, total=total, unit=unit)),
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
         event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
         collective=_seat(formation, launch),
+        joins=formation.joins,
+        server_key=formation.collective_key if formation.guarded else b"",
     )
     set_current(context)
     in_force.forget()
     for hook in formation.spec.hooks:
-        module, _, name = hook.partition(":")
-        prepare: Callable[[WorkerContext], None] = getattr(importlib.import_module(module), name)
-        prepare(context)
+        _named(hook)(context)
     return context
+
+
+def _named(text: str) -> Callable[..., Any]:
+    """What "module:function" names; the room below does not import what is above it."""
+    module, _, name = text.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _seat(formation: Formation, launch: Launch) -> CollectiveSeat | None:
@@ -238,6 +258,19 @@ def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> C
         CommitSlots(slots, Path(assignment.commit_folder)),
         assignment.commit_slot,
         lambda kind, step, slot, length: pipe.send(Event(kind, time.time(), step=step, slot=slot, length=length)),
+    )
+
+
+def _mends(pipe: EventPipe, slots: Sequence[int]) -> MendPort | None:
+    if not slots:
+        return None
+    inbox = Inbox(slots[0])
+    return MendPort(
+        lambda timeout_s: decode_for_group(word) if (word := inbox.get(timeout_s)) is not None else None,
+        lambda: inbox.ended,
+        lambda kind, generation, step, problem: pipe.send(
+            Event(kind, time.time(), step=step, cause=problem, generation=generation)
+        ),
     )
 
 

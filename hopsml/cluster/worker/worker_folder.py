@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 LIMIT_BYTES = 1 << 30  # of what one worker's folder holds is kept
@@ -16,14 +16,24 @@ PRIVATE_PREFIX = "hopsml-unused-"
 _NAMED = 5  # files that a note names
 
 
-def keep(folder: Path, target: Path, since: float = 0.0, limit_bytes: int = LIMIT_BYTES) -> str:
+Stamp = tuple[int, int, int]  # of a file: when it was written in nanoseconds, its bytes, its inode
+
+
+def stamps(folder: Path) -> dict[Path, Stamp]:
+    """What is in the folder now, for ``keep`` to leave out later: times alone do not tell, as their clock is coarse."""
+    return {path: (status.st_mtime_ns, status.st_size, status.st_ino) for path, status in _files(folder)}
+
+
+def keep(folder: Path, target: Path, before: Mapping[Path, Stamp] | None = None, limit_bytes: int = LIMIT_BYTES) -> str:
     """Bring what was saved in ``folder`` to ``target``, small files first; a note on what is left out, else "".
 
-    Links where that is possible, so that nothing is copied; the files stay where they are. ``since``: only what was
-    written after this moment, in seconds since the epoch. Raises OSError where ``target`` cannot be written, or where no
-    room would be left for the run's own records.
+    Links where that is possible, so that nothing is copied; the files stay where they are. ``before``: what was there and
+    is left out, unless it has been written since. Raises OSError where ``target`` cannot be written, or where no room
+    would be left for the run's own records.
     """
-    found = sorted(_files(folder, since), key=lambda entry: (entry[1], entry[0]))
+    known, now = before or {}, stamps(folder)
+    changed = [(path, stamp[1]) for path, stamp in now.items() if known.get(path) != stamp]
+    found = sorted(changed, key=lambda entry: (entry[1], entry[0]))
     room, left_out = limit_bytes, []
     for path, size in found:
         if size > room:
@@ -41,7 +51,7 @@ def keep(folder: Path, target: Path, since: float = 0.0, limit_bytes: int = LIMI
     )
 
 
-def _files(folder: Path, since: float) -> list[tuple[Path, int]]:
+def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
     found = []
     for parent, folders, names in os.walk(folder):
         if Path(parent) == folder:
@@ -53,8 +63,8 @@ def _files(folder: Path, since: float) -> list[tuple[Path, int]]:
                 status = path.lstat()
             except FileNotFoundError:  # a process of the function's that still runs has removed it
                 continue
-            if path.is_file() and not path.is_symlink() and status.st_mtime >= since:
-                found.append((path, status.st_size))
+            if path.is_file() and not path.is_symlink():
+                found.append((path, status))
     return found
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -44,6 +45,19 @@ def limit_waiting(timeout_s: float) -> None:
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, round(timeout_s)))
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     os.environ.pop("MLFLOW_RUN_ID", None)
+
+
+@contextmanager
+def limited_waiting(timeout_s: float) -> Iterator[None]:
+    """For calls in a process of the user's: as ``limit_waiting``, but for what the user has set, and undone behind them."""
+    wanted = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, round(timeout_s)))}
+    ours = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
 
 
 def _told_apart(call: Call) -> Call:
@@ -187,14 +201,56 @@ class Store:
     # ------------------------------------------------------------------------------------------ registry
 
     @_told_apart
-    def register(self, name: str, source: str, run_id: str, tags: Mapping[str, str]) -> str:
+    def register(self, name: str, source: str, run_id: str, tags: Mapping[str, str], description: str = "") -> str:
         """A version of the model ``name`` whose files lie at ``source``; the one that this run has already, if so."""
         self._ensure_model(name)
-        for version in self._client.search_model_versions(f"name = '{name}'"):
-            if version.source == source and version.run_id == run_id:
+        for version in self._versions(name):
+            if version.source == source and (version.run_id or "") == run_id:
                 return str(version.version)
-        made = self._client.create_model_version(name, source, run_id=run_id or None, tags=dict(tags))
+        made = self._client.create_model_version(
+            name, source, run_id=run_id or None, tags=dict(tags), description=description or None
+        )
         return str(made.version)
+
+    @_told_apart
+    def sources(self, name: str) -> dict[str, str]:
+        """Number of each version of a registered model -> where its files lie; empty where there is no such model."""
+        return {str(version.version): str(version.source) for version in self._versions(name)}
+
+    @_told_apart
+    def delete_version(self, name: str, version: str) -> None:
+        """Delete a version of a registered model; MLflow does not give its number again."""
+        self._client.delete_model_version(name, version)
+
+    @_told_apart
+    def aliases(self, name: str) -> dict[str, str]:
+        """Alias -> version of a registered model; empty where there is no such model."""
+        try:
+            found: Mapping[str, Any] = self._client.get_registered_model(name).aliases
+        except Exception as error:
+            if getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
+                return {}
+            raise
+        return {alias: str(version) for alias, version in found.items()}
+
+    @_told_apart
+    def set_alias(self, name: str, alias: str, version: str) -> None:
+        """Let an alias of a registered model stand for one of its versions."""
+        self._client.set_registered_model_alias(name, alias, version)
+
+    @_told_apart
+    def delete_alias(self, name: str, alias: str) -> None:
+        """Forget an alias of a registered model; fine where there is none."""
+        self._client.delete_registered_model_alias(name, alias)
+
+    def _versions(self, name: str) -> list[Any]:
+        found, token = list[Any](), None
+        while True:
+            page = self._client.search_model_versions(f"name = '{name}'", max_results=1000, page_token=token)
+            found += page
+            token = page.token
+            if not token:
+                return found
 
     def _ensure_model(self, name: str) -> None:
         try:

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.agent.held_commits import STATE_FILE
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
-from hopsml.training.elastic import commit_format
+from hopsml.training import collective
+from hopsml.training.elastic import commit_format, state_exchange
 from hopsml.training.elastic.commit_format import Snapshot
 from hopsml.training.elastic.commit_pace import CommitPace
 from hopsml.training.elastic.commit_writer import CommitWriter, writer_of
 from hopsml.training.report import ProgressSender
+from hopsml.training.torch import state_tensors
+from hopsml.training.torch.state_tensors import PREFIX as TENSORS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +46,13 @@ class State:
     A commit goes to the memory of the worker's agent and outlives the worker; ``resume`` starts from the newest one that
     any surviving agent holds, else from the newest checkpoint of the run (or of the run that it resumes), else from the
     values as they were given. Outside of a run, or with one that nothing befalls, it is a plain loop.
+
+    Over hopsml's own collective (``implementation="hopsml"``, ``hopsml.all_reduce``) the loss of a worker, except
+    the chief, ends no other process: the others go on inside the step in which they are, with the values as they stand. Of
+    that step's batch the lost share may not be trained on; from the next one on the shares are those of the new group.
+    Nor does a newcomer end any: it begins beside the others from the newest commit and trains on one batch by itself, of
+    which nothing is kept; between two batches the others give it the chief's values. What is to be the same on all ranks
+    is in the values, then, or computed from ``batches``: what a loop counts by itself the newcomer has not counted.
 
     A loop that comes to its end commits once more, and the last commit of a run that finishes becomes a checkpoint before
     the run is called FINISHED: for as long as the run's files have to be brought to its store. A note says where it could
@@ -100,16 +110,44 @@ class State:
         """
         self._begin(data)
         while not data.is_exhausted:
+            data.join(*collective.place())
             batch = data.next_batch()
             self._batches += 1
             yield batch
             self._tell_progress()
+            self._meet_newcomers()
         self._finish()
+
+    def _meet_newcomers(self) -> bool:
+        """Between two batches: wait where the group pauses for newcomers; whether this is one, and goes on with others."""
+        generation = collective.paused()
+        if generation is None:
+            return False
+        joins = collective.prospect() is not None
+        room = state_exchange.room(len(self._found() or b"")) if joins else None
+        group = collective.meet(generation, self._batches)
+        if group is None:
+            return False
+        if group.rank == 0:
+            state_exchange.send(group, self._snapshot())
+        else:
+            snapshot = state_exchange.receive(group, room)
+            if snapshot is not None:
+                self._take(snapshot)
+                self._drop_held_gradients()
+        return joins
+
+    def _drop_held_gradients(self) -> None:
+        """What has come of a batch that is not kept, and waits for the next one."""
+        if self._trackables():
+            from hopsml.training.tensorflow import gradient_hooks
+
+            gradient_hooks.forget()
 
     def _begin(self, data: Sampler) -> None:
         """Give ``data`` this worker's share, and restore everything from where the training stands."""
         self._sampler = data
-        data.join(*((self._context.rank, self._context.world_size) if self._context is not None else (0, 1)))
+        data.join(*collective.place())
         self._restore()
 
     def _count(self, batches: int) -> None:
@@ -144,7 +182,7 @@ class State:
         """
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise ArgumentError(f"commit(every={every!r}): it must be a number of batches of 1 or more")
-        if self._writer is None:
+        if self._writer is None or collective.prospect() is not None:
             return False
         self._see_batch(self._writer)
         parks = self._port is not None and self._port.slots.park
@@ -193,8 +231,12 @@ class State:
             arrays = state_variables.read(state_variables.collect(trackables))
         plain = {}
         for name, value in self._values.items():
-            if name not in trackables:
-                plain[name] = _pickled(name, value.state_dict() if _has_state_dict(value) else value)
+            if name in trackables:
+                continue
+            if _has_state_dict(value):
+                value, tensors = _apart(name, value.state_dict())
+                arrays |= tensors
+            plain[name] = _pickled(name, value)
         position = self._sampler.position() if self._sampler is not None else {}
         return Snapshot(self._batches, arrays, plain, position)
 
@@ -208,16 +250,20 @@ class State:
         content = self._found()
         if content is None:
             return
-        snapshot = commit_format.decode(content)
+        self._take(commit_format.decode(content))
+
+    def _take(self, snapshot: Snapshot) -> None:
+        """Set the values from a snapshot. Raises ArgumentError where it is of another training."""
         self._check(snapshot)
-        if snapshot.arrays:
+        tensors = {key: array for key, array in snapshot.arrays.items() if key.startswith(TENSORS)}
+        if variables := {key: array for key, array in snapshot.arrays.items() if key not in tensors}:
             from hopsml.training.tensorflow import state_variables
 
-            state_variables.assign(self._variables(), snapshot.arrays)
+            state_variables.assign(self._variables(), variables)
         for name, pickled in snapshot.values.items():
             value = commit_format.unpickle(pickled)
             if _has_state_dict(self._values[name]):
-                self._values[name].load_state_dict(value)
+                self._values[name].load_state_dict(_together(value, tensors))
             else:
                 self._values[name] = value
         if self._sampler is not None and snapshot.position:
@@ -266,6 +312,17 @@ def found(context: WorkerContext | None) -> memoryview | None:
 
 def _has_state_dict(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """A state dictionary without its tensors, and these as arrays."""
+    if "torch" not in sys.modules:
+        return state, {}
+    return state_tensors.apart(name, state)
+
+
+def _together(state: Any, tensors: dict[str, NDArray[Any]]) -> Any:
+    return state_tensors.together(state, tensors) if tensors else state
 
 
 def _pickled(name: str, value: Any) -> bytes:

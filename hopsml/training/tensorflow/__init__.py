@@ -3,6 +3,7 @@
 Only the files of this folder import TensorFlow or Keras, and only inside functions: importing hopsml stays free of it.
 
     settings of the reduction   merge.py (pure), reducer.py, strategy.py
+    what becomes of gradients   gradient_hooks.py -> gradient_exchange.py -> compression.py, transfers.py
     Keras 3 under the strategy  keras_repairs.py, batch_statistics.py, keras_callbacks.py, groups.py
     start of a worker           setup.py, versions.py (pure), import_hook.py
     results                     checkpoints.py, file_exchange.py, callbacks.py, export.py

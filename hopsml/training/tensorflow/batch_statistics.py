@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
+from hopsml.cluster.worker.context import current
+from hopsml.training.tensorflow import mirrored
 from hopsml.training.tensorflow.groups import in_group
 
 _Parameters = ParamSpec("_Parameters")
@@ -65,11 +67,19 @@ def _average_after_step() -> None:
     original = mirrored_run._call_for_each_replica
 
     def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if in_group(strategy):
+        if _keeps_one_set(strategy):
             fn = averaging(fn)
         return original(strategy, fn, args, kwargs)
 
     mirrored_run._call_for_each_replica = call_for_each_replica
+
+
+def _keeps_one_set(strategy: Any) -> bool:
+    """Whether its replicas are to hold the same statistics: those of a group, and of a run that mirrors in one process."""
+    import tensorflow as tf
+
+    mirrors = mirrored.applies(current()) and isinstance(strategy, tf.distribute.MirroredStrategy)
+    return in_group(strategy) or (mirrors and strategy.num_replicas_in_sync > 1)
 
 
 def averaging(fn: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -101,7 +111,7 @@ def _average_after_call(layer_class: Any) -> None:
     layer_class.call = call
 
 
-def _tensorflow_variable(variable: Any) -> Any:
+def tensorflow_variable(variable: Any) -> Any:
     """A Keras 3 variable holds TensorFlow's as ``value``; a variable of tf_keras is one itself."""
     import tensorflow as tf
 
@@ -112,7 +122,7 @@ def _note_update(variables: list[Any]) -> None:
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
-    if replica is None or not in_group(replica.strategy):
+    if replica is None or not _keeps_one_set(replica.strategy):
         return
     step = _thread.step
     if step is not None and step.graph is _function_graph():

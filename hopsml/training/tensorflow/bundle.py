@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def read(checkpoint: Any) -> dict[str, NDArray[Any]] | None:
     """The tensors that ``checkpoint.write`` would write, by their names in the file; on CPU they are not copied.
 
-    None where they are not all arrays of this process (the state of a dataset's iterator, variables of parameter servers):
-    TensorFlow has to write those itself. On all ranks, where reading a variable needs every rank.
+    None where they are not all whole arrays (the state of a dataset's iterator, a variable in parts): TensorFlow has to
+    write those itself. What parameter servers hold is fetched. On all ranks, where reading a variable needs every rank.
     """
     import tensorflow as tf
     from tensorflow.python.training.saving.saveable_object import SaveSpec
@@ -57,10 +57,4 @@ def _flat(by_object: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[str, str
 def _is_array(slice_spec: str, tensor: Any) -> bool:
     import tensorflow as tf
 
-    job = tf.DeviceSpec.from_string(tensor.device).job if isinstance(tensor.device, str) else tensor.device.job
-    return (
-        not slice_spec.strip()
-        and job != "ps"
-        and not tensor.dtype.is_quantized
-        and tensor.dtype not in (tf.variant, tf.resource)
-    )
+    return not slice_spec.strip() and not tensor.dtype.is_quantized and tensor.dtype not in (tf.variant, tf.resource)

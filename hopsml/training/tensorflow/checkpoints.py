@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hopsml.storage import urls
 from hopsml.training import checkpoint_files
 from hopsml.training.checkpoint_handover import HeldCheckpoint, handover_of
 from hopsml.training.checkpoint_writer import pack
-from hopsml.training.tensorflow import bundle, file_exchange, optimizers
+from hopsml.training.tensorflow import bundle, file_exchange, optimizers, parameter_servers
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
 from hopsml.training.tensorflow.keras_callbacks import private_folder
 
@@ -103,7 +104,8 @@ class Checkpointer:
 
     def _save(self, description: checkpoint_files.Description) -> HeldCheckpoint | None:
         """By the agent where that is possible, else by this process, behind what the agent still has to write."""
-        write, arrays = self._checkpoint.write, self._read()
+        write: Callable[[str], object] = functools.partial(self._checkpoint.write, options=self._options())
+        arrays = self._read()
         if self._handover is not None and arrays is not None:
             if held := self._handover.give(pack(arrays, description, _WRITE), description.target):
                 return held
@@ -111,6 +113,13 @@ class Checkpointer:
         self._wait_written()
         checkpoint_files.write_complete(description, write)
         return None
+
+    def _options(self) -> Any:
+        """By whom TensorFlow has files written and read: a parameter server may be on another machine than they."""
+        import tensorflow as tf
+
+        device = "/job:chief/replica:0/task:0/device:CPU:0" if parameter_servers.is_chief(self._context) else None
+        return tf.train.CheckpointOptions(experimental_io_device=device)
 
     def _read(self) -> dict[str, Any] | None:
         return bundle.read(self._checkpoint) if self._handover is not None else None
@@ -138,7 +147,7 @@ class Checkpointer:
             return 0
         # Keras makes an optimizer's variables at the first step; they must be there to be restored.
         optimizers.build_compiled(self._trackables.values())
-        status = self._checkpoint.read(source.prefix)
+        status = self._checkpoint.read(source.prefix, options=self._options())
         try:
             status.assert_existing_objects_matched()
         except AssertionError as error:

@@ -124,7 +124,10 @@ def _loaded() -> Any:
 
 def check_library(path: Path, version: str) -> None:
     """Raise UnsupportedVersion unless ``path`` is a library for TensorFlow ``version``; another one may end the process."""
-    remedy = "build it with `python -m tools.build_native`, or train with implementation='tensorflow'"
+    remedy = (
+        "build it with `make setup` in a clone, or install a wheel that `make wheel` has made there, "
+        "or train with implementation='tensorflow'"
+    )
     if not path.is_file():
         others = sorted(LIBRARIES.glob("libhopsml_tensorflow-*.so"))
         found = ", ".join(other.name for other in others) or "none"

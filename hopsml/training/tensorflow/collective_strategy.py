@@ -25,9 +25,20 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.framework import device as device_lib
 
+from hopsml.cluster.shared.spec import GradientSettings
 from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.training.tensorflow import batch_statistics, collective_ops, group_reduction, groups, loss_scaling
+from hopsml.training.tensorflow import (
+    batch_statistics,
+    collective_ops,
+    gradient_hooks,
+    group_reduction,
+    groups,
+    loss_scaling,
+    transfers,
+)
+from hopsml.training.tensorflow.gradient_exchange import GradientExchange
 
 
 class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
@@ -37,9 +48,11 @@ class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ig
     TensorFlow, FailedPreconditionError where this process is in no group.
     """
 
-    def __init__(self) -> None:
-        distribute_lib.Strategy.__init__(self, CollectiveExtended(self))
+    def __init__(self, gradients: GradientSettings | None = None) -> None:
+        """``gradients``: what is done with those that optimizers reduce; by default nothing but their sum."""
+        distribute_lib.Strategy.__init__(self, CollectiveExtended(self, gradients or GradientSettings()))
         loss_scaling.install()
+        gradient_hooks.install()
         groups.remember(self)
         in_force.formed("hopsml", self.num_replicas_in_sync)
 
@@ -49,7 +62,7 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
 
     spans_group = True  # also while it has one member: others may join
 
-    def __init__(self, strategy: CollectiveStrategy) -> None:
+    def __init__(self, strategy: CollectiveStrategy, gradients: GradientSettings) -> None:
         distribute_lib.StrategyExtendedV1.__init__(self, strategy)
         collective_ops.rank_and_size()  # there is a group, and there are the operations
         gpus = tf.config.list_logical_devices("GPU")
@@ -69,6 +82,7 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
         self._use_var_policy = False
         self.experimental_enable_get_next_as_optional = True
         self._host_cross_device_ops = _HostReduction()
+        self.gradient_exchange = _exchange(gradients)
 
     @staticmethod
     def _canonical(device: str) -> str:
@@ -88,6 +102,10 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
     def _is_chief(self) -> bool:
         return self._id_in_cluster == 0
 
+    @property
+    def _task_id(self) -> int:
+        return self._id_in_cluster  # tf_keras names folders by it, of workers that are not the chief
+
     def _in_multi_worker_mode(self) -> bool:
         return True
 
@@ -101,6 +119,8 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
 
     def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         args, kwargs = distribute_utils.select_replica(0, (args, kwargs))
+        if self.gradient_exchange is not None and self.gradient_exchange.settings.double_buffering:
+            transfers.release()  # what the step before this one gave travels beside this one
         with tf.device(self._devices[0]), CollectiveReplicaContext(self._container_strategy()):
             return batch_statistics.averaging(fn)(*args, **kwargs)
 
@@ -144,6 +164,12 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
     def _input_workers_with_options(self, options: Any = None) -> Any:
         on_device = not options or options.experimental_fetch_to_device
         return input_lib.InputWorkers([(self._worker_device, self._devices if on_device else (self._worker_device,))])
+
+
+def _exchange(gradients: GradientSettings) -> GradientExchange | None:
+    context = current()
+    changes = context is not None and context.spec.group.regroups
+    return GradientExchange(gradients, changes) if gradients.given else None
 
 
 class CollectiveReplicaContext(distribute_lib.ReplicaContext):  # type: ignore[misc]

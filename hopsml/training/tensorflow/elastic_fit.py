@@ -11,7 +11,6 @@ from hopsml.training.elastic.sampler import Scaling
 from hopsml.training.tensorflow import fit_feed, fits
 from hopsml.training.tensorflow.callbacks import FitHooks, Logs, give_history_back
 from hopsml.training.tensorflow.fits import FitCheckpointer
-from hopsml.training.tensorflow.groups import in_group
 
 _fits = 0  # of this process so far
 _batches = 0  # that they have done
@@ -24,6 +23,9 @@ class ElasticCallback(FitHooks):
     a change of the group ``fit`` goes on from the newest commit, in the middle of an epoch where it was there. The history
     that ``fit`` returns is that of all epochs; metrics of an epoch within which the group changed are of its rest, and other
     callbacks begin anew.
+
+    Over hopsml's own collective the loss of a worker, except the chief, ends no other process: ``fit`` goes on in the
+    batch, of which the lost share may not be trained on, and divides what follows among those that are left.
 
     A function may call ``fit`` several times, always in the same order: those that were complete are passed over.
     """
@@ -39,6 +41,7 @@ class ElasticCallback(FitHooks):
         self._feed: fit_feed.Feed | None = None
         self._rate = _Rate()
         self._went_on = False
+        self._workers = 1  # that the data is divided among
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Restore the newest commit of this ``fit``; skip it if it was complete, begin anew if there is no commit of it."""
@@ -59,24 +62,17 @@ class ElasticCallback(FitHooks):
             return
         self._feed.position.seed = order  # a continued run keeps the order it began with
         self._state._begin(self._feed.position)
-        self._join()
+        self._feed.join()
         self._went_on = True
         self._rate = _Rate(self._state.rate)
         # One that was over is not begun again, whatever ended it; with more epochs it goes on.
         self.model._initial_epoch = epochs if self._state.done == epochs else self._feed.position.epoch
 
-    def _join(self) -> None:
-        """Take this worker's share of the data; all of it where the strategy spans one worker."""
-        assert self._feed is not None
-        context = current()
-        together = context is not None and in_group(self.model.distribute_strategy)
-        self._feed.position.join(*((context.rank, context.world_size) if context is not None and together else (0, 1)))
-
     def _begin_anew(self) -> None:
         """Start without a commit: from the values given, or from a checkpoint of a run of fixed size."""
         assert self._feed is not None and self._state is not None
         context = current()
-        self._join()
+        self._feed.join()
         self._state._sampler = self._feed.position
         self._state._restored = True
         self._state._batches = _batches
@@ -94,6 +90,7 @@ class ElasticCallback(FitHooks):
         if self._feed is None or self._state is None:
             return
         fits.trains()
+        self._workers = self._feed.position.world_size
         self._restore_history()
         self._feed.begin(epoch)
         if self._state.batches:
@@ -119,6 +116,8 @@ class ElasticCallback(FitHooks):
             return
         self._state._count(self._feed.advance(batch))
         _batches = self._state.batches
+        if self._feed.position.world_size != self._workers:  # the next validation divides its data anew, too
+            self._workers, self.model._eval_epoch_iterator = self._feed.position.world_size, None
         if not self._feed.is_last(batch):
             self._commit()
 

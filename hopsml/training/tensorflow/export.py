@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 from pathlib import Path
@@ -31,7 +32,7 @@ def export(model: Any, name: str = "model") -> Path:
     aside = context.export_dir / f".{name}.tmp" if keep else private_folder() / name
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
-    _write(model, str(aside))
+    write_saved_model(model, aside)
     if keep:
         shutil.rmtree(target, ignore_errors=True)
         aside.rename(target)
@@ -40,10 +41,12 @@ def export(model: Any, name: str = "model") -> Path:
     return target
 
 
-def _write(model: Any, path: str) -> None:
+def write_saved_model(model: Any, folder: Path) -> None:
+    """Write a Keras model or tf.Module as a SavedModel, in this process alone."""
     import tensorflow as tf
 
     if hasattr(model, "export"):  # Keras: with a serving signature
-        model.export(path)
+        quiet = {"verbose": False} if "verbose" in inspect.signature(model.export).parameters else {}
+        model.export(str(folder), **quiet)
     else:
-        tf.saved_model.save(model, path)
+        tf.saved_model.save(model, str(folder))

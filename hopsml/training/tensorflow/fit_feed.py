@@ -20,7 +20,9 @@ from typing import Any
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
+from hopsml.training import collective
 from hopsml.training.elastic.sampler import Sampler, Scaling, share
+from hopsml.training.tensorflow.groups import in_group
 from hopsml.training.tensorflow.shuffled_arrays import rows, sliceable
 
 _UNKNOWN = 1 << 40  # batches in an epoch whose end nobody knows
@@ -115,8 +117,17 @@ class Feed(ABC):
 
     total: int | None
 
-    def __init__(self, position: Sampler, steps_per_execution: int) -> None:
+    def __init__(self, position: Sampler, strategy: Any, steps_per_execution: int) -> None:
         self.position, self.steps_per_execution = position, steps_per_execution
+        self._strategy, self._together = strategy, current() is not None and in_group(strategy)
+
+    def join(self) -> bool:
+        """Take this worker's share of the data, all of it where the strategy spans one worker; whether it is another one."""
+        rank, size = collective.place() if self._together else (0, 1)
+        if (rank, size) == (self.position.rank, self.position.world_size):
+            return False
+        self.position.join(rank, size)
+        return True
 
     def begin(self, epoch: int) -> None:
         """Begin an epoch: at the position if that lies in this epoch, else at the epoch's first batch."""
@@ -137,12 +148,19 @@ class Feed(ABC):
 
     def steps(self, epoch_iterator: Any) -> Iterator[Any]:
         """The interface of Keras's epoch iterator: first and last batch of each call, and the iterator for it."""
-        first = -(-self.position.offset // self.position.size)
-        iterator, step = self.iterator(first), first
+        step = self._next_step()
+        iterator = self.iterator(step)
         while self.total is None or step < self.total:
+            if self.join():  # members were lost
+                step = self._next_step()
+                iterator = self.iterator(step)
             epoch_iterator._steps_seen = step + self.steps_per_execution
             yield step, step + self.steps_per_execution - 1, iterator
             step += self.steps_per_execution
+
+    def _next_step(self) -> int:
+        """How many batches of the present group's size have been trained on in this epoch."""
+        return -(-self.position.offset // self.position.size)
 
     @abstractmethod
     def iterator(self, first: int) -> Any:
@@ -153,8 +171,9 @@ class ArrayFeed(Feed):
     """Batches of arrays, or of whatever Keras slices like arrays."""
 
     def __init__(self, position: Sampler, inputs: Any, strategy: Any, steps_per_execution: int) -> None:
-        super().__init__(position, steps_per_execution)
-        self._inputs, self._strategy = inputs, strategy
+        super().__init__(position, strategy, steps_per_execution)
+        self._inputs = inputs
+        self._most_workers = 1
 
     def iterator(self, first: int) -> Any:
         """An iterator over the rest of the epoch from batch ``first`` on; sets ``total``."""
@@ -185,7 +204,8 @@ class ArrayFeed(Feed):
         indices = tf.RaggedTensor.from_row_lengths(np.concatenate([*shares, np.zeros(0, np.int64)]), lengths)
         weights = (lengths * count / np.maximum(whole, 1)).astype(np.float32)
         inputs = sliceable(self._inputs)
-        uneven = any(len(batch) % count for batch in batches) or self.position.size % count
+        sizes = [self.position.size, *map(len, batches)]
+        uneven = any(size % (local * workers) for size in sizes for workers in self._group_sizes())
 
         def gather(chosen: Any, weight: Any) -> Any:
             picked = rows(inputs, chosen)
@@ -193,6 +213,13 @@ class ArrayFeed(Feed):
 
         elements = tf.data.Dataset.from_tensor_slices((indices, weights))
         return elements.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def _group_sizes(self) -> range:
+        """Those that the group has had or may get with what has been traced: all of them have weights, or none has."""
+        context = current()
+        self._most_workers = max(self._most_workers, self.position.world_size)
+        least = context.spec.group.minimum if context is not None and context.mends is not None else self._most_workers
+        return range(min(least, self._most_workers), self._most_workers + 1)
 
 
 def _weighted(picked: Any, chosen: Any, weight: Any) -> Any:
@@ -216,15 +243,36 @@ class DatasetFeed(Feed):
         self.total = epoch_iterator.num_batches
         dataset = epoch_iterator.data_adapter.get_tf_dataset()
         _check_order(dataset)
-        self._distributed = _distributed(dataset, strategy, repeat=self._stream)
+        super().__init__(Sampler(self.total or _UNKNOWN, 1, **options), strategy, epoch_iterator.steps_per_execution)
+        self._dataset, self._shuffles = dataset, _shuffles_anew(dataset)
+        self._distributed = self._divided()
         self._made = 0  # iterators
+        self._is_divided_anew = False
         self._running: Any = None
-        super().__init__(Sampler(self.total or _UNKNOWN, 1, **options), epoch_iterator.steps_per_execution)
+
+    def join(self) -> bool:
+        """See ``Feed``. The data is divided anew at once, where it comes in the same order each time that it is iterated.
+
+        Else from the next epoch on: copies of a dataset draw their orders from one sequence, so that that of the present
+        epoch cannot be had again. One that repeats without end has no such moment, and keeps its shares.
+        """
+        if not super().join() or not self._made:
+            return False
+        if not self._shuffles:
+            self._distributed, self._made, self._running = self._divided(), 0, None
+            return True
+        self._is_divided_anew = not self._stream
+        return False
+
+    def _divided(self) -> Any:
+        return _distributed(self._dataset, self._strategy, repeat=self._stream)
 
     def iterator(self, first: int) -> Any:
         """See ``Feed``. A dataset that shuffles has another order for each iterator that is made of it."""
         if self._running is not None:
             return self._running
+        if self._is_divided_anew:
+            self._is_divided_anew, self._distributed = False, self._divided()
         epoch = 0 if self._stream else self.position.epoch
         while self._made <= epoch:
             found = iter(self._distributed)
@@ -252,20 +300,30 @@ def _distributed(dataset: Any, strategy: Any, repeat: bool) -> Any:
 
 def _check_order(dataset: Any) -> None:
     """Raise ArgumentError for a dataset that each process would shuffle in its own order."""
-    import tensorflow as tf
-
-    if not isinstance(dataset, tf.data.Dataset):
-        return
-    waiting = [dataset]
-    while waiting:
-        one = waiting.pop()
-        waiting.extend(one._inputs())
+    for one in _shuffling(dataset):
         seeds = [getattr(one, name, None) for name in ("_seed", "_seed2")]
-        if "shuffle" in type(one).__name__.lower() and all(seed is not None and int(seed) == 0 for seed in seeds):
+        if all(seed is not None and int(seed) == 0 for seed in seeds):
             raise ArgumentError(
                 "the dataset is shuffled without a seed, so each worker has an order of its own, and no position in it can "
                 "be found again: give shuffle() a seed=, or fit() the arrays, which it shuffles alike on all workers"
             )
+
+
+def _shuffles_anew(dataset: Any) -> bool:
+    """Whether each iterator that is made of the dataset has another order."""
+    return any(getattr(one, "_reshuffle_each_iteration", None) is not False for one in _shuffling(dataset))
+
+
+def _shuffling(dataset: Any) -> Iterator[Any]:
+    """The parts of a dataset that shuffle."""
+    import tensorflow as tf
+
+    waiting = [dataset] if isinstance(dataset, tf.data.Dataset) else []
+    while waiting:
+        one = waiting.pop()
+        waiting.extend(one._inputs())
+        if "shuffle" in type(one).__name__.lower():
+            yield one
 
 
 def order_seed() -> int:

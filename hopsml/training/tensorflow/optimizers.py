@@ -64,6 +64,14 @@ def _trainable(objects: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
+def create_variables(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Those of a tf_keras optimizer that trains ``variables``, outside of any function."""
+    import tensorflow as tf
+
+    with tf.init_scope():
+        (getattr(optimizer, "_create_all_weights", None) or optimizer.build)(list(variables))
+
+
 def _make(optimizer: Any, variables: Sequence[Any]) -> None:
     make = getattr(optimizer, "_create_all_weights", None) or optimizer.build
     strategy = getattr(optimizer, "_distribution_strategy", None) or latest_strategy()

@@ -55,12 +55,13 @@ class MergeSettings:
 
 def scope_of_run(context: WorkerContext | None) -> int | None:
     """The merge scope of this worker's run, else the default; None for "all"."""
-    return parse_merge_scope(context.spec.communication.merge_scope if context is not None else DEFAULT_MERGE_SCOPE)
+    asked = context.spec.communication.merge_scope if context is not None else None
+    return parse_merge_scope(DEFAULT_MERGE_SCOPE if asked is None else asked)
 
 
 def allocator_of_run(context: WorkerContext | None) -> bool | None:
     """False where the run switched the scoped allocator off; None leaves the choice to ``set_merging``."""
-    return None if context is None or context.spec.communication.scoped_allocator else False
+    return False if context is not None and context.spec.communication.scoped_allocator is False else None
 
 
 def set_merging(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> MergeSettings:

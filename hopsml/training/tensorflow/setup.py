@@ -15,7 +15,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import in_force, server_guard
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import StartTimeout
 from hopsml.training.tensorflow import groups
@@ -59,6 +59,7 @@ def prepare(context: WorkerContext | None = None) -> None:
             return
         check_version(TENSORFLOW, tf.__version__)
         _prepared = True
+    _guard_server(tf.__file__, context or current())
     _prepare_strategies()
     _note_training()
     # TensorFlow imports Keras 3 also where the user has chosen tf_keras; its version does not matter then.
@@ -66,6 +67,21 @@ def prepare(context: WorkerContext | None = None) -> None:
         after_import("keras.src", _check_keras)
         after_import("keras.src.backend.tensorflow.trainer", _repair_keras)
     after_import("tf_keras.src.layers.normalization.batch_normalization", _repair_tf_keras)
+
+
+def _guard_server(tensorflow: str, context: WorkerContext | None) -> None:
+    """Have this process's server of TensorFlow's, if one is started, let only members of its group in.
+
+    Says in a line of the log where that cannot be. ``tensorflow``: the path of its ``__init__``.
+    """
+    if os.environ.get(server_guard.UNGUARDED) == "1":
+        return
+    config = os.environ.get("TF_CONFIG", "")
+    # A TF_CONFIG of the user's own may name others, who cannot prove anything.
+    secret = context.server_key if context is not None and context.leader in config else b""
+    hindrance = server_guard.guard(config, os.path.dirname(tensorflow) + os.sep, secret)
+    if hindrance:
+        print(f"hopsml: a server of TensorFlow's in this worker would let everybody in (docs/security.md): {hindrance}")
 
 
 def _check_keras(module: ModuleType) -> None:

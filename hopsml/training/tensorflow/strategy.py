@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
+from hopsml.cluster.shared.spec import ONLY_HOPSMLS, Compression, GradientReduction, GradientSettings, specified
+from hopsml.cluster.worker import in_force
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
-from hopsml.training.tensorflow import setup
+from hopsml.training.tensorflow import mirrored, parameter_servers, setup
+from hopsml.training.tensorflow.choice import Implementation, choose
 from hopsml.training.tensorflow.merge import parse_merge_scope
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
 
-Implementation = Literal["auto", "tensorflow", "ring", "nccl", "hopsml"]
+FIXED = "newcomers do not come into a group in which TensorFlow trains yet"
 
 
 def strategy(
@@ -24,12 +28,19 @@ def strategy(
     implementation: Implementation = "auto",
     timeout_s: float | None = None,
     heartbeat_timeout_s: float = setup.DEFAULT_HEARTBEAT_TIMEOUT_S,
+    compression: Compression | None = None,
+    topk: float | None = None,
+    powersgd_rank: int | None = None,
+    double_buffering: bool = False,
+    accumulate: int = 1,
+    reduction: GradientReduction = "sum",
 ) -> Any:
     """A ``tf.distribute.MultiWorkerMirroredStrategy``, whose class is CollectiveAllReduceStrategy.
 
     Build it before any other TensorFlow operation, once a process. Without ``TF_CONFIG`` it is a strategy of
     one worker, so the same code runs on a laptop; on the evaluator of ``evaluator=True``, which stands beside the group, it
-    is TensorFlow's default strategy.
+    is TensorFlow's default strategy; on the chief of ``experiment.parameter_server`` a ``ParameterServerStrategyV2``,
+    in ``experiment.mirrored`` a ``MirroredStrategy``.
 
     Args:
         merge_scope: gradients that one collective carries: 1 = none merged, n, or "all". Default: the run's,
@@ -43,10 +54,23 @@ def strategy(
             several devices: with one device a worker the ring is the order of the workers in ``TF_CONFIG``.
         implementation: "hopsml": over the collective of hopsml's own, one device a worker, without TensorFlow's server; it
             merges everything, and has neither a merge scope nor a ring order. "tensorflow": by TensorFlow's collectives;
-            "ring", "nccl": by this one of them. "auto": the run's, which is TensorFlow's unless it says otherwise.
+            "ring", "nccl": by this one of them. "auto": what the run says; else hopsml's where several workers train without
+            GPUs and no setting of TensorFlow's collectives is given, here or to the run, and TensorFlow's everywhere else.
         timeout_s: seconds after which a collective that a peer never joins fails with DeadlineExceededError;
             None = never (a lost peer is noticed by its heartbeat all the same).
         heartbeat_timeout_s: seconds of silence after which a peer counts as lost and collectives fail.
+        compression: of the gradients that optimizers reduce, over hopsml's collective, which it chooses, like the arguments
+            below; without any of them the run's are taken. "fp16", "bf16": half the bytes between machines, summed in
+            float32; what is finite does not overflow. "topk": the largest entries of each gradient alone. "powersgd": two
+            thin matrices for each. What the last two leave out is added to the next step's gradient.
+        topk: which share of the entries; 0.01.
+        powersgd_rank: how thin: columns of the matrices; 2.
+        double_buffering: gradients travel beside the next step, which applies them: each is applied one step later, the
+            first step applies nothing, and the last one's are applied by ``fit`` at its end, or by
+            ``hopsml.tensorflow.finish_updates(optimizer)``. Needs memory for one more set of gradients.
+        accumulate: so many steps' gradients are added up, then reduced and applied as their mean, like a batch so many
+            times as big.
+        reduction: "adasum": an adaptive sum instead of the sum; needs memory for a set of gradients of every worker.
 
     Raises ArgumentError for a value without meaning, StartTimeout when the leader does not appear (CollectiveTimeout: a
     member of hopsml's collective), UnsupportedVersion.
@@ -59,15 +83,36 @@ def strategy(
         )
     tensorflows = {"merge_scope": merge_scope, "scoped_allocator": scoped_allocator, "ring_order": ring_order}
     given = [name for name, value in tensorflows.items() if value is not None]
-    if implementation == "auto" and not given and context is not None:
-        implementation = context.spec.communication.implementation
+    gradients = specified(
+        GradientSettings,
+        SimpleNamespace(
+            compression=compression,
+            topk=topk,
+            powersgd_rank=powersgd_rank,
+            double_buffering=double_buffering,
+            accumulate=accumulate,
+            reduction=reduction,
+        ),
+    )
+    if gradients.given and (given or implementation not in ("auto", "hopsml")):
+        other = " and ".join(given) or f"implementation={implementation!r}"
+        raise ArgumentError(f"{' and '.join(gradients.given)} with {other}: {ONLY_HOPSMLS}")
+    if parameter_servers.is_chief(context):
+        own = [*given, *gradients.given, *(["implementation"] if implementation != "auto" else [])]
+        setup.prepare(context)
+        return parameter_servers.strategy(own)
+    if mirrored.applies(context):
+        setup.prepare(context)
+        return mirrored.strategy([*given, *gradients.given])
+    implementation, why = choose(context, implementation, given, gradients.given)
+    in_force.chosen(why)
     if implementation == "hopsml":
         if given:
             raise ArgumentError(
                 f"implementation='hopsml' with {' and '.join(given)}: a setting of TensorFlow's collectives; leave it out, "
                 "or choose implementation='tensorflow'"
             )
-        return _own(context, timeout_s)
+        return _own(context, timeout_s, gradients if gradients.given else _of_run(context))
     scope = parse_merge_scope(merge_scope) if merge_scope is not None else scope_of_run(context)
     if scoped_allocator is None:
         scoped_allocator = allocator_of_run(context)
@@ -100,18 +145,22 @@ def _evaluates(context: WorkerContext | None) -> bool:
     return True
 
 
-def _own(context: WorkerContext | None, timeout_s: float | None) -> Any:
+def _of_run(context: WorkerContext | None) -> GradientSettings:
+    return GradientSettings() if context is None else context.spec.communication.gradients
+
+
+def _own(context: WorkerContext | None, timeout_s: float | None, gradients: GradientSettings) -> Any:
     """The strategy over hopsml's collective; TensorFlow's default strategy for a worker that is in no group."""
     import tensorflow as tf
 
     setup.prepare(context)
-    group = None if _evaluates(context) else collective.group(timeout_s or 0.0)
+    group = None if _evaluates(context) else collective.group(timeout_s or 0.0, FIXED)
     if group is None:
         return tf.distribute.get_strategy()
     group.use()
     from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
 
-    return CollectiveStrategy()
+    return CollectiveStrategy(gradients)
 
 
 def mix_precision() -> None:

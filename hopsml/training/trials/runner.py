@@ -39,8 +39,6 @@ from hopsml.training.trials.runner_channel import Channel
 from hopsml.training.trials.trial import Trial
 from hopsml.training.trials.trial_reports import Reporter
 
-CLOCK_S = 0.005  # how far the times of files may lag behind the clock
-
 
 @dataclass(frozen=True)
 class Options:
@@ -129,7 +127,7 @@ class Runner:
 
     def carry_out(self, message: RunTrial) -> bool:
         """Run one trial; returns whether this process may run another."""
-        began = time.time()
+        began, before = time.time(), worker_folder.stamps(self.context.work_dir)
         folder = trial_files.folder_of(self.context, message.trial_id)
         log = _Output(folder / trial_files.log_of(self.context, message), self.options.log_to_lane)
         end: TrialEnded
@@ -137,7 +135,7 @@ class Runner:
             end = self._try(message, folder, began)
             set_current(self.context)
             self._restore()
-            self._keep_what_it_saved(folder, began)
+            self._keep_what_it_saved(folder, before)
             between_trials.clear()
             left = between_trials.left_running()
         end = msgspec.structs.replace(
@@ -202,9 +200,9 @@ class Runner:
         os.environ.update({name: value for name, value in usual.items() if found.get(name) != value})
         os.chdir(self.context.work_dir)
 
-    def _keep_what_it_saved(self, folder: Path, began: float) -> None:
+    def _keep_what_it_saved(self, folder: Path, before: dict[Path, worker_folder.Stamp]) -> None:
         try:
-            note = worker_folder.keep(self.context.work_dir, folder / trial_files.ARTIFACTS, since=began - CLOCK_S)
+            note = worker_folder.keep(self.context.work_dir, folder / trial_files.ARTIFACTS, before)
         except OSError as error:
             note = f"what was saved in the worker's folder is not kept: {error}"
         if note:

@@ -250,6 +250,13 @@ def test_a_host_that_others_use_is_said_once_and_sets_nobody_aside() -> None:
     assert [action for action in found.left("a2", NOW) if isinstance(action, Warn)] == []
 
 
+def test_a_host_that_others_use_is_not_told_of_where_servers_are_guarded() -> None:
+    found = gate("enforce")
+    found.granted("run", ("a1", "a2"), NOW)
+    actions = tell(found, "a1", others=("mallory",), guards=True) + tell(found, "a2", guards=True)
+    assert not [one for one in actions + answer(found, actions) if isinstance(one, Warn)]
+
+
 def test_a_single_worker_starts_no_server_that_others_could_reach() -> None:
     found = gate("warn", size=1)
     found.granted("run", ("a1",), NOW)

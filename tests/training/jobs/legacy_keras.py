@@ -12,10 +12,11 @@ from tests.training.jobs.keras3 import CLASSES, FEATURES, _data, _dataset
 from tests.training.jobs.own_group import strategy_of
 
 
-def training(kind: str = "tensorflow") -> dict[str, Any]:
-    """fit with the callbacks, resume, evaluate, predict, the merged collectives of a step."""
+def training(own: str, kind: str = "tensorflow") -> dict[str, Any]:
+    """fit with the callbacks, ours and Keras's, resume, evaluate, predict, the merged collectives of a step."""
     strategy = strategy_of(kind)
     import numpy as np
+    import tensorflow as tf
 
     model = _model(strategy)
     callback = hopsml.tensorflow.CheckpointCallback()
@@ -30,7 +31,10 @@ def training(kind: str = "tensorflow") -> dict[str, Any]:
     resumed = hopsml.tensorflow.CheckpointCallback()
     epoch = resumed.restore(again)
     restored = digest(again.get_weights())
-    more = again.fit(_dataset(33, 16), epochs=3, initial_epoch=epoch, verbose=0, callbacks=[resumed])
+    saving = tf.keras.callbacks.ModelCheckpoint(f"{own}/saved/model.weights.h5", save_weights_only=True)
+    drawing = tf.keras.callbacks.TensorBoard(f"{own}/events")
+    callbacks = [resumed, saving, drawing]
+    more = again.fit(_dataset(33, 16), epochs=3, initial_epoch=epoch, verbose=0, callbacks=callbacks)
     x, y = _data(32)
     loss, accuracy = again.evaluate(_dataset(32, 16, shuffle=False), verbose=0)
     predicted = again.predict(_dataset(32, 16, shuffle=False).map(lambda x, y: x), verbose=0)

@@ -26,16 +26,21 @@ def strategy_of(kind: str) -> Any:
     return CollectiveStrategy()
 
 
-def join_own(generation: int, rank: int | None = None, size: int | None = None, timeout_s: float = 60.0) -> None:
+def join_own(
+    generation: int, rank: int | None = None, size: int | None = None, timeout_s: float = 60.0, apart: bool = False
+) -> None:
     """``join`` with what the worker's context says, in the folder of its run."""
     context = current()
     assert context is not None
     rank, size = context.rank if rank is None else rank, size or context.world_size
-    join(Path(context.run_url) / "group", rank, size, generation, timeout_s)
+    join(Path(context.run_url) / "group", rank, size, generation, timeout_s, apart)
 
 
-def join(folder: Path, rank: int, size: int, generation: int = 1, timeout_s: float = 60.0) -> None:
-    """Become member ``rank`` of a group of ``size``, in the place of any group before; members meet in ``folder``."""
+def join(folder: Path, rank: int, size: int, generation: int = 1, timeout_s: float = 60.0, apart: bool = False) -> None:
+    """Become member ``rank`` of a group of ``size``, in the place of any group before; members meet in ``folder``.
+
+    ``apart``: as if each were on a machine of its own, so that all travels through sockets.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     folder.mkdir(parents=True, exist_ok=True)
     mine = folder / f"{generation}-{rank}"
@@ -48,7 +53,7 @@ def join(folder: Path, rank: int, size: int, generation: int = 1, timeout_s: flo
         rank,
         [place.read_text() for place in places],
         secret=SECRET,
-        hosts=["here"] * size,
+        hosts=None if apart else ["here"] * size,
         listener=listener.detach(),
         generation=generation,
         timeout_s=timeout_s,

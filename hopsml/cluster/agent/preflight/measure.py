@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.cluster.shared.protocol import GpuFacts, PreflightFacts
+from hopsml.cluster.worker import server_guard
 
 MB = 1 << 20
 WRITE_BYTES = 4 * MB
@@ -44,6 +45,7 @@ def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> P
         gpus=gpu_facts(gpu_indices),
         core_mb_s=core_speed(),
         others=other_people(),
+        guards=server_guard.is_ready(),
         clock=time.time(),  # last: it is compared when the message comes
     )
 

@@ -37,6 +37,7 @@ class Backend(Protocol):
     restarts_agents: bool  # whether an agent that dies comes back by itself
     grows: bool  # whether agents that are asked for make the cluster give more, in its own time
     gpus_per_agent: int  # to be claimed on the host; 0 where the cluster assigns them, or there are none
+    cores_per_agent: int  # that a slot has by the cluster's settings; 0 where they say nothing
 
     def capacity(self) -> Capacity:
         """How many agents this cluster can give, now or later."""

@@ -48,6 +48,7 @@ class LocalBackend:
     name = "local"
     restarts_agents = False
     grows = False
+    cores_per_agent = 0
 
     def __init__(self, slots: int | None = None) -> None:
         devices = len(gpus.host_gpus())

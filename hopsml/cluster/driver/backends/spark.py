@@ -34,6 +34,7 @@ class SparkBackend:
     def __init__(self, context: Any) -> None:
         self.context = context
         self._conf = context.getConf()
+        self.cores_per_agent = self._int("spark.task.cpus", 0)  # Spark's default of 1 is nobody's word
         self.grows = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
         self._jobs: dict[int, threading.Thread] = {}
         self._successors = 0  # executors that were asked for beyond spark.executor.instances

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hopsml.cluster.shared.protocol import GpuFacts, PeerProbed, PreflightFacts
@@ -88,8 +88,13 @@ def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: 
     return found + [fault for gpu in facts.gpus for fault in _gpu_faults(gpu, limits)]
 
 
-def shared_hosts(members: Iterable[PreflightFacts]) -> dict[str, str]:
-    """By host that other people use as well: what that means. It is no fault of a slot: no other one would be better."""
+def shared_hosts(members: Sequence[PreflightFacts]) -> dict[str, str]:
+    """By host that other people use as well: what that means. It is no fault of a slot: no other one would be better.
+
+    Where all members guard TensorFlow's server, it means nothing.
+    """
+    if all(facts.guards for facts in members):
+        return {}
     return {
         facts.host: f"{facts.host} is shared with {', '.join(facts.others[:3])}"
         f"{f' and {len(facts.others) - 3} more' if len(facts.others) > 3 else ''}: TensorFlow's server there obeys whoever "

@@ -1,0 +1,211 @@
+"""Gradients of published networks, reduced by every way there is beside TensorFlow's own strategy by hand.
+
+All groups of a number of workers are up at once and take turns, set after set, in another order every round. The steps of
+scripts/gradient_steps.py make gradients of a set's sizes and sum them over the group; those called ``model:`` are training
+steps of a network. A figure is the median over the rounds of a way's step over that of TensorFlow's strategy by hand, of
+which nothing of hopsml is a part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import environments, gradient_sets, peers
+from benchmarks.figures import Figure, Report, ratio_of
+from benchmarks.launched import Command, Launched, temporary_folder
+from benchmarks.options import Options
+from benchmarks.pairing import alternate
+from benchmarks.peers.bare import free_ports
+from benchmarks.peers.base import SCRIPTS
+from benchmarks.peers.hopsml import PEER
+from benchmarks.turn_server import TurnServer, take_turns
+
+WORKERS = (2, 4)
+HOROVODS = ("horovod", "tensorflow-2.12")  # Horovod, and TensorFlow by hand of the version that Horovod is built for
+WAYS = ("tensorflow", "merged", "hopsml", "ddp", "parameter-server", *HOROVODS)
+BY_HAND = "tensorflow"
+MODELS = ("model:inception-v1", "model:vgg-16", "model:resnet-50")
+TRAIN = ("tensorflow", "merged", "hopsml")  # the ways that a network's training step is written for
+SMALL = ("inception-v1", "resnet-50", "160x4kB")  # what a first look takes
+MOST_SERVED = 200 << 20  # bytes that the one parameter server is asked for: beyond, a step takes minutes
+START_TIMEOUT_S = 300.0
+TURN_S = 0.5  # about what the slowest way takes for a turn
+Times = dict[tuple[str, str], list[float]]  # of a way and a load, milliseconds by round
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Which ways reduce which loads, with so many workers."""
+
+    workers: int
+    ways: Sequence[str]
+    loads: Sequence[str]
+
+    def loads_of(self, way: str) -> list[str]:
+        """The loads that a way takes part in."""
+        return [load for load in self.loads if _takes(way, load)]
+
+    def ways_of(self, load: str) -> list[str]:
+        """The ways that take part in a load."""
+        return [way for way in self.ways if _takes(way, load)]
+
+
+def _takes(way: str, load: str) -> bool:
+    if load.startswith("model:"):
+        return way in TRAIN
+    if way == "parameter-server":
+        return gradient_sets.bytes_of(gradient_sets.shapes_of(load)) <= MOST_SERVED
+    return True
+
+
+def run(options: Options) -> Report:
+    """The sets of gradients with two workers and with four, the networks with two."""
+    report = Report()
+    ways = _available(report, options)
+    merged, horovod = [], []
+    for workers in WORKERS:
+        loads = [*options.choose(tuple(gradient_sets.SETS), SMALL), *(MODELS if workers == 2 else ())]
+        bench = Bench(workers, ways, loads)
+        times = measure(bench, options)
+        report.figures += list(_ratios(bench, times))
+        merged.append(_ratio("collective.merge_ratio", times, "merged", "inception-v1"))
+        if "horovod" in ways:
+            horovod += [_beside_horovod(times, load) for load in gradient_sets.SETS if load in loads]
+    report.figures = [max(found, key=lambda one: one.value) for found in (merged, horovod) if found] + report.figures
+    report.notes.append(
+        "models: a step makes gradients of the network's sizes and sums them; ratios to TensorFlow's strategy by hand, "
+        "Horovod's to that of TensorFlow 2.12; "
+        "merged: the same strategy with hopsml's reduction, 32 gradients in a collective by the scoped allocator; hopsml: "
+        "the strategy over hopsml's own collective; ddp: DistributedDataParallel over gloo; parameter-server: one of them, "
+        "where workers read weights and send gradients and wait for nobody; model: training steps of the network itself"
+    )
+    return report
+
+
+def _available(report: Report, options: Options) -> list[str]:
+    """The ways that can be had here: Horovod is built from its sources, which takes a compiler and a quarter of an hour."""
+    try:
+        environments.ensure("horovod", options.say)
+    except RuntimeError as error:
+        report.note_of("Horovod")(str(error))
+        return [way for way in WAYS if way not in HOROVODS]
+    return list(WAYS)
+
+
+def _beside_horovod(times: Times, load: str) -> Figure:
+    """Our step over TensorFlow's by hand, over the same of Horovod with the TensorFlow of its version."""
+    ours, theirs = (
+        [one / other for one, other in zip(times[way, load], times[base, load], strict=True)]
+        for way, base in (("hopsml", BY_HAND), HOROVODS)
+    )
+    return ratio_of("collective.horovod_ratio", ours, theirs, f"Horovod 0.28.1, {load}")
+
+
+def _ratios(bench: Bench, times: Times) -> Iterable[Figure]:
+    for load in bench.loads:
+        label = load.replace("model:", "train-")
+        for way in bench.ways_of(load):
+            if way != BY_HAND:
+                base = HOROVODS[1] if way == "horovod" else BY_HAND
+                name = f"models.{label}_n{bench.workers}_{way}_ratio"
+                yield ratio_of(name, times[way, load], times[base, load], f"{base} by hand")
+
+
+def _ratio(name: str, times: Times, way: str, load: str) -> Figure:
+    return ratio_of(name, times[way, load], times[BY_HAND, load], "TensorFlow by hand")
+
+
+def measure(bench: Bench, options: Options) -> Times:
+    """Milliseconds of a step by way and load, one median a round."""
+    with group(bench, options) as server:
+        times: Times = {}
+        for load in bench.loads:
+            times |= _of_load(server, bench, load, options)
+    return times
+
+
+@contextlib.contextmanager
+def group(bench: Bench, options: Options) -> Iterator[TurnServer]:
+    """All groups, ready to take turns; told to end when the block is left in order, and killed in any case."""
+    with (
+        temporary_folder() as name,
+        TurnServer(Path(name) / "turns") as server,
+        Launched(list(commands(server.path, bench, options)), Path(name)) as launched,
+    ):
+        wanted = sum(len(bench.loads_of(way)) * _members(way, bench.workers) for way in bench.ways)
+        launched.wait_until(lambda: server.accept() == wanted, START_TIMEOUT_S, f"{wanted} connections")
+        yield server
+        for way in bench.ways:
+            for load in bench.loads_of(way):
+                server.steps(f"{way} {load}", 0)
+
+
+def _of_load(server: TurnServer, bench: Bench, load: str, options: Options) -> Times:
+    ways = bench.ways_of(load)
+    names = {f"{way} {load}": (way, load) for way in ways}
+    slowest = max(server.steps(name, 3)[-1] for name in names)  # it is traced in the first, and warm in the last
+    count = max(1, min(50, int(TURN_S / slowest)))
+    turns = {name: _median_ms(turn) for name, turn in take_turns(server, list(names), count).items()}
+    rounds = alternate(options.rounds_of(10, 4), turns)
+    shown = ", ".join(f"{names[name][0]} {statistics.median(values):.1f}" for name, values in rounds.items())
+    options.say(f"{bench.workers} workers, {load}, {count} steps a turn: {shown} ms")
+    return {names[name]: values for name, values in rounds.items()}
+
+
+def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
+    return lambda: statistics.median(turn()) * 1000
+
+
+def _members(way: str, workers: int) -> int:
+    """How many processes of a way answer: of the parameter server's only the coordinator."""
+    return 1 if way == "parameter-server" else workers
+
+
+def commands(path: Path, bench: Bench, options: Options) -> Iterable[Command]:
+    """The members of all groups."""
+    ours = str(PEER.python(options.say))
+    for way in bench.ways:
+        loads = ",".join(bench.loads_of(way))
+        if way == "parameter-server":
+            yield from _parameter_servers(ours, path, bench.workers, loads)
+            continue
+        if way == "horovod":
+            yield from _horovod(path, bench.workers, loads, options)
+            continue
+        python = str(_python_of(way, options))
+        addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(bench.workers))
+        for rank in range(bench.workers):
+            script = [python, str(SCRIPTS / "gradient_steps.py"), way, str(path), str(rank), addresses, loads]
+            # As torchrun has it, where nobody says otherwise.
+            yield Command(script, {**QUIET, "OMP_NUM_THREADS": "1"} if way == "ddp" else QUIET)
+
+
+def _python_of(way: str, options: Options) -> Path:
+    if way in HOROVODS:
+        return environments.ensure("horovod", options.say)
+    return peers.find("torchrun").python(options.say) if way == "ddp" else PEER.python(options.say)
+
+
+def _horovod(path: Path, workers: int, loads: str, options: Options) -> Iterable[Command]:
+    """Its launcher, which starts the members; as it tells each its rank, the script needs no addresses."""
+    python = str(_python_of("horovod", options))
+    launcher = [python, "-m", "horovod.runner.launch", "--gloo", "--network-interfaces", "lo"]
+    script = [python, str(SCRIPTS / "gradient_steps.py"), "horovod", str(path), "0", "", loads]
+    yield Command([*launcher, "-np", str(workers), "-H", f"localhost:{workers}", *script], QUIET)
+
+
+def _parameter_servers(python: str, path: Path, workers: int, loads: str) -> Iterable[Command]:
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(workers + 2)]
+    cluster = json.dumps({"chief": addresses[:1], "ps": addresses[1:2], "worker": addresses[2:]})
+    jobs = [("chief", 0), ("ps", 0), *(("worker", index) for index in range(workers))]
+    for job, index in jobs:
+        script = [python, str(SCRIPTS / "parameter_servers.py"), job, str(index), str(path), cluster, loads]
+        yield Command(script, QUIET)
+
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}

@@ -1,0 +1,85 @@
+"""From the loss of a worker to the next step of all others, which go on in their processes; beside it torchrun's.
+
+Over hopsml's own collective, with a state of 100 MB. The killed worker is any but the chief. Its successor joins soon, which
+begins all processes anew: what that costs is not in here (``recovery.grow_s``).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks import recovery, steps_read
+from benchmarks.figures import Report, measured, ratio_of
+from benchmarks.launched import temporary_folder
+from benchmarks.options import Options
+from benchmarks.pairing import alternate
+from benchmarks.session import Session
+from benchmarks.spread import spread_of
+from benchmarks.steps_read import Log
+
+STATE_MB = 100
+KILLS = 5  # in each session; the median counts
+PEER = "torchrun"
+
+
+def run(options: Options) -> Report:
+    """The figures of groups that go on, with two workers and with four."""
+    candidates: dict[str, Callable[[], float]] = {
+        "2 workers": partial(_ours, 2),
+        "4 workers": partial(_ours, 4),
+    }
+    if options.wants(PEER):
+        candidates[PEER] = recovery.once_only(partial(recovery._of_peer, PEER, options))
+    times = alternate(options.rounds_of(5, 1), candidates, options.say)
+    two, four = times["2 workers"], times["4 workers"]
+    slower = max(two, four, key=lambda values: spread_of(values).median)
+    report = Report(
+        [
+            measured("collective.reform_s", slower, "s"),
+            measured("collective.reform_n2_s", two, "s"),
+            measured("collective.reform_n4_s", four, "s"),
+        ],
+        [
+            f"regroup: kill -9 of a worker that is not the chief to the next step of all others in their processes, a state "
+            f"of {STATE_MB} MB; collective.reform_s is the slower of two and four workers"
+        ],
+    )
+    if PEER in times:
+        report.figures.append(ratio_of("collective.recovery_ratio", two, times[PEER], PEER))
+    return report
+
+
+def _ours(workers: int) -> float:
+    """One session: the median over some kills."""
+    with temporary_folder() as name, Session(Path(name), workers) as session:
+        folder = session.folder / "elastic"
+        folder.mkdir()
+        session.ask("elastic", folder=str(folder), least=1, most=workers, implementation="hopsml", ballast_mb=STATE_MB)
+        seconds = []
+        for _ in range(KILLS):
+            recovery._wait(session, lambda: recovery._at_work(folder, workers), f"{workers} workers at work")
+            recovery._settle(session, folder, workers)
+            seconds.append(_kill_and_wait(session, folder, workers))
+        return spread_of(seconds).median
+
+
+def _kill_and_wait(session: Session, folder: Path, workers: int) -> float:
+    """Seconds from the kill to the first step that all others have made without it."""
+    *_, victim = recovery._newest(folder)
+    killed = time.monotonic()
+    os.kill(victim.pid, signal.SIGKILL)
+
+    def found() -> list[Log]:
+        return [log for log in steps_read.read(folder) if log.generation == victim.generation + 1]
+
+    recovery._wait(session, lambda: len(found()) >= workers - 1, f"a step of {workers - 1} workers after a kill")
+    went_on = found()
+    before = {log.pid for log in steps_read.read(folder) if log.generation == victim.generation}
+    if not {log.pid for log in went_on} <= before:
+        raise RuntimeError("the others did not go on in their processes")
+    return max(min(log.steps.values()) for log in went_on) - killed

@@ -1,0 +1,47 @@
+"""Train a small convolutional network on scikit-learn's digits, and export it three times over: DIGITS_MODEL FOLDER PROJECT.
+
+FOLDER gets ``saved_model`` for who loads it by hand; the registry of the project gets the versions 1 to 3 of "digits".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def trained() -> Any:
+    """Two convolutions and two dense layers, 8 x 8 pixels to ten classes."""
+    import keras
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    model = keras.Sequential(
+        [
+            keras.Input((64,), name="pixels"),
+            keras.layers.Reshape((8, 8, 1)),
+            keras.layers.Conv2D(16, 3, activation="relu"),
+            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10, activation="softmax", name="classes"),
+        ]
+    )
+    model.compile("adam", "sparse_categorical_crossentropy")
+    model.fit(digits.data / 16, digits.target, epochs=2, verbose=0)
+    return model
+
+
+def main(folder: str, project: str) -> None:
+    """The program."""
+    from hopsml import model as registry
+
+    os.environ["HOPSML_PROJECT_URL"] = project
+    made = trained()
+    made.export(f"{folder}/saved_model", verbose=False)
+    for number in (1, 2, 3):
+        registry.export(made, "digits", metrics={"number": number})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

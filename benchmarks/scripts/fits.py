@@ -1,0 +1,108 @@
+"""Keras ``fit`` in turns: a small dense network and a small convolutional one, trained on scikit-learn's digits.
+
+    SOCKET WAY   a worker that was started by hand, TF_CONFIG in the environment (model.py)
+    bare         TensorFlow's strategy, nothing of hopsml; tf_keras, as Keras 3 does not train under it
+    bare-keras3  the same with Keras 3 and what hopsml repairs in it, without which it fails at the first batch
+    alone        one worker's share of a batch on one core, without a strategy: what nobody who reduces can beat
+
+One process trains both models, so that a group's cores are its own for both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from benchmarks.scripts import model, turns
+
+GLOBAL_BATCH = 64
+MODELS = ("mlp", "cnn")
+
+
+def serve(path: str, way: str, rank: int, strategy: Any, batch: int = GLOBAL_BATCH) -> None:
+    """Train when told to: the ways WAY-mlp and WAY-cnn."""
+    ways = {f"{way}-{name}": steps(strategy, name, batch) for name in MODELS}
+    turns.serve_all(path, rank, ways)
+
+
+def steps(strategy: Any, name: str, batch: int) -> turns.Steps:
+    """A call of ``fit`` for so many steps; what is returned are the times from the end of one to that of the next."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    with strategy.scope():
+        network = keras.Sequential(dense(keras) if name == "mlp" else convolutional(keras))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        network.compile(keras.optimizers.SGD(0.05), loss, metrics=["accuracy"])
+    data = digits(batch)
+
+    class Clock(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.ends: list[float] = []
+
+        def on_train_batch_end(self, number: int, logs: Any = None) -> None:
+            self.ends.append(time.perf_counter())
+
+    def train(count: int) -> list[float]:
+        clock = Clock()
+        network.fit(data, epochs=1, steps_per_epoch=count + 1, verbose=0, callbacks=[clock])
+        return [after - before for before, after in zip(clock.ends, clock.ends[1:], strict=False)]
+
+    return train
+
+
+def dense(keras: Any) -> list[Any]:
+    """301 066 weights."""
+    layers = keras.layers
+    return [layers.Input((64,)), layers.Dense(512, "relu"), layers.Dense(512, "relu"), layers.Dense(10)]
+
+
+def convolutional(keras: Any) -> list[Any]:
+    """29 066 weights, and ten times the arithmetic for each of them."""
+    layers = keras.layers
+    return [
+        layers.Input((64,)),
+        layers.Reshape((8, 8, 1)),
+        layers.Conv2D(32, 3, padding="same", activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Conv2D(64, 3, padding="same", activation="relu"),
+        layers.Flatten(),
+        layers.Dense(10),
+    ]
+
+
+def digits(batch: int) -> Any:
+    """Batches of all workers' examples, without end; the strategy divides them.
+
+    Kept as batches: each worker of a group walks over the examples of all, which is the price of the data, not of the group.
+    """
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    data = tf.data.Dataset.from_tensor_slices(((images / 16).astype("float32"), labels))
+    return data.batch(batch, drop_remainder=True).cache().repeat()
+
+
+def by_hand(path: str, way: str) -> None:
+    """A worker of no run."""
+    import tensorflow as tf
+
+    if way == "bare-keras3":
+        import keras.src.backend.tensorflow.trainer as trainer
+
+        from hopsml.training.tensorflow import keras_repairs
+
+        keras_repairs.install(trainer)
+    if way == "alone":
+        serve(path, way, 0, tf.distribute.get_strategy(), GLOBAL_BATCH // 2)
+    else:
+        serve(path, way, model.rank(), model.plain_strategy())
+
+
+if __name__ == "__main__":
+    if sys.argv[2] == "alone":  # before TensorFlow counts them
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    by_hand(*sys.argv[1:])

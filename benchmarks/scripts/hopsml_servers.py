@@ -1,0 +1,35 @@
+"""A run of hopsml's with one worker and one parameter server on this machine: SOCKET MODE; see server_steps.py.
+
+MODE steps: makes steps in turns. MODE recovery: writes a line ``time step recoveries`` at each report into SOCKET, which is
+a file then, until the process is killed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import hopsml
+from benchmarks.scripts import server_steps, turns
+
+
+def train(socket: str, mode: str) -> None:
+    """Serve until told to end, or killed."""
+    import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
+
+    model = server_steps.build(hopsml.tensorflow.strategy())
+    every = 50 if mode == "recovery" else 1_000_000
+    loop = hopsml.tensorflow.ServerLoop(model, server_steps.batches, checkpoint_every=every)
+    if mode == "steps":
+        turns.serve_all(socket, 0, {"hopsml": server_steps.timed(lambda count: loop.run(loop.steps + count))})
+        return
+    with open(socket, "a", buffering=1) as lines:
+        while True:
+            loop.run(loop.steps + 10)
+            print(time.time(), loop.steps, loop.recoveries, file=lines)
+
+
+if __name__ == "__main__":
+    hopsml.experiment.parameter_server(
+        train, args={"socket": sys.argv[1], "mode": sys.argv[2]}, num_workers=1, num_ps=1, progress=False
+    )

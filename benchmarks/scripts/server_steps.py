@@ -1,0 +1,91 @@
+"""Training with parameter servers in turns, by hand or by hopsml's loop: a model, its data, and what makes so many steps.
+
+By hand: ``python -m benchmarks.scripts.server_steps JOB INDEX SOCKET CLUSTER``; JOB chief makes the steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.scripts import turns
+
+BATCH = 64
+UNITS = 512
+
+
+def build(strategy: Any) -> Any:
+    """A compiled Keras 3 model of 0.3 million weights."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [keras.layers.Dense(UNITS, activation="relu"), keras.layers.Dense(UNITS, activation="relu")]
+        model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(10)])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def batches() -> Any:
+    """Random digits, without end."""
+    import tensorflow as tf
+
+    x = tf.random.stateless_uniform((1024, 64), seed=(1, 2))
+    y = tf.random.stateless_uniform((1024,), seed=(3, 4), maxval=10, dtype=tf.int32)
+    return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(BATCH)
+
+
+def timed(make: Callable[[int], object]) -> turns.Steps:
+    """``make`` makes so many steps in one go; what each of them took is their mean."""
+
+    def steps(count: int) -> list[float]:
+        began = time.perf_counter()
+        make(count)
+        return [(time.perf_counter() - began) / count] * count
+
+    return steps
+
+
+def by_hand(strategy: Any) -> Callable[[int], object]:
+    """A coordinator, and a counter of the steps, which Keras's own counts wrongly here."""
+    import tensorflow as tf
+
+    model = build(strategy)
+    with strategy.scope():
+        counter = tf.Variable(0, dtype=tf.int64, trainable=False)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    data = iter(coordinator.create_per_worker_dataset(batches))
+
+    @tf.function(autograph=False)
+    def step(iterator: Any) -> None:
+        strategy.run(model.train_step, args=(next(iterator),))
+        counter.assign_add(1)
+
+    def make(count: int) -> None:
+        for _ in range(count):
+            coordinator.schedule(step, args=(data,))
+        coordinator.join()
+
+    return make
+
+
+def main() -> None:
+    """Serve until told to end, or killed."""
+    job, index, path, described = sys.argv[1:]
+    cluster = json.loads(described)
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": int(index)}})
+    import tensorflow as tf
+
+    if job != "chief":
+        tf.distribute.Server(tf.train.ClusterSpec(cluster), job, int(index), protocol="grpc").join()
+    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    turns.serve_all(path, 0, {"by-hand": timed(by_hand(strategy))})
+
+
+if __name__ == "__main__":
+    main()

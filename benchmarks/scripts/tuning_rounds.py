@@ -1,0 +1,28 @@
+"""A driver of hopsml here: what each candidate of tuning takes for sets of gradients. RESULT WORKERS ROUNDS SETS."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import gradient_sets
+from hopsml import experiment
+from hopsml.training.tensorflow.tuning import measuring
+from hopsml.tuning.candidates import candidates
+
+TURN_S = 0.3
+
+if __name__ == "__main__":
+    result, workers, rounds, sets = sys.argv[1:]
+    found = {}
+    for name in sets.split(","):
+        gradients = [(shape, "float32") for shape in gradient_sets.shapes_of(name)]
+        given = {"gradients": gradients, "candidates": candidates(), "rounds": int(rounds), "turn_s": TURN_S}
+        run = experiment.collective_all_reduce(
+            measuring.measure, args=given, num_workers=int(workers), preload=["tensorflow"], progress=False
+        )
+        found[name] = run.value
+        print(f"{name} is measured", file=sys.stderr, flush=True)
+    Path(result).write_text(json.dumps(found))
+    experiment.shutdown()

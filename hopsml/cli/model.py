@@ -1,0 +1,192 @@
+"""``hopsml model ls|show|export|alias|delete``: the versions of models, on any store."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hopsml.tracking import strict_json
+from hopsml.tracking.listing import figure, short, table, time_text
+
+if TYPE_CHECKING:
+    from hopsml.model.description import Signature
+    from hopsml.model.version import Version
+
+app = typer.Typer(no_args_is_help=True, help="Models: list, look at, export, name, delete.")
+COLUMNS = ("model", "version", "aliases", "created", "size", "metrics", "from")
+NUMBERS = ("version", "size")  # aligned at the right
+
+As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
+Project = Annotated[str, typer.Option(help="another project, by its name")]
+
+
+@app.command()
+def ls(
+    name: Annotated[str, typer.Argument(help="of a model: its versions")] = "",
+    project: Project = "",
+    as_json: As_json = False,
+) -> None:
+    """List the models of a project with their newest version, or all versions of one."""
+    from hopsml import model, settings
+
+    of = project or None
+    found = model.versions(name, of) if name else [model.find(one, project=of) for one in model.models(of)]
+    named = {one: model.aliases(one, of) for one in {version.name for version in found}}
+    if as_json:
+        print(strict_json.dumps([{**version, "aliases": _aliases(version, named)} for version in found]))
+    elif not found:
+        print(f"no models in {settings.project_url(of)}", file=sys.stderr)
+    else:
+        print("\n".join(table([COLUMNS, *(_row(version, _aliases(version, named)) for version in found)], NUMBERS)))
+
+
+@app.command()
+def show(
+    name: str,
+    version: Annotated[str, typer.Argument(help="a number, latest, an alias, best:METRIC")] = "latest",
+    project: Project = "",
+    as_json: As_json = False,
+) -> None:
+    """Print everything that is known of a version."""
+    from hopsml import model
+
+    found = model.find(name, version, project or None)
+    aliases = _aliases(found, {name: model.aliases(name, project or None)})
+    if as_json:
+        print(strict_json.dumps({**found, "aliases": aliases}))
+        return
+    said = {title: text for title, text in _facts(found, aliases).items() if text}
+    width = max(map(len, said))
+    for title, text in said.items():
+        print(f"{title:{width}}  " + text.replace("\n", "\n" + " " * (width + 2)))
+
+
+@app.command()
+def export(
+    path: Annotated[str, typer.Argument(help="a file or directory: local, a URL, or relative to the project")],
+    name: str,
+    metric: Annotated[list[str] | None, typer.Option(help="NAME=NUMBER; may be given more than once")] = None,
+    description: str = "",
+    version: Annotated[int, typer.Option(help="its number; 0 for the next free one")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the version of that number")] = False,
+    project: Project = "",
+) -> None:
+    """Make a version of a model of files that are there."""
+    from hopsml import model
+
+    made = model.export(
+        path, name, version or None, overwrite, dict(map(_metric, metric or [])), description, project=project or None
+    )
+    assert made is not None  # only ranks of a run other than the chief get none
+    print(f"version {made.version}  {made.url}")
+
+
+@app.command()
+def alias(
+    name: str,
+    version: Annotated[str, typer.Argument(help="a number, latest, an alias, best:METRIC")],
+    alias: Annotated[str, typer.Argument(help="such as production")],
+    delete: Annotated[bool, typer.Option("--delete", help="forget the alias instead")] = False,
+    project: Project = "",
+) -> None:
+    """Let an alias stand for a version from now on."""
+    from hopsml import model
+
+    if delete:
+        model.delete_alias(name, alias, project or None)
+        print(f"{name}: {alias} is no alias any more")
+        return
+    found = model.set_alias(name, version, alias, project or None)
+    print(f"{name}: {alias} is version {found.version}")
+
+
+@app.command()
+def delete(
+    name: str,
+    version: Annotated[str, typer.Argument(help="a number, latest, an alias, best:METRIC")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    force: Annotated[bool, typer.Option("--force", help="also one that an alias stands for")] = False,
+    project: Project = "",
+) -> None:
+    """Delete a version with its files; its number is not given again."""
+    from hopsml import model
+    from hopsml.errors import ArgumentError
+
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ArgumentError("nobody can be asked here: delete without asking with --yes; nothing was deleted")
+        typer.confirm(f"delete version {version} of the model '{name}'?", abort=True)
+    model.delete(name, version, force=force, project=project or None)
+    print(f"deleted version {version} of the model '{name}'")
+
+
+def _metric(text: str) -> tuple[str, float]:
+    from hopsml.errors import ArgumentError
+
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ArgumentError(f"--metric {text!r}: it must be NAME=NUMBER, such as accuracy=0.98") from None
+
+
+def _aliases(version: Version, named: dict[str, dict[str, int]]) -> list[str]:
+    return [alias for alias, number in named[version.name].items() if number == version.version]
+
+
+def _row(version: Version, aliases: list[str]) -> tuple[str, ...]:
+    known = version.description
+    return (
+        known.name,
+        str(known.version),
+        ", ".join(aliases) or "-",
+        time_text(known.created.timestamp()),
+        _size(known.bytes),
+        _metrics(known.metrics) or "-",
+        known.lineage.run_id or known.creator,
+    )
+
+
+def _facts(version: Version, aliases: list[str]) -> dict[str, str]:
+    known = version.description
+    origin = known.lineage
+    return {
+        "model": known.name,
+        "version": str(known.version),
+        "aliases": ", ".join(aliases),
+        "description": known.description,
+        "metrics": _metrics(known.metrics),
+        "flavor": known.flavor,
+        "inputs": _tensors(known.signature, "inputs"),
+        "outputs": _tensors(known.signature, "outputs"),
+        "created": f"{time_text(known.created.timestamp())} by {known.creator}",
+        "run": origin.run_url,
+        "commit": origin.commit + (" (changed since)" if origin.dirty else ""),
+        "data": "\n".join(f"{one.get('url')}  {one.get('checksum', '')}".rstrip() for one in origin.data),
+        "made with": "  ".join(f"{name} {number}" for name, number in known.requirements.items()),
+        "files": f"{len(known.files)}, {_size(known.bytes)}",
+        "directory": version.url,
+    }
+
+
+def _tensors(signature: Signature | None, which: str) -> str:
+    specs: dict[str, Any] = getattr(signature, which, {})
+    return "\n".join(f"{name}  {spec.dtype}{_shape(spec.shape)}" for name, spec in specs.items())
+
+
+def _shape(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
+
+
+def _metrics(metrics: dict[str, float]) -> str:
+    return "  ".join(f"{short(name)}={figure(value)}" for name, value in metrics.items())
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count = count / 1000  # type: ignore[assignment]
+    return f"{count:.3g} GB"

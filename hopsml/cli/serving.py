@@ -1,0 +1,92 @@
+"""``hopsml serving ls|show|roll|canary|logs|stop|delete``: what is served."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="What is served: look, go over to another version, stop.")
+As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
+
+
+@app.command()
+def ls(as_json: As_json = False) -> None:
+    """List the servings of the project."""
+    from hopsml.serving import manager
+    from hopsml.serving.places import servings_url
+    from hopsml.tracking import strict_json
+    from hopsml.tracking.listing import table
+
+    found = manager.servings()
+    if as_json:
+        print(strict_json.dumps([_plain(one) for one in found]))
+    elif not found:
+        print(f"nothing is served in {servings_url()}", file=sys.stderr)
+    else:
+        rows = [
+            (one.name, one.model, str(one.version or ""), one.state, f"{one.ready}/{one.replicas}", one.url)
+            for one in found
+        ]
+        print("\n".join(table([("NAME", "MODEL", "VERSION", "STATE", "READY", "URL"), *rows])))
+
+
+@app.command()
+def show(name: str, as_json: As_json = False) -> None:
+    """How it stands, and how to ask it."""
+    from hopsml.serving import manager
+    from hopsml.tracking import strict_json
+
+    found = manager.status(name)
+    print(strict_json.dumps(_plain(found)) if as_json else found)
+
+
+@app.command()
+def roll(
+    name: str, version: Annotated[str, typer.Argument(help="a number, latest, best or an alias")] = "latest"
+) -> None:
+    """Go over to another version without a failed request."""
+    from hopsml.serving import manager
+
+    print(manager.roll(name, version))
+
+
+@app.command()
+def canary(name: str, version: str, share: Annotated[float, typer.Argument(help="0 to 1; 0 ends it")]) -> None:
+    """Let another version answer a share of requests."""
+    from hopsml.serving import manager
+
+    print(manager.canary(name, version, share))
+
+
+@app.command()
+def logs(name: str, last: Annotated[int, typer.Option(help="lines of each log")] = 100) -> None:
+    """What the supervisor and the replicas have logged on this machine."""
+    from hopsml.serving import manager
+
+    print(manager.logs(name, last))
+
+
+@app.command()
+def stop(name: str) -> None:
+    """Answer what has come, and end."""
+    from hopsml.serving import manager
+
+    manager.stop(name)
+    print(f"{name}: stopped")
+
+
+@app.command()
+def delete(name: str) -> None:
+    """Stop it, and forget it; its request log stays."""
+    from hopsml.serving import manager
+
+    manager.delete(name)
+    print(f"{name}: deleted")
+
+
+def _plain(status: object) -> object:
+    import msgspec
+
+    return msgspec.to_builtins(status)

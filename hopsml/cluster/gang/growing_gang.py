@@ -1,0 +1,348 @@
+"""A group that, where it can, also grows in its processes; pure as ``gang.py``.
+
+    a spare ──▶ preparing ──ready──▶ all members pause ──▶ MENDING, with it ──all have gone on──▶ RUNNING
+                    │                     │                    └─(a problem)─▶ MENDING, as before
+                    └─(it fails, or is late: a spare again)    └─(a loss: once more, without the lost one)
+
+A newcomer's worker begins while the others train: it imports, builds and traces in a group of its own, and says when it is
+ready. Then the members pause, all between the same two batches, become the next generation together with it, give it the
+chief's state, and go on. Until then it costs them nothing; what befalls it later costs them the pause.
+
+Where this cannot be done, all begin anew at a commit, as in ``elastic_gang.py``, and a note says why: the members' group is
+not one of hopsml's collective, or the user's code could not prepare by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hopsml.cluster.gang import events
+from hopsml.cluster.gang.blame import Failure, first_of
+from hopsml.cluster.gang.elastic_gang import END_S
+from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
+from hopsml.cluster.gang.gang import MemberState, ranks
+from hopsml.cluster.gang.mending_gang import MEND_S, MendingGang
+
+TOGETHER_S = 5.0  # for which one that is ready waits for others that prepare: one pause instead of two
+PAUSE_S = 10.0  # from the first member's pause to the last one's: they are a part of a batch apart
+AGAIN_S = 10.0  # after a pause that came to nothing
+DIVERGED = "members called different operations"  # as the collective says it, through whichever framework
+
+
+@dataclass
+class Newcomer:
+    """A worker that prepares to come to the others."""
+
+    generation: int  # in which its process began
+    step: int  # of the commit that it prepares from
+    until: float  # when it has to be ready
+    ready_at: float | None = None
+    stopped: bool = False  # the system holds its process
+
+
+@dataclass
+class GrowingGang(MendingGang):
+    """As ``MendingGang``; newcomers come to the members' processes."""
+
+    newcomers: dict[str, Newcomer] = field(default_factory=dict)
+    launched: int = 0  # the highest generation in which a newcomer's process began
+    pausing: bool = False  # the members of this generation have been asked to
+    paused: set[str] = field(default_factory=set)  # those that have
+    pause_until: float | None = None  # all have to have paused then
+    again_at: float = 0.0  # no pause is asked for before
+    came: tuple[str, ...] = ()  # with the generation that is being formed
+    meets: bool = False  # whether those who paused exchange the chief's state in it
+    fresh: set[str] = field(default_factory=set)  # members that came, and have not made a commit with the others yet
+    grown: bool = False  # whether processes that began at different times train together
+    anew: str = ""  # why newcomers cannot come to the processes that are there
+    said: str = ""  # the last reason for that which people were told
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """As in ``MendingGang``; and whatever has happened, no newcomer prepares for nothing."""
+        actions = super().handle(event, now)
+        return actions + self._dismiss(self._unneeded(), now)
+
+    def is_current(self, agent_id: str, generation: int) -> bool:
+        """As in ``MendingGang``; of a newcomer what it says of the generation in which its process began."""
+        if (newcomer := self.newcomers.get(agent_id)) is not None:
+            return generation == newcomer.generation
+        return super().is_current(agent_id, generation)
+
+    def _next_number(self) -> int:
+        return max(self.generation, self.launched) + 1
+
+    def _other(self, event: Event, now: float) -> list[Action]:
+        match event:
+            case events.Paused():
+                return self._paused(event, now)
+            case events.Mendable():
+                self.anew = self.anew or event.fixed
+                return [*super()._other(event, now), *self._use_spares(now)]
+        return super()._other(event, now)
+
+    # -------------------------------------------------------------------------------- whether, and how
+
+    def _consider_change(self, now: float) -> list[Action]:
+        if self.pausing:  # what else is to change waits for the end of the pause
+            return []
+        grows_only = len(self.members) <= self.target and not self.leaving.keys() & self.members.keys()
+        if not grows_only or self.phase is not Phase.RUNNING or any(one.finished for one in self.members.values()):
+            return super()._consider_change(now)
+        if not self.anew and not self._is_able() and not self._is_known():
+            return []
+        if why := self._why_anew():
+            actions = super()._consider_change(now)
+            if not actions or why == self.said:
+                return actions
+            self.said = why
+            note = f"newcomers cannot come to the processes that are there, so that all begin anew for them: {why}"
+            return [*actions, events.Note(note)]
+        return self._prepare(now)
+
+    def _is_able(self) -> bool:
+        return self.members.keys() <= self.mendable
+
+    def _is_known(self) -> bool:
+        """Whether one that has not said that it can go on with others has come further than it would have said so."""
+        others = self.members.keys() - self.mendable
+        return any(max(self.pace.steps.get(name, -1), self._held(name)) > self.base for name in others)
+
+    def _why_anew(self) -> str:
+        if self.anew or self._is_able():
+            return self.anew
+        others = sorted(member.rank for name, member in self.members.items() if name not in self.mendable)
+        return f"{ranks(others)} not in a group of hopsml's collective"
+
+    def _prepare(self, now: float) -> list[Action]:
+        """Launch workers on spares, where there are commits for them to prepare from."""
+        ready = [agent_id for agent_id in self._usable(now) if self.spares[agent_id]]
+        wanted = self.target - len(self.members) - len(self.newcomers)
+        chosen, newest = tuple(ready[: max(0, wanted)]), self._newest()
+        if not chosen or newest < 0:
+            return self._ask_pause(now)
+        self.launched = self._next_number()
+        members = tuple(sorted(self.members, key=lambda name: self.members[name].rank))
+        holders = tuple(a for a in (*members, *self.spares) if self._held(a) == newest)
+        for agent_id in chosen:
+            del self.spares[agent_id]
+            if agent_id not in holders:  # what it holds is dropped when its worker begins
+                self.commits.pop(agent_id, None)
+            self.since[agent_id] = self.launched
+            self.newcomers[agent_id] = Newcomer(self.launched, newest, now + self.spec.start_timeout_s)
+        return [events.PrepareNewcomers(self.launched, chosen, members, newest, holders)]
+
+    def _committed(self, event: events.Committed, now: float) -> list[Action]:
+        return [*super()._committed(event, now), *self._use_spares(now)]
+
+    # -------------------------------------------------------------------------------- newcomers
+
+    def _started(self, event: events.Started, now: float) -> list[Action]:
+        if (newcomer := self.newcomers.get(event.agent_id)) is not None:
+            self._holds(event.agent_id, newcomer.step)  # it has got that
+            return []
+        return super()._started(event, now)
+
+    def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
+        if (newcomer := self.newcomers.get(event.agent_id)) is not None:
+            newcomer.stopped = event.stopped
+            return self._ask_pause(now)
+        return [*super()._stepped(event, now), *self._use_spares(now)]
+
+    def _failed(self, event: events.Failed, now: float) -> list[Action]:
+        if event.agent_id in self.newcomers:
+            if event.raised and not event.secondary:
+                self.anew = event.cause
+            return self._turn_away(event.agent_id, event.cause, now)
+        return super()._failed(event, now)
+
+    def _finished(self, event: events.Finished, now: float) -> list[Action]:
+        if event.agent_id in self.newcomers:
+            return self._turn_away(event.agent_id, "its function returned before it was let in", now)
+        return super()._finished(event, now)
+
+    def _over(self, agent_id: str, now: float) -> list[Action]:
+        if self.newcomers.pop(agent_id, None) is not None:
+            self.ending[agent_id] = now
+        return super()._over(agent_id, now)
+
+    def _turn_away(self, agent_id: str, cause: str, now: float) -> list[Action]:
+        """A newcomer has failed, or is late; it may try again later, unless it is the user's code that cannot."""
+        if not self.anew:
+            self.unfit.failed(agent_id, now)
+        text = f"a newcomer on {self.hosts[agent_id]} could not get ready, and the group goes on as it is: {cause}"
+        return [events.Note(text), *self._dismiss((agent_id,), now), *self._use_spares(now)]
+
+    def _unneeded(self) -> tuple[str, ...]:
+        """Newcomers that are not to come: the group ends or begins anew, is to be no larger, or they leave."""
+        grows = self.phase in (Phase.RUNNING, Phase.MENDING, Phase.SETTLING)
+        if not grows or any(member.finished for member in self.members.values()):
+            return tuple(self.newcomers)
+        places = max(0, self.target - len(self.members))
+        staying = [agent_id for agent_id in self.newcomers if agent_id not in self.leaving][:places]
+        return tuple(agent_id for agent_id in self.newcomers if agent_id not in staying)
+
+    def _dismiss(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+        """End the workers of newcomers, whose agents are spares again when they tell that this is done."""
+        actions: list[Action] = []
+        for agent_id in agent_ids:
+            generation = self.newcomers.pop(agent_id).generation
+            self.mendable.discard(agent_id)
+            self.ending[agent_id] = now + END_S
+            actions.append(events.StopWorkers(generation, (agent_id,), 0.0, 0.0, keep=True))
+        return actions
+
+    def _drain(self, event: events.DrainAsked, now: float) -> list[Action]:
+        if event.agent_id in self.newcomers:
+            self.leaving[event.agent_id] = event.reason
+            return []
+        return super()._drain(event, now)
+
+    def _forget(self, agent_id: str) -> None:
+        super()._forget(agent_id)
+        self.newcomers.pop(agent_id, None)
+
+    # -------------------------------------------------------------------------------- the pause
+
+    def _ready(self) -> tuple[str, ...]:
+        return tuple(name for name, one in self.newcomers.items() if one.ready_at is not None and not one.stopped)
+
+    def _ask_pause(self, now: float) -> list[Action]:
+        """Have the members pause once newcomers are ready, soon after the first one at the latest."""
+        ready, others = self._ready(), [one for one in self.newcomers.values() if one.ready_at is None]
+        first = min((one.ready_at for one in self.newcomers.values() if one.ready_at is not None), default=now)
+        if not ready or (others and now < first + TOGETHER_S) or now < self.again_at:
+            return []
+        if self.pausing or self.phase is not Phase.RUNNING or not self._is_able():
+            return []
+        if self.leaving.keys() & self.members.keys() or any(one.finished for one in self.members.values()):
+            return []
+        self.pausing = True
+        return [events.PauseGroup(self.generation, tuple(self.members))]
+
+    def _paused(self, event: events.Paused, now: float) -> list[Action]:
+        if (newcomer := self.newcomers.get(event.agent_id)) is not None:
+            newcomer.ready_at = now
+            return self._ask_pause(now)
+        current = event.agent_id in self.members and event.generation == self.generation
+        if not current or not self.pausing or self.phase is not Phase.RUNNING:
+            return []
+        self.paused.add(event.agent_id)
+        self.pause_until = now + PAUSE_S if self.pause_until is None else self.pause_until
+        return self._let_in(self._ready(), now) if self.paused >= self.members.keys() else []
+
+    def _let_in(self, newcomers: tuple[str, ...], now: float) -> list[Action]:
+        """End the pause: the members go on, together with those that are ready, if any still is."""
+        if any(member.told for member in self.members.values()):  # one has ended meanwhile, which decides what follows
+            return []
+        came = newcomers[: max(0, self.target - len(self.members))]
+        for agent_id in came:
+            del self.newcomers[agent_id]
+            self.members[agent_id] = MemberState(len(self.members))
+        for member in self.members.values():
+            member.started = False
+        members = tuple(sorted(self.members, key=lambda name: self.members[name].rank))
+        self._end_pause()
+        self.came, self.meets, self.fresh = came, bool(came), self.fresh | set(came)
+        self.grown = self.grown or self.meets
+        return [self._begin_again(members, now, self.meets)]
+
+    def _end_pause(self) -> None:
+        self.pausing, self.paused, self.pause_until = False, set(), None
+
+    # -------------------------------------------------------------------------------- what comes of it
+
+    def _mended(self, event: events.Mended, now: float) -> list[Action]:
+        current = event.generation == self.generation and event.agent_id in self.members
+        if event.problem and current and self.came and self.phase is Phase.MENDING:
+            return self._turn_back(event.problem, now)
+        return super()._mended(event, now)
+
+    def _all_went_on(self, now: float) -> list[Action]:
+        came, self.came, self.meets = self.came, (), False
+        actions = super()._all_went_on(now)
+        if came:
+            who = f"{len(came)} more joined at step {self.went_on}"
+            actions.append(events.Note(f"{who}: {len(self.members)} workers go on in their processes"))
+        return [*actions, *self._shed()]
+
+    def _turn_back(self, problem: str, now: float) -> list[Action]:
+        """Go on as before: with the newcomers it cannot be done."""
+        came = [agent_id for agent_id in self.came if agent_id in self.members]
+        text = f"{len(came)} newcomers could not come to the others, which go on as they were: {problem}"
+        for agent_id in came:
+            self.unfit.failed(agent_id, now)
+        staying = tuple(name for name in sorted(self.members, key=lambda a: self.members[a].rank) if name not in came)
+        self.came, self.again_at = (), now + AGAIN_S
+        self.fresh -= set(came)
+        return [events.Note(text), *self._go_on_with(staying, now)]
+
+    def _begin_again(self, members: tuple[str, ...], now: float, meets: bool = False) -> Action:
+        # Whoever has heard of newcomers exchanges the state, so all do, also where those are lost meanwhile.
+        self._end_pause()
+        return super()._begin_again(members, now, meets or self.meets)
+
+    def _staying(self) -> tuple[str, ...]:
+        failed = {failure.agent_id for failure in self.failures}
+        if failed and failed <= self.fresh:  # it costs the others nothing, whatever it was
+            return self._able_without(failed)
+        return super()._staying()
+
+    def _mend(self, staying: tuple[str, ...], now: float, dump: bool) -> list[Action]:
+        of_newcomers = all(failure.agent_id in self.fresh for failure in self.failures)
+        failures = list(self.failures)
+        actions = super()._mend(staying, now, dump)
+        if of_newcomers:
+            self.resets -= 1
+            self.attempts -= 1
+            for failure in failures:
+                self._blame_newcomer(failure, now)
+        self.fresh &= set(staying)
+        self.came = tuple(agent_id for agent_id in self.came if agent_id in staying)
+        return actions
+
+    def _blame_newcomer(self, failure: Failure, now: float) -> None:
+        if failure.raised and not failure.echo:
+            self.anew = failure.cause
+        else:
+            self.unfit.failed(failure.agent_id, now)
+
+    def _prove(self) -> None:
+        super()._prove()
+        self.fresh = set()
+
+    def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
+        """As in ``ElasticGang``; where a newcomer does not do what the others do, all begin anew, from now on always."""
+        first = first_of(self.failures)
+        if self.grown and not self.anew and DIVERGED in first.cause:
+            self.anew = first.cause
+            self.why = f"a worker that came later calls other operations than those that were there: {first.cause}"
+            return None
+        return super()._verdict(now, actions)
+
+    def _form(self, usable: list[str], now: float) -> list[Action]:
+        self._end_pause()
+        self.came, self.meets, self.fresh, self.grown = (), False, set(), False
+        return super()._form(usable, now)
+
+    # -------------------------------------------------------------------------------- time, and the end
+
+    def _tick(self, now: float) -> list[Action]:
+        for agent_id, newcomer in self.newcomers.items():
+            if newcomer.ready_at is None and now >= newcomer.until:
+                return self._turn_away(agent_id, f"it was not ready after {self.spec.start_timeout_s:g} s", now)
+        if self.phase is Phase.MENDING and self.came and self.deadline is not None and now >= self.deadline:
+            late = sorted(member.rank for member in self.members.values() if not member.started)
+            return self._turn_back(f"{ranks(late)} did not go on within {MEND_S:g} s", now)
+        if self.phase is Phase.RUNNING and self.pause_until is not None and now >= self.pause_until:
+            self.again_at, self.pause_until = now + AGAIN_S, None
+            if actions := self._let_in((), now):
+                return actions
+        if self.phase is Phase.RUNNING and (actions := self._ask_pause(now)):
+            return actions
+        return super()._tick(now)
+
+    def _next_if_over(self, now: float) -> list[Action]:
+        return [] if self.newcomers else super()._next_if_over(now)
+
+    def _conclude_if_over(self) -> list[Action]:
+        return [] if self.newcomers else super()._conclude_if_over()

@@ -1,0 +1,285 @@
+"""A group in which the chief alone calls the function; workers and parameter servers compute, or hold variables, for it.
+
+    WAITING ──granted──▶ FORMING ──all started──▶ RUNNING ──the chief finished──▶ STOPPING ──all closed──▶ FINISHED
+                                                    │ ▲                              ▲
+                                    a server is lost│ │on its agent, at its address  │ the chief is lost, or all workers, or
+                                                    ▼ │                              │ a parameter server for good: FAILED
+                                                 started again ──────────────────────┘
+
+The chief's strategy knows the others by address for as long as it lives, so whoever is lost comes back as the same task, at
+the same address: another process on the same agent. What was lost with it is the chief's to repeat or to restore. Each start
+of a member is a generation of its own, which only grows. Who dies again and again within moments is given up: a worker or
+the evaluator, without which the others go on, or the run. Pure, as ``gang.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hopsml.cluster.gang import events
+from hopsml.cluster.gang.blame import Failure
+from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
+from hopsml.cluster.gang.gang import Gang, MemberState, failure_of
+from hopsml.cluster.shared.layout import CHIEF, EVALUATOR, PS, WORKER
+from hopsml.cluster.shared.spec import Roles, ServerGroup
+
+_RESUME = "experiment.resume goes on from its last checkpoint"
+
+
+@dataclass
+class ServerMember(MemberState):
+    """One member; what is inherited is of its newest start."""
+
+    role: str = WORKER
+    generation: int = 0
+    born: float = 0.0
+    deaths: int = 0  # in a row, each soon after its start
+    cause: str = ""  # what the newest start died of
+    is_given_up: bool = False  # it does not come back
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is not there, and will not be."""
+        return self.lost or self.is_given_up
+
+
+@dataclass
+class ServerGang(Gang):
+    """The state of a chief and its servers; ``roles`` says how many of the members are which."""
+
+    spec: ServerGroup  # type: ignore[assignment] # what needs more is not inherited
+    roles: Roles = field(default_factory=Roles)
+    members: dict[str, ServerMember] = field(default_factory=dict)  # type: ignore[assignment] # with a role each
+    starts: int = 0  # the newest generation
+    evaluator_until: float | None = None  # the chief has finished: until when the evaluator may go on
+
+    def is_current(self, agent_id: str, generation: int) -> bool:
+        """Whether this is the newest start of the agent's member."""
+        member = self.members.get(agent_id)
+        return member is not None and member.generation == generation
+
+    # -------------------------------------------------------------------------------- the beginning
+
+    def _granted(self, event: events.Granted, now: float) -> list[Action]:
+        if self.phase is not Phase.WAITING:
+            return [events.ReturnAgents(event.agent_ids)]
+        self.members = {
+            agent_id: ServerMember(rank, role=self._role(rank, len(event.agent_ids)), born=now)
+            for rank, agent_id in enumerate(event.agent_ids)
+        }
+        self.phase = Phase.FORMING
+        return [events.StartGeneration(0, event.agent_ids)]
+
+    def _role(self, rank: int, size: int) -> str:
+        """As the layout gives them: the chief, workers, parameter servers, the evaluator."""
+        servers_begin = size - self.roles.parameter_servers - int(self.roles.evaluator)
+        if rank == 0:
+            return CHIEF
+        if rank < servers_begin:
+            return WORKER
+        return EVALUATOR if self.roles.evaluator and rank == size - 1 else PS
+
+    def _started(self, event: events.Started, now: float) -> list[Action]:
+        member = self.members[event.agent_id]
+        comes_back = member.generation and not member.started
+        member.started, member.born = True, now
+        self._look_who_is_there()
+        return [events.Note(f"{_name(member)} is there again")] if comes_back else []
+
+    def _look_who_is_there(self) -> None:
+        """The group has begun when everybody has who ever will."""
+        if self.phase is Phase.FORMING and all(m.started or m.is_gone for m in self.members.values()):
+            self.phase, self.deadline = Phase.RUNNING, None
+
+    # -------------------------------------------------------------------------------- ends of members
+
+    def _finished(self, event: events.Finished, now: float) -> list[Action]:
+        """The chief's end is the run's; the evaluator's its own. A server never returns: one that does is lost."""
+        member = self.members[event.agent_id]
+        if member.role in (WORKER, PS):
+            member.failed, member.cause = True, "its server has returned"
+            return []
+        member.started = member.finished = True
+        if member.role == EVALUATOR or self.phase is Phase.STOPPING:
+            return []
+        self.phase, self.outcome = Phase.STOPPING, Conclude(Phase.FINISHED)
+        return self._stop_servers(now) + self._conclude_if_over()
+
+    def _stop_servers(self, now: float) -> list[Action]:
+        """Nobody needs them any more. The evaluator may come to its own end: the last checkpoint is hardly a moment old."""
+        evaluates = any(m.role == EVALUATOR and not m.told for m in self.members.values())
+        self.evaluator_until = now + self.spec.evaluator_s if evaluates else None
+        self.deadline = (self.evaluator_until or now) + self.spec.grace_s + self.spec.flush_s + 10
+        return self._stop((WORKER, PS), self.spec.flush_s)
+
+    def _stop(self, roles: Iterable[str], flush_s: float) -> list[Action]:
+        return [
+            events.StopWorkers(member.generation, (agent_id,), self.spec.grace_s, flush_s)
+            for agent_id, member in self.members.items()
+            if member.role in roles and not (member.over or member.lost)
+        ]
+
+    def _failed(self, event: events.Failed, now: float) -> list[Action]:
+        member = self.members[event.agent_id]
+        if member.failed or self.phase not in (*self.training, Phase.SETTLING):
+            return []
+        member.failed, member.cause = True, event.cause
+        cannot_begin = self.phase is Phase.FORMING and not event.outside and not member.generation
+        if member.role == CHIEF or (cannot_begin and member.role != EVALUATOR):
+            self.failures.append(failure_of(event, member))
+            return self._settle(now)
+        # What a chief that only met its echo was waiting for to be told.
+        return self._settled(now) if self.phase is Phase.SETTLING else []
+
+    def _settle(self, now: float) -> list[Action]:
+        """An error of the chief's that can only follow from a loss waits a moment for word of it."""
+        if not self.failures[-1].echo or self._dead_server() is not None:
+            return self._settled(now)
+        self.phase, self.deadline = Phase.SETTLING, now + self.spec.settle_s
+        return []
+
+    def _dead_server(self) -> ServerMember | None:
+        """One whose process is dead, and not yet started again; a parameter server before a worker."""
+        dead = [m for m in self.members.values() if m.role in (WORKER, PS) and (m.failed or m.lost)]
+        return min(dead, key=lambda m: (m.role != PS, m.rank), default=None)
+
+    def _blamed(self) -> Conclude:
+        """The chief, or who could not begin; with what it followed from, where that is known."""
+        failure, dead = self.failures[-1], self._dead_server()
+        reason = failure.cause
+        if failure.echo and dead is not None:
+            reason = (
+                f"{failure.cause}; {_name(dead)} was lost just before ({dead.cause}), from which a loop of one's own has to "
+                "recover: hopsml.tensorflow.ServerLoop does"
+            )
+        return Conclude(Phase.FAILED, "worker", reason, failure.agent_id, failure.rank)
+
+    def _over(self, agent_id: str, now: float) -> list[Action]:
+        """Nothing is left of a member's process: it is started again, where it is still needed."""
+        member = self.members.get(agent_id)
+        if member is None:
+            return []
+        member.over = True
+        if self.phase not in self.training or member.role == CHIEF or member.finished or member.lost:
+            return self._conclude_if_over()
+        return self._start_again(agent_id, member, now)
+
+    def _start_again(self, agent_id: str, member: ServerMember, now: float) -> list[Action]:
+        cause = member.cause or "its process ended"
+        member.deaths = 1 if member.started and now - member.born >= self.spec.steady_s else member.deaths + 1
+        if member.deaths >= self.spec.fruitless_limit:
+            member.is_given_up = True
+            return self._without(agent_id, member, f"{member.deaths} times in a row, the last of: {cause}", now)
+        self.starts += 1
+        member.generation, member.born = self.starts, now
+        member.started = member.failed = member.over = False
+        member.cause = ""
+        self.liveness.without(agent_id)
+        return [
+            events.Note(f"{_name(member)} was lost ({cause}); it is started again at its address"),
+            events.StartGeneration(self.starts, (agent_id,)),
+        ]
+
+    def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
+        member = self.members.get(event.agent_id)
+        if member is None or member.lost:
+            return []
+        member.lost, member.cause = True, event.reason
+        self.liveness.without(event.agent_id)
+        if all(one.lost for one in self.members.values()):
+            self.explained_by = now + self.spec.settle_s
+        if self.phase is Phase.SETTLING:
+            return self._settled(now)
+        if self.phase not in self.training or member.is_given_up or (member.over and member.role == EVALUATOR):
+            return self._conclude_if_over()
+        return self._without(event.agent_id, member, event.reason, now)
+
+    def _without(self, agent_id: str, member: ServerMember, reason: str, now: float) -> list[Action]:
+        """A member does not come back: the run goes on without it where it can."""
+        self._look_who_is_there()
+        if member.role == EVALUATOR:
+            return [
+                events.Note(f"the run goes on without its evaluator (rank {member.rank}), which was lost: {reason}")
+            ]
+        left = sum(m.role == WORKER and not m.is_gone for m in self.members.values())
+        if member.role == WORKER and left:
+            plural = "s" if left > 1 else ""
+            return [
+                events.Note(f"the run goes on with {left} worker{plural}: {_name(member)} was lost for good: {reason}")
+            ]
+        what = {CHIEF: "the chief", PS: _name(member), WORKER: f"{_name(member)}, the last worker,"}[member.role]
+        self.failures.append(Failure(agent_id, member.rank, f"{what} was lost: {reason}; {_RESUME}", outside=True))
+        return self._settled(now)
+
+    # -------------------------------------------------------------------------------- time
+
+    def _other(self, event: Event, now: float) -> list[Action]:
+        if not isinstance(event, events.DrainAsked) or (member := self.members.get(event.agent_id)) is None:
+            return []
+        follows = {
+            CHIEF: f"the run ends with it; {_RESUME}",
+            PS: f"the run ends with it; {_RESUME}",
+            WORKER: "the others go on without it",
+            EVALUATOR: "the others go on without it",
+        }
+        return [events.Note(f"{_name(member)} is about to be lost ({event.reason}): {follows[member.role]}")]
+
+    def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
+        """Take in how a member is. Where one is held (SIGSTOP), nobody makes a step, and TensorFlow says nothing."""
+        member = self.members[event.agent_id]
+        if member.failed:
+            return []
+        was_stopped = event.agent_id in self.liveness.stopped
+        self.liveness.heard(event.agent_id, event.stopped, 0.0, now)
+        if self.phase not in self.training or was_stopped or not event.stopped:
+            return []
+        then = "it counts as lost" if member.role == CHIEF else "another one takes its place"
+        limit = f"if nobody lets it go on within {self._stopped_limit(member):g} s, {then}"
+        return [events.Note(f"the process of {_name(member)} is stopped (SIGSTOP); {limit}")]
+
+    def _stopped_limit(self, member: ServerMember) -> float:
+        return self.spec.chief_stopped_s if member.role == CHIEF else self.spec.stopped_s
+
+    def _look(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        late: list[str] = []
+        for agent_id, member in self.members.items():
+            if member.over or member.lost or member.is_given_up:
+                continue
+            limit_s = self._stopped_limit(member)
+            if now - self.liveness.stopped.get(agent_id, now) >= limit_s:
+                cause = f"its process has been stopped (SIGSTOP) for {limit_s:g} s"
+                if member.role == CHIEF:
+                    self.failures.append(Failure(agent_id, 0, f"{cause}; {_RESUME}", outside=True))
+                    return actions + self._settled(now)
+                self.liveness.without(agent_id)
+                member.failed, member.cause = True, cause
+                actions.append(events.StopWorkers(member.generation, (agent_id,), 0.0, 0.0, keep=True))
+            elif self.phase is Phase.RUNNING and not member.started and now - member.born > self.spec.start_timeout_s:
+                late.append(agent_id)
+                member.born = now
+        if late:
+            reason = f"did not start its worker again within {self.spec.start_timeout_s:g} s"
+            actions.append(events.DropAgents(tuple(late), reason))
+        return actions
+
+    def _tick(self, now: float) -> list[Action]:
+        if self.evaluator_until is not None and now >= self.evaluator_until:
+            self.evaluator_until = None
+            late = [m for m in self.members.values() if m.role == EVALUATOR and not m.told]
+            note = f"the evaluator is ended, {self.spec.evaluator_s:g} s after the chief's end"
+            return [events.Note(note)] * bool(late) + self._stop((EVALUATOR,), self.spec.flush_s)
+        return super()._tick(now)
+
+    def _end(self, outcome: Conclude, now: float) -> list[Action]:
+        if self.phase is Phase.STOPPING and self.outcome and self.outcome.phase is not Phase.FINISHED:
+            return []
+        self.phase, self.outcome, self.evaluator_until = Phase.STOPPING, outcome, None
+        self.deadline = now + self.spec.grace_s + self.spec.failed_flush_s + 2
+        return self._stop((CHIEF, WORKER, PS, EVALUATOR), self.spec.failed_flush_s) + self._conclude_if_over()
+
+
+def _name(member: ServerMember) -> str:
+    """For people: what it is in the cluster, and by which rank its log is found."""
+    return f"rank {member.rank} ({member.role})"

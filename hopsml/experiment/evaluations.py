@@ -1,0 +1,79 @@
+"""``evaluate``: judge the checkpoints of a run beside its training, or afterwards, on an executor of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hopsml import settings
+from hopsml.cluster.shared.spec import ElasticGroup, Evaluation, RunSpec, specified
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.experiment import arguments, plan
+from hopsml.experiment.options import EvaluationOptions
+from hopsml.experiment.result import Result
+from hopsml.experiment.run import Run
+from hopsml.experiment.verbs import Verb
+from hopsml.storage.run_dir import find
+
+BODY = "hopsml.training.evaluation:play"
+DEATHS = 5  # of the evaluator's process, in a row
+
+
+@Verb(EvaluationOptions, "evaluate")
+def evaluate(options: EvaluationOptions) -> Result:
+    """Judge each complete checkpoint of a run once; blocks until the run has ended and none is left.
+
+    ``train_fn(folder, **args)`` gets a local copy of a checkpoint's folder and returns a number, or a dict of numbers. What
+    comes of it lies in the judged run's directory, ``evaluations/step-000000120.json``, with ``best.json`` beside; an
+    evaluator that is lost is begun again and goes on there, as does a later call. A checkpoint that the training deletes
+    before it was judged is written down as skipped. The result's metrics are those of the best one.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, for a run that is not there, among others.
+        RunError: the function failed; the message has its traceback and its log.
+        StorageError: the run directory cannot be written; names the path.
+    """
+    return plan.start(build(options)).result()
+
+
+@Verb(EvaluationOptions, "submit_evaluation")
+def submit_evaluation(options: EvaluationOptions) -> Run:
+    """As ``evaluate``, but returns at once with a handle, beside a training that is under way."""
+    return plan.start(build(options))
+
+
+def build(options: EvaluationOptions) -> plan.Plan:
+    """Check a call completely and return the plan of its run; nothing is started."""
+    directory = find(options.run, settings.project_url())
+    group = ElasticGroup(size=1, min_size=1, fruitless_limit=DEATHS, start_timeout_s=float(options.start_timeout))
+    return plan.Plan(
+        spec=specified(
+            RunSpec,
+            options,
+            verb="evaluate",
+            framework="none",
+            group=group,
+            evaluation=specified(Evaluation, options, run=directory.url),
+            body=BODY,
+            environment=arguments.environment(options.environment, options.share),
+        ),
+        function=options.train_fn,
+        arguments=_arguments(options.train_fn, options.args),
+        profile=options.profile,
+        progress=bool(options.progress),
+    )
+
+
+def _arguments(function: Callable[..., Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"args={given!r:.80} is a {type(given).__name__}; it must be a dict")
+    found = dict(given or {})
+    try:
+        inspect.signature(function).bind(Path(), **found)
+    except TypeError as error:
+        raise ArgumentError(
+            f"evaluate(): the function is called with a checkpoint's folder and with args={found!r:.80}: {error}"
+        ) from None
+    return found

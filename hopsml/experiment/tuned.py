@@ -1,0 +1,75 @@
+"""The record of ``tune_communication``: one file for each function and number of workers, and how a run takes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from hopsml import settings
+from hopsml.cluster.shared.spec import Communication, Section
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
+from hopsml.storage import urls
+from hopsml.storage.filesystem import for_url
+
+_Section = TypeVar("_Section", bound=Section)
+
+
+def record_url(function: str, workers: int) -> str:
+    """Where the choice for a function and a number of workers is recorded."""
+    name = re.sub(r"[^\w.-]+", "_", function)
+    return urls.join(settings.project_url(), "Communication", f"{name}-{workers}.json")
+
+
+def write(url: str, record: Mapping[str, Any]) -> None:
+    """Record what was tuned; a run reads ``chosen``, ``ratio`` and ``settings`` of it."""
+    for_url(url).write_bytes(url, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def settled(communication: Communication, function: str, workers: int) -> tuple[Communication, str]:
+    """The communication of a run with what was tuned for it, and a sentence for people.
+
+    What the run was given by name stays as it is. Raises StorageError for a file that was named and cannot be read or is no
+    record; without a record of the project's own the run goes its usual way, and the sentence says how to tune.
+    """
+    if not communication.tuned:
+        return communication, ""
+    named = communication.tuned if isinstance(communication.tuned, str) else ""
+    url = named or record_url(function, workers)
+    try:
+        record = json.loads(for_url(url).read_bytes(url))
+        given = dict(record["settings"])
+        chosen, ratio, implementation = record["chosen"], float(record["ratio"]), given["implementation"]
+    except PathNotFound:
+        if named:
+            raise
+        return communication, f"tuned=True has no effect: {function}() was not tuned for {workers} workers ({url})"
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{url} is no record of hopsml tune-communication ({type(error).__name__}: {error})", url
+        ) from error
+    if communication.implementation not in ("auto", implementation):
+        return (
+            communication,
+            f"tuned has no effect: the run names {communication.implementation}, tuning chose {chosen}",
+        )
+    try:
+        found = _completed(communication, given)
+    except ArgumentError as error:
+        return communication, f"tuned has no effect: tuning chose {chosen}, and {error}"
+    return found, f"communication as it was tuned: {chosen}, {ratio:.2f} of the default's time"
+
+
+def _completed(section: _Section, given: Mapping[str, Any]) -> _Section:
+    """The section, and those below it, with what is given where nobody has said anything else."""
+    unsaid, values = type(section)(), {}
+    for name in section.__struct_fields__:
+        own = getattr(section, name)
+        if isinstance(own, Section):
+            values[name] = _completed(own, given)
+        elif own == getattr(unsaid, name) and name in given:
+            values[name] = given[name]
+    return replace(section, **values)

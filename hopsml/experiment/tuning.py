@@ -1,0 +1,139 @@
+"""``tune_communication``: which way to reduce gradients is the fastest for a model, on the very executors; its record.
+
+Two runs. In the first one the training function says what gradients it has, and goes no further. The second one reduces
+gradients of these sizes by every candidate, in turns. What was chosen is recorded below the project, one file for each
+function and number of workers, from which a run takes it with ``tuned=True``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from typing import Any
+
+from msgspec.structs import replace
+
+from hopsml.cluster.driver import capture
+from hopsml.cluster.shared.spec import Communication, FixedGroup, Roles
+from hopsml.errors import ArgumentError
+from hopsml.experiment import collective, plan, tuned
+from hopsml.experiment.options import RunOptions
+from hopsml.training.tensorflow.tuning import measuring, observing
+from hopsml.tuning.candidates import OURS, TENSORFLOWS, Candidate, Gradient, bytes_of, candidates
+from hopsml.tuning.choice import Fastest, choose
+
+ROUNDS = 9
+TURN_S = 0.3
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What tuning found.
+
+    Attributes:
+        function, workers: what it is for.
+        gradients: how many the function has, ``gradient_bytes`` how large they are together.
+        choice: which candidate, and what each took.
+        settings: the arguments of a run that the chosen one stands for.
+        url: where it is recorded.
+    """
+
+    function: str
+    workers: int
+    gradients: int
+    gradient_bytes: int
+    choice: Fastest
+    settings: dict[str, Any]
+    url: str
+
+
+def tune_communication(
+    train_fn: Callable[..., Any],
+    *,
+    args: Mapping[str, Any] | None = None,
+    num_workers: int | None = None,
+    lossy: Iterable[str] = (),
+    file: str | None = None,
+    profile: str | None = None,
+) -> Tuning:
+    """Measure the ways to reduce a training function's gradients, where it will train, and record the fastest.
+
+    Nothing is trained. The default is kept unless another way takes at least 3 percent less of a step's communication.
+
+    Args:
+        train_fn: the training function; it computes its gradients by ``tf.GradientTape``, as Keras does.
+        args: its keyword arguments.
+        num_workers: as in ``collective_all_reduce``.
+        lossy: compressions that may be chosen although sums lose by them: "fp16", "bf16".
+        file: URL or path of the record, for ``tuned=``; by default one in the project, for ``tuned=True``.
+        profile: as in ``collective_all_reduce``.
+
+    Raises:
+        ArgumentError: the function has no gradients, or one worker; a compression that is not known.
+        RunError: one of the two runs failed. StorageError: the record cannot be written.
+    """
+    options = RunOptions(train_fn, args=args, num_workers=num_workers, profile=profile)
+    return of_call(options, lossy=lossy, file=file)
+
+
+def of_call(options: RunOptions, *, lossy: Iterable[str] = (), file: str | None = None, rounds: int = ROUNDS) -> Tuning:
+    """As ``tune_communication``, for the arguments of a run."""
+    tried, function = candidates(lossy), capture.name_of(options.train_fn)
+    gradients, workers = _observed(options)
+    trained = workers - int(options.evaluator)
+    if trained < 2:
+        raise ArgumentError("one worker reduces nothing: there is nothing to tune")
+    given = {"gradients": gradients, "candidates": tried, "rounds": rounds, "turn_s": TURN_S}
+    asked = _asked(options, "communication")
+    spec = replace(asked.spec, group=FixedGroup(size=trained), roles=Roles(), preload=("tensorflow",))
+    run = plan.start(changed(asked, spec=spec, function=measuring.measure, arguments=given))
+    default, taken = run.result().value
+    choice = choose(taken, default_of(default).name)
+    chosen = next(one for one in tried if one.name == choice.chosen)
+    url = file or tuned.record_url(function, workers)
+    found = Tuning(function, workers, len(gradients), bytes_of(gradients), choice, chosen.settings(), url)
+    tuned.write(url, _record(found))
+    return found
+
+
+def default_of(implementation: str) -> Candidate:
+    """The candidate of a run that was asked for nothing, whose strategy then takes ``implementation``."""
+    return OURS if implementation == "hopsml" else TENSORFLOWS[0]
+
+
+def _observed(options: RunOptions) -> tuple[list[Gradient], int]:
+    """What the function's first step reduces, and with how many workers."""
+    given = {"function": options.train_fn, "arguments": dict(options.args or {})}
+    asked = _asked(options, "gradients")
+    run = plan.start(changed(asked, function=observing.first_gradients, arguments=given, progress=False))
+    result = run.result()
+    if not result.value:
+        raise ArgumentError(
+            f"{capture.name_of(options.train_fn)}() has not computed the gradients of several weights by a "
+            "tf.GradientTape: there is nothing to tune"
+        )
+    return result.value, len(result.workers)
+
+
+def _asked(options: RunOptions, what: str) -> plan.Plan:
+    """The plan of the run that was asked for, without what only a training has."""
+    asked = collective.build(options)
+    kept = replace(asked.spec, communication=Communication(implementation="tensorflow"), resume=None, register_as=None)
+    return changed(asked, spec=replace(kept, metric_key=None, name=f"{kept.name}: {what}"))
+
+
+def _record(found: Tuning) -> dict[str, Any]:
+    return {
+        "function": found.function,
+        "workers": found.workers,
+        "gradients": found.gradients,
+        "gradient_bytes": found.gradient_bytes,
+        "chosen": found.choice.chosen,
+        "default": found.choice.default,
+        "ratio": found.choice.ratio,
+        "step_ms": found.choice.medians_ms,
+        "settings": found.settings,
+        "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

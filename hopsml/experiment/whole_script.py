@@ -1,0 +1,57 @@
+"""A program that was written for ``torchrun`` and its like: the whole of it runs on every worker, as its main module."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from hopsml.experiment.frameworks import distributed, jax, torch
+from hopsml.experiment.result import Result
+
+VERBS: Final = {"torch": torch, "jax": jax, "distributed": distributed}
+_DRIVER = '''"""The driver of {name}, which runs on every worker: made by hopsml submit --framework {framework}."""
+
+import sys
+
+from hopsml.experiment.whole_script import run
+
+if __name__ == "__main__":
+    run({framework!r}, {name!r}, {source!r}, sys.argv[1:])
+'''
+
+
+def driver_of(framework: str, script: Path, folder: Path) -> Path:
+    """Write, into ``folder``, the program that runs ``script`` on every worker; the script's text travels in it."""
+    path = folder / script.name
+    path.write_text(_DRIVER.format(framework=framework, name=script.name, source=script.read_text()))
+    return path
+
+
+def run(framework: str, name: str, source: str, arguments: Sequence[str]) -> Result:
+    """Run a program on all workers, one for each GPU or slot of the executors; prints the run's summary.
+
+    Args:
+        framework: one of ``VERBS``.
+        name, source: of the file.
+        arguments: what it finds in ``sys.argv``.
+
+    Raises: as ``experiment.torch``.
+    """
+    given = {"name": name, "source": source, "arguments": list(arguments)}
+    result = VERBS[framework](_as_main_module, name=Path(name).stem, args=given)
+    print(result.summary())
+    return result
+
+
+def _as_main_module(name: str, source: str, arguments: list[str]) -> None:
+    """In a worker: from a file, which a traceback, and processes that the program starts, can read."""
+    import runpy
+
+    with tempfile.TemporaryDirectory(prefix="hopsml-script-") as folder:
+        path = Path(folder, name)
+        path.write_text(source)
+        sys.argv = [name, *arguments]
+        runpy.run_path(str(path), run_name="__main__")

@@ -1,0 +1,47 @@
+"""The model registry: versions of models with metrics, signature and lineage, in the project's directory on any store.
+
+    version = hopsml.model.export(model, "digits", metrics={"accuracy": 0.98})  # in the training function or on the driver
+    hopsml.model.get_best_model("digits", "accuracy", "MAX")
+    hopsml.model.set_alias("digits", version.version, "production")
+    hopsml.model.find("digits", "production").local_files()
+
+Where ``MLFLOW_TRACKING_URI`` is set, versions stand in MLflow's registry, too, and aliases are kept there.
+"""
+
+from hopsml.errors import ModelExists, ModelNotFound
+from hopsml.model.batch import predict
+from hopsml.model.description import Metric
+from hopsml.model.exporting import export
+from hopsml.model.registry import (
+    aliases,
+    delete,
+    delete_alias,
+    find,
+    get_best_model,
+    get_model,
+    models,
+    set_alias,
+    versions,
+)
+from hopsml.model.version import Version
+
+ModelArchiveExists = ModelExists  # the predecessor's name
+
+__all__ = [
+    "Metric",
+    "ModelArchiveExists",
+    "ModelExists",
+    "ModelNotFound",
+    "Version",
+    "aliases",
+    "delete",
+    "delete_alias",
+    "export",
+    "find",
+    "get_best_model",
+    "get_model",
+    "models",
+    "predict",
+    "set_alias",
+    "versions",
+]

@@ -1,0 +1,227 @@
+"""``hopsml.model.predict``: a model called for the rows of a DataFrame, of Spark's on its executors, or of pandas.
+
+Each Python worker of Spark's loads a model once and keeps it: tasks that come to it later find it there. Rows travel in
+Arrow's form, and columns become arrays without being touched row by row.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.model import columns, registry
+from hopsml.model.batch_size import BatchTuner
+from hopsml.model.columns import Binding, InputColumns
+from hopsml.model.description import LATEST, ModelDescription, Signature
+from hopsml.model.flavors import contract
+from hopsml.model.flavors.contract import LoadedModel
+from hopsml.model.version import CACHE, Version
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+    Table = TypeVar("Table", DataFrame, pd.DataFrame)
+else:
+    Table = TypeVar("Table")
+
+
+def predict(
+    df: Table,
+    name: str,
+    version: int | str = LATEST,
+    batch_size: int | None = None,
+    *,
+    inputs: Mapping[str, str | Sequence[str]] | None = None,
+    prefix: str = "",
+    project: str | None = None,
+) -> Table:
+    """The rows with the model's outputs as further columns, named as its signature has them.
+
+    The version is looked up and the columns are compared with its signature at once; rows are computed when Spark is asked
+    for them. A column is a number, or an array of numbers, nested as the tensor is or flat.
+
+    Args:
+        df: a DataFrame of Spark's, or of pandas.
+        name: the model.
+        version: its number, ``"latest"``, an alias, ``"best"``; see ``find``.
+        batch_size: rows of one call of the model; by default the size that is fastest on the first rows.
+        inputs: input of the model -> its column, or the list of columns that are put side by side. By default the column of
+            the input's name; for a model with one input the only column that fits.
+        prefix: of the names of the new columns.
+        project: another project, by its name.
+
+    Raises:
+        ModelNotFound: (LookupError) no such model, version or alias.
+        ArgumentError: (ValueError) a column is missing, or its type is not what the model takes; the model has no
+            signature, or is not of a kind that can be called.
+    """
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
+        raise ArgumentError(f"batch_size={batch_size!r}: it must be a whole number from 1, or None to find one out")
+    found = registry.find(name, version, project)
+    signature = _signature(found)
+    kind = type(df).__module__.partition(".")[0]
+    if kind == "pandas":
+        return _on_pandas(df, found, signature, inputs, prefix, batch_size)
+    if kind != "pyspark" or not hasattr(df, "mapInArrow"):
+        raise ArgumentTypeError(
+            f"df={df!r:.80} is a {type(df).__name__}; it must be a DataFrame of Spark's or of pandas"
+        )
+    return _on_spark(df, found, signature, inputs, prefix, batch_size)
+
+
+def _signature(version: Version) -> Signature:
+    signature = version.description.signature
+    if signature is None:
+        raise ArgumentError(
+            f"version {version.version} of the model '{version.name}' has no signature, so no column can be its input; "
+            "export it with example=, or a Keras model"
+        )
+    return signature
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a Python worker needs to know; it travels with the task."""
+
+    url: str
+    description: ModelDescription
+    bindings: tuple[Binding, ...]
+    fields: tuple[Any, ...]  # Arrow's, of the columns that are appended
+    prefix: str
+    batch_size: int | None
+    cache: str  # folder for copies of models; "" for the usual one
+
+
+def _work(
+    version: Version,
+    signature: Signature,
+    schema: Any,
+    inputs: InputColumns | None,
+    prefix: str,
+    batch_size: int | None,
+) -> Inference:
+    bindings = columns.bind(signature, schema, inputs)
+    fields = columns.output_fields(signature, schema, prefix)
+    return Inference(
+        version.url, version.description, tuple(bindings), tuple(fields), prefix, batch_size, os.environ.get(CACHE, "")
+    )
+
+
+def _on_pandas(
+    df: Any, version: Version, signature: Signature, inputs: InputColumns | None, prefix: str, batch_size: int | None
+) -> Any:
+    import pyarrow as pa
+
+    try:
+        table = pa.Table.from_pandas(df, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ArgumentError(
+            f"the table's columns have no common type each: {error}; give numbers, texts, or arrays of one dimension"
+        ) from error
+    work = _work(version, signature, table.schema, inputs, prefix, batch_size)
+    batches = [batch for batch in table.to_batches() if batch.num_rows]
+    whole = pa.Table.from_batches(predicted(batches, work, _loaded(work, 0)), pa.schema([*table.schema, *work.fields]))
+    result = df.copy(deep=False)
+    for field in work.fields:
+        result[field.name] = whole.column(field.name).to_pandas().to_numpy()
+    return result
+
+
+def _on_spark(
+    df: Any, version: Version, signature: Signature, inputs: InputColumns | None, prefix: str, batch_size: int | None
+) -> Any:
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    work = _work(version, signature, to_arrow_schema(df.schema), inputs, prefix, batch_size)
+    added = from_arrow_schema(pa.schema(work.fields))
+
+    def rows(batches: Iterator[Any]) -> Iterator[Any]:
+        return in_task(batches, work)
+
+    return df.mapInArrow(rows, StructType([*df.schema.fields, *added.fields]))
+
+
+# ------------------------------------------------------------------------------------------ in Spark's Python worker
+
+
+def in_task(batches: Iterator[Any], work: Inference) -> Iterator[Any]:
+    """The body of a task: batches of Arrow's in, the same rows with their predictions out."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is not None and "gpu" in task.resources():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(task.resources()["gpu"].addresses)
+    cores = max(1, task.cpus()) if task is not None else 0
+    first = next(batches, None)
+    if first is not None:  # a task without rows loads nothing
+        yield from predicted(_chained(first, batches), work, _loaded(work, cores))
+
+
+def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+@dataclass
+class _Kept:
+    """A model that this process has loaded, and the size of batches that was found for it."""
+
+    model: LoadedModel
+    tuner: BatchTuner
+
+
+_kept: dict[tuple[str, str, int | None], _Kept] = {}
+_lock = threading.Lock()
+
+
+def _loaded(work: Inference, cores: int) -> _Kept:
+    """The version, loaded the first time. ``cores``: how many it may compute with, 0 for as many as there are."""
+    key = work.url, work.description.digest, work.batch_size
+    with _lock:
+        if key not in _kept:
+            if cores:
+                contract.limit_threads(work.description, cores)
+            model = contract.load(Version(work.url, work.description).local_files(work.cache or None), work.description)
+            row_bytes = sum(8 * prod(size or 1 for size in binding.spec.shape[1:]) for binding in work.bindings)
+            _kept[key] = _Kept(model, BatchTuner(row_bytes, work.batch_size))
+        return _kept[key]
+
+
+def predicted(batches: Iterable[Any], work: Inference, kept: _Kept) -> Iterator[Any]:
+    """Each batch of Arrow's with the outputs of the model as further columns."""
+    import pyarrow as pa
+
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        parts = [_call(part, work, kept) for part in _parts(batch, kept.tuner)]
+        arrays = [pa.concat_arrays([part[field.name] for part in parts]) for field in work.fields]
+        schema = pa.schema([*batch.schema, *work.fields])
+        yield pa.RecordBatch.from_arrays([*batch.columns, *arrays], schema=schema)
+
+
+def _parts(batch: Any, tuner: BatchTuner) -> Iterator[Any]:
+    """Slices of a batch; each as long as the tuner says at that moment."""
+    done = 0
+    while done < batch.num_rows:
+        part = batch.slice(done, tuner.size)
+        done += part.num_rows
+        yield part
+
+
+def _call(part: Any, work: Inference, kept: _Kept) -> dict[str, Any]:
+    given = columns.tensors(work.bindings, part)
+    began = time.perf_counter()
+    found = kept.model.predict(given)
+    kept.tuner.took(part.num_rows, time.perf_counter() - began)
+    arrays = {work.prefix + name: array for name, array in found.items()}
+    return {field.name: columns.column_of(arrays[field.name], field) for field in work.fields}

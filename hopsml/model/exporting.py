@@ -1,0 +1,186 @@
+"""``hopsml.model.export``: a model, or files, as the next version of the registry."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from hopsml import settings
+from hopsml.cluster.worker.context import current
+from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.model import claims, description, lineage, registry
+from hopsml.model.description import Lineage, ModelDescription, ModelFile
+from hopsml.model.flavors import contract, files
+from hopsml.model.flavors.contract import SavedModel
+from hopsml.model.version import Version, sha256
+from hopsml.storage import urls
+from hopsml.storage.filesystem import exists, for_url
+from hopsml.storage.tree import copy_tree, local_files
+
+logger = logging.getLogger(__name__)
+
+
+def export(
+    model: Any = None,
+    model_name: str = "",
+    model_version: int | None = None,
+    overwrite: bool = False,
+    metrics: Mapping[str, float] | None = None,
+    description: str | None = None,
+    synchronous: bool = True,
+    synchronous_timeout: float = 120,
+    project: str | None = None,
+    *,
+    example: Any = None,
+    model_path: str | os.PathLike[str] | None = None,
+) -> Version | None:
+    """Make a version of the model ``model_name``, of a model in memory or of files; the version, complete.
+
+    In a training function all ranks call it, since some frameworks read variables together; the chief's files stay, and the
+    other ranks get None. The version's lineage is the run, with the commit of its code and the inputs that it has noted.
+
+    Args:
+        model: a Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn; or the path or URL of files,
+            local or relative to the project.
+        model_name: letters, digits, ``_``, ``-`` and ``.``.
+        model_version: the version's number; by default the next free one.
+        overwrite: replace the version of that number.
+        metrics: name to finite number, by which versions are compared.
+        description: for people.
+        synchronous, synchronous_timeout: of the predecessor, without effect: the version is there when this returns.
+        project: another project, by its name.
+        example: inputs that the model's signature is seen from, where the model itself does not tell it: an array, or a dict
+            of arrays, with the batch first.
+        model_path: the predecessor's name for ``model``.
+
+    Raises:
+        ArgumentError: (ValueError) a name, number or metric that cannot be used; a model that cannot be saved.
+        ModelExists: (ValueError) the version is there already.
+        PathNotFound: (FileNotFoundError) there is nothing at the path.
+        StorageError: (OSError) the store refuses.
+    """
+    if (model is None) == (model_path is None):
+        raise ArgumentError("export() takes one model: the object, or the path of its files")
+    source = model_path if model is None else model
+    checked = _Asked(
+        registry.model_url(model_name, project),
+        None if model_version is None else _version(model_version),
+        overwrite,
+        _metrics(metrics),
+        str(description or ""),
+    )
+    if isinstance(source, (str, os.PathLike)):
+        made = _export_files(os.fspath(source), checked, project)
+    else:
+        made = _export_object(source, checked, example)
+    if made is not None:
+        registry.announce(made, project)
+    return made
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The arguments, checked."""
+
+    url: str  # of the model's directory
+    version: int | None
+    overwrite: bool
+    metrics: dict[str, float]
+    description: str
+
+
+_version, _metrics = description.checked_version, description.checked_metrics  # an argument has the module's name
+
+
+def _export_object(model: Any, asked: _Asked, example: Any) -> Version | None:
+    flavor = contract.flavor_of(model)
+    module, context = contract.named(flavor), current()
+    with _temporary_folder() as folder:
+        saved = module.save(model, folder, example)
+        if not module.keeps():
+            return None
+        origin = lineage.of_driver() if context is None else lineage.of_worker(context)
+        return _register(asked, flavor, folder, saved, origin)
+
+
+def _export_files(given: str, asked: _Asked, project: str | None) -> Version | None:
+    context = current()
+    if context is not None and not context.is_chief:
+        return None
+    source = _located(given, project)
+    run = lineage.run_above(source)
+    origin = lineage.of_worker(context) if context is not None else lineage.of_run(run) if run else lineage.of_driver()
+    with _temporary_folder() as folder:
+        is_dir = for_url(source).status(source).is_dir
+        if is_dir and urls.is_local(source):
+            target = Path(urls.split(source)[2])
+        else:
+            target = folder / "files"
+            copy_tree(source, str(target) if is_dir else urls.join(str(target), urls.name(source)))
+        flavor, saved = files.described(target)
+        return _register(asked, flavor, target, saved, origin)
+
+
+def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origin: Lineage) -> Version:
+    """Claim a number, upload, complete. The files are read for their digests before anything is claimed."""
+    found = {name: ModelFile((folder / name).stat().st_size, sha256(folder / name)) for name in local_files(folder)}
+    if not found:
+        raise ArgumentError("the model has no files: there is nothing to export")
+    claim = claims.claim(asked.url, asked.version, asked.overwrite)
+    try:
+        claim.fill(folder)
+        return claim.complete(
+            ModelDescription(
+                name=urls.name(asked.url),
+                version=claim.version,
+                flavor=flavor,
+                created=datetime.now(timezone.utc),
+                artifacts=saved.artifacts,
+                signature=saved.signature,
+                metrics=asked.metrics,
+                description=asked.description,
+                creator=settings.user_name(),
+                lineage=origin,
+                requirements=saved.requirements,
+                files=found,
+                bytes=sum(file.bytes for file in found.values()),
+            )
+        )
+    except BaseException:
+        claim.give_up()
+        raise
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """An empty folder of this process's own, gone afterwards; in a worker within its scratch."""
+    context = current()
+    parent = context.work_dir if context is not None and context.work_dir.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="hopsml-unused-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _located(given: str, project: str | None) -> str:
+    """The URL of a path: as it stands, else in the project. Raises PathNotFound naming where was looked."""
+    remote = urls.remote_of(given)
+    if urls.split(given)[0]:
+        places = [given]
+    else:
+        root = settings.project_url(project)
+        in_project = urls.join(root, given) if not given.startswith("/") else urls.base(root) + given
+        places = [os.path.abspath(given), *([remote] if remote else []), in_project]
+    for place in dict.fromkeys(places):
+        if exists(place):
+            return place
+    raise PathNotFound(f"cannot export {given}: there is no {' and no '.join(dict.fromkeys(places))}", given)

@@ -1,0 +1,21 @@
+"""Files that are exported as they are: what they can be loaded as is seen from their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hopsml.model.flavors.contract import SavedModel
+
+_BY_SUFFIX = {".keras": ("keras", "keras"), ".onnx": ("onnx", "onnx"), ".pt2": ("torch", "torch_export")}
+
+
+def described(folder: Path) -> tuple[str, SavedModel]:
+    """The flavor of a folder's files, ``files`` where nothing is known of them, and what can be loaded from it."""
+    for place in (folder, folder / "saved_model"):
+        if (place / "saved_model.pb").is_file():
+            return "tensorflow", SavedModel({"saved_model": "" if place == folder else "saved_model"})
+    found = [path.name for path in folder.iterdir() if path.suffix in _BY_SUFFIX]
+    if len(found) == 1:
+        flavor, artifact = _BY_SUFFIX[Path(found[0]).suffix]
+        return flavor, SavedModel({artifact: found[0]})
+    return "files", SavedModel({})

@@ -1,0 +1,143 @@
+"""scikit-learn: an estimator as a pickle, called by ``predict`` and, where it has it, ``predict_proba``.
+
+A pickle runs code when it is loaded: ``Version.local_files`` refuses one that belongs to somebody who is not trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopsml.cluster.worker.context import current
+from hopsml.errors import ArgumentError
+from hopsml.model.description import ModelDescription, Signature, TensorSpec
+from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, version_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+INPUT = "X"
+_FILE = "model.pickle"
+_DEEPEST = 12  # parts within parts: an object may refer to itself
+
+
+def keeps() -> bool:
+    """Only the chief's estimator stays."""
+    context = current()
+    return context is None or context.is_chief
+
+
+def save(model: Any, folder: Path, example: Any) -> SavedModel:
+    """By cloudpickle, so that functions and classes of a notebook travel with it."""
+    import cloudpickle
+
+    try:
+        data = cloudpickle.dumps(model)
+    except Exception as error:
+        raise UnsavableModel(
+            f"{type(model).__name__} cannot be pickled: {_culprit(model)} ({type(error).__name__}: {error}); give that part "
+            "nothing that lives only in this process, such as a file, a lock or a connection"
+        ) from error
+    (folder / _FILE).write_bytes(data)
+    return SavedModel(
+        {"sklearn": _FILE}, _signature(model, example), version_of("sklearn", "numpy", "scipy", "cloudpickle")
+    )
+
+
+def limit_threads(count: int) -> None:
+    """Of the libraries that compute below scikit-learn, whether they are loaded already or not."""
+    import sklearn  # noqa: F401  loads them
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(count)
+
+
+def load(folder: Path, description: ModelDescription) -> LoadedModel:
+    """Raises ArgumentError where a package is missing that the estimator was made with."""
+    import pickle
+
+    path = folder / description.artifacts["sklearn"]
+    try:
+        model = pickle.loads(path.read_bytes())
+    except ImportError as error:
+        raise ArgumentError(
+            f"version {description.version} of the model '{description.name}' cannot be loaded here: {error}; it was made "
+            f"with {', '.join(f'{name} {version}' for name, version in description.requirements.items())}"
+        ) from error
+    return _Estimator(model, description)
+
+
+class _Estimator:
+    def __init__(self, model: Any, description: ModelDescription) -> None:
+        if description.signature is None:
+            raise ArgumentError(
+                f"version {description.version} of the model '{description.name}' has no signature; export it with example="
+            )
+        self._model, self.signature = model, description.signature
+
+    def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return _outputs(self._model, inputs[INPUT], self.signature.outputs)
+
+
+def _outputs(model: Any, rows: Any, wanted: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    import numpy as np
+
+    if (names := getattr(model, "feature_names_in_", None)) is not None:  # it warns of rows without names
+        import pandas as pd
+
+        rows = pd.DataFrame(rows, columns=names, copy=False)
+    return {name: np.asarray(getattr(model, name)(rows)) for name in wanted}
+
+
+def _signature(model: Any, example: Any) -> Signature | None:
+    """As a call shows it: of the example, else of one row of zeros where the estimator knows its number of features."""
+    import numpy as np
+
+    features = getattr(model, "n_features_in_", None)
+    if example is None and features is None:
+        return None
+    rows = np.zeros((1, int(features or 0))) if example is None else np.asarray(example)
+    wanted = {name: None for name in ("predict", "predict_proba") if hasattr(model, name)}
+    if rows.dtype.kind not in "biuf" or not wanted:
+        return None
+    try:
+        found = _outputs(model, rows, wanted)
+    except Exception as error:
+        if example is None:
+            return None  # such as a pipeline that takes text
+        raise ArgumentError(f"the model does not take the example: {type(error).__name__}: {error}") from error
+    dtype = "float64" if example is None else str(rows.dtype)
+    taken = TensorSpec(dtype, (None, *rows.shape[1:]), tuple(map(str, getattr(model, "feature_names_in_", ()))))
+    return Signature({INPUT: taken}, {name: _spec(value) for name, value in found.items()})
+
+
+def _spec(array: NDArray[Any]) -> TensorSpec:
+    return TensorSpec("str" if array.dtype.kind in "US" else str(array.dtype), (None, *map(int, array.shape[1:])))
+
+
+def _culprit(model: Any) -> str:
+    """The innermost part that cannot be pickled by itself."""
+    import cloudpickle
+
+    def fails(part: Any) -> bool:
+        try:
+            cloudpickle.dumps(part)
+        except Exception:  # noqa: BLE001 whatever pickling raises
+            return True
+        return False
+
+    place, part = "", model
+    for _ in range(_DEEPEST):
+        inner = next(((name, one) for name, one in _parts(part) if fails(one)), None)
+        if inner is None:
+            break
+        place, part = f"{place}.{inner[0]}".lstrip("."), inner[1]
+    return f"the part {place}" if place else "its own state"
+
+
+def _parts(model: Any) -> list[tuple[str, Any]]:
+    if isinstance(model, (list, tuple)):
+        named = all(isinstance(one, tuple) and one and isinstance(one[0], str) for one in model)
+        return [(one[0], one[1]) for one in model] if named else [(str(k), one) for k, one in enumerate(model)]
+    return list(getattr(model, "__dict__", {}).items())

@@ -1,0 +1,98 @@
+"""TensorFlow: a SavedModel, called by its serving signature. What Keras saves is called in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopsml import extras
+from hopsml.cluster.shared.natural_order import natural_key
+from hopsml.errors import ArgumentError
+from hopsml.model.description import ModelDescription, Signature, TensorSpec
+from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, version_of
+from hopsml.training.tensorflow.export import write_saved_model
+from hopsml.training.tensorflow.groups import latest_strategy, leads
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FOLDER = "saved_model"
+_SERVING = "serving_default"
+
+
+def keeps() -> bool:
+    """Only the files of the group's chief stay."""
+    return leads(latest_strategy())
+
+
+def save(model: Any, folder: Path, example: Any) -> SavedModel:
+    """As a SavedModel, whose serving signature is the model's. ``example`` is of no use."""
+    try:
+        write_saved_model(model, folder / FOLDER)
+    except Exception as error:
+        raise UnsavableModel(
+            f"{type(model).__name__} cannot be saved as a SavedModel: {type(error).__name__}: {error}"
+        ) from error
+    return SavedModel({"saved_model": FOLDER}, read_signature(folder / FOLDER), version_of("tensorflow", "numpy"))
+
+
+def read_signature(folder: Path) -> Signature | None:
+    """The serving signature of a SavedModel, from its file: nothing is loaded. None where it has none."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    content = saved_model_pb2.SavedModel()
+    content.ParseFromString((folder / "saved_model.pb").read_bytes())
+    found = content.meta_graphs[0].signature_def
+    if _SERVING not in found:
+        return None
+
+    def spec(tensor: Any) -> TensorSpec:
+        name, shape = tf.dtypes.as_dtype(tensor.dtype).name, tf.TensorShape(tensor.tensor_shape)
+        sizes = tuple(shape.as_list()) if shape.rank is not None else (None,)
+        return TensorSpec("str" if name == "string" else name, sizes)
+
+    def specs(tensors: Any) -> dict[str, TensorSpec]:
+        return {name: spec(tensors[name]) for name in sorted(tensors, key=natural_key)}
+
+    return Signature(specs(found[_SERVING].inputs), specs(found[_SERVING].outputs))
+
+
+def limit_threads(count: int) -> None:
+    """Let TensorFlow compute with so many threads in this process, which has not used it yet."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(count)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def load(folder: Path, description: ModelDescription) -> LoadedModel:
+    """Raises ArgumentError where TensorFlow is missing, or where the model has no signature."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ArgumentError(
+            f"the model '{description.name}' needs TensorFlow, which is not installed here: {extras.install('tensorflow')}"
+        ) from error
+    place = folder / description.artifacts["saved_model"]
+    model = tf.saved_model.load(str(place))
+    signature = description.signature or read_signature(place)
+    if signature is None or _SERVING not in model.signatures:
+        raise ArgumentError(
+            f"version {description.version} of the model '{description.name}' has no serving signature: export a Keras "
+            "model, or a tf.Module whose __call__ is a tf.function with an input_signature"
+        )
+    return _Servable(model, signature)
+
+
+class _Servable:
+    def __init__(self, model: Any, signature: Signature) -> None:
+        self._model, self.signature = model, signature  # the model holds the variables
+        self._call = model.signatures[_SERVING]
+
+    def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        import tensorflow as tf
+
+        found = self._call(**{name: tf.constant(array) for name, array in inputs.items()})
+        return {name: found[name].numpy() for name in self.signature.outputs}

@@ -1,0 +1,175 @@
+"""One complete version of a model, and its files on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound, StorageError
+from hopsml.model.description import MODEL_JSON, ModelDescription
+from hopsml.storage import causes, trust, urls
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.tree import download_tree
+
+FILES = "files"
+CACHE = "HOPSML_MODEL_CACHE"
+_RUNS_CODE = {"sklearn", "torch_export"}  # artifacts with pickles in them: to load one is to run what its author wrote
+_CHUNK = 1 << 20
+
+
+class DamagedModel(StorageError):
+    """A file of a version does not hold what was exported."""
+
+
+class Version(Mapping[str, Any]):
+    """A version as it was when it was looked up.
+
+    It reads as a dict of what ``model.json`` holds, too: ``version["metrics"]["accuracy"]``.
+    """
+
+    def __init__(self, url: str, description: ModelDescription) -> None:
+        self.url = url  # of the version's directory
+        self.description = description
+        self._plain: dict[str, Any] = {**msgspec.to_builtins(description), "url": url}
+
+    def __repr__(self) -> str:
+        return f"Version({self.name!r}, {self.version}, {self.url!r})"
+
+    def __getitem__(self, key: str) -> Any:
+        return self._plain[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plain)
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+    def __hash__(self) -> int:
+        return hash((self.url, self.description.digest))
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.description.name
+
+    @property
+    def version(self) -> int:
+        """The version's number, from 1."""
+        return self.description.version
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics that were given when it was exported."""
+        return self.description.metrics
+
+    training_metrics = metrics  # under the name that Hopsworks' client has for it
+
+    @property
+    def version_path(self) -> str:
+        """URL of the version's directory."""
+        return self.url
+
+    @property
+    def model_path(self) -> str:
+        """URL of the directory that holds all versions of the model."""
+        return urls.parent(self.url)
+
+    @property
+    def files_url(self) -> str:
+        """URL of the directory with the model's files."""
+        return urls.join(self.url, FILES)
+
+    def local_files(self, cache_folder: str | os.PathLike[str] | None = None) -> Path:
+        """A local folder that holds the version's files, fetched once and checked against their digests.
+
+        ``cache_folder``: where copies are kept, by content; it must be this user's alone. By default ``HOPSML_MODEL_CACHE``,
+        else a folder of this user's among the temporary ones. Several processes may fetch at once.
+
+        Raises:
+            ModelNotFound: (LookupError) the version has been deleted meanwhile.
+            DamagedModel: (StorageError) a file is not what was exported.
+            ArgumentError: its files run code when they are loaded, and belong to somebody who is not trusted.
+        """
+        self._check_owner()
+        cache = _private(Path(cache_folder) if cache_folder is not None else _default_cache())
+        target = cache / f"{self.name}-{self.version}-{self.description.digest[:20]}"
+        if _has_all(target, self.description):
+            return target
+        fresh = Path(urls.temporary_sibling(str(target)))
+        try:
+            self._fetch(fresh)
+            if target.exists() and not _has_all(target, self.description):  # somebody has cleaned up there
+                shutil.rmtree(target, ignore_errors=True)
+            fresh.rename(target)
+        except OSError as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            if isinstance(error, StorageError):
+                raise
+            if not _has_all(target, self.description):  # else another process was first
+                raise causes.from_os_error("write", str(target), error) from error
+        return target
+
+    def _fetch(self, fresh: Path) -> None:
+        fresh.mkdir()  # a model may be without files
+        try:
+            download_tree(self.files_url, fresh)
+        except PathNotFound as error:
+            raise ModelNotFound(
+                f"version {self.version} of the model '{self.name}' was deleted while it was fetched from {self.url}"
+            ) from error
+        for name, known in self.description.files.items():
+            path = fresh / name
+            if not path.is_file() or path.stat().st_size != known.bytes or sha256(path) != known.sha256:
+                raise DamagedModel(
+                    f"{urls.join(self.files_url, name)} is not what was exported ({known.bytes} bytes, sha256 "
+                    f"{known.sha256[:12]}); export the model again, or take another version",
+                    self.files_url,
+                )
+
+    def _check_owner(self) -> None:
+        if not _RUNS_CODE & set(self.description.artifacts):
+            return
+        for place in (self.url, urls.join(self.url, MODEL_JSON)):
+            trust.check(for_url(place).status(place), "to load this model is to run code that is in it")
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a local file, in hexadecimal digits."""
+    total = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_CHUNK):
+            total.update(piece)
+    return total.hexdigest()
+
+
+def _has_all(folder: Path, description: ModelDescription) -> bool:
+    """A copy appears whole, so lengths tell whether it is still so."""
+    try:
+        return folder.is_dir() and all(
+            (folder / name).stat().st_size == file.bytes for name, file in description.files.items()
+        )
+    except FileNotFoundError:
+        return False
+
+
+def _default_cache() -> Path:
+    return Path(os.environ.get(CACHE) or Path(tempfile.gettempdir(), f"hopsml-models-{os.geteuid()}"))
+
+
+def _private(folder: Path) -> Path:
+    """The folder, made where it is missing; ArgumentError where somebody else could change what is in it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = folder.stat()
+    if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+        raise ArgumentError(
+            f"cache_folder={str(folder)!r}: others than this user may write there, and models are loaded from it; name a "
+            "folder of this user's alone (chmod go-w)"
+        )
+    return folder

@@ -1,0 +1,273 @@
+"""The ASGI application of one replica: authorisation, limits, both REST interfaces, metrics.
+
+Written for ASGI itself: what a web framework would add to each request costs as much as all that is done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hopsml import extras
+from hopsml.serving import bodies, metrics, paths, request_log
+from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull
+from hopsml.serving.refusals import RequestRefused, bad_request, not_found
+from hopsml.serving.routes import NoSuchVersion
+
+if TYPE_CHECKING:
+    from hopsml.serving.holder import VersionHolder
+    from hopsml.serving.limits import ServingLimits
+    from hopsml.serving.request_log import RequestLog
+    from hopsml.serving.trying import Arrays
+
+log = logging.getLogger("hopsml.serving")
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_JSON, _TEXT = b"application/json", b"text/plain; version=0.0.4; charset=utf-8"
+_OPEN = ("live", "ready")  # asked by load balancers, which know no token; they say nothing of models
+_MOST_DISCARDED = 1 << 30  # bytes of a body that is too long
+_LONG = 256 << 10  # bytes of a body that is parsed beside the event loop
+
+
+@dataclass
+class _Answer:
+    status: int
+    body: bytes
+    kind: bytes = _JSON
+    version: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class RestApplication:
+    """``name``: of the served model in paths; ``token``: what requests must bear, "" for none."""
+
+    def __init__(
+        self,
+        name: str,
+        holder: VersionHolder,
+        limits: ServingLimits,
+        token: str,
+        meter: metrics.Meter,
+        request_log: RequestLog | None = None,
+        counts: Callable[[], Awaitable[metrics.Counts]] | None = None,
+    ) -> None:
+        self._name, self._holder, self._limits, self._meter = name, holder, limits, meter
+        self._authorization = f"Bearer {token}".encode() if token else b""
+        self._log = request_log
+        self._counts = counts
+        self._parsing = ThreadPoolExecutor(1, "parse")
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """One request, or the server's own start and end."""
+        if scope["type"] != "http":
+            return
+        began = time.perf_counter()
+        try:
+            answer = await self._answer(scope, receive)
+        except RequestRefused as refused:
+            headers = tuple((name.encode(), value.encode()) for name, value in refused.headers.items())
+            answer = _Answer(refused.status, bodies.dumps({"error": refused.text}), _JSON, refused.version, headers)
+        except Exception as error:
+            log.exception("a request failed")
+            answer = _Answer(500, bodies.dumps({"error": f"{type(error).__name__}: {error}"[:1000]}))
+        self._meter.answered(answer.version, answer.status, time.perf_counter() - began)
+        await _send(send, answer, scope["method"] == "HEAD")
+
+    async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> _Answer:
+        headers = dict(scope["headers"])
+        target = paths.parse(scope["method"], scope["path"])
+        if target.what not in _OPEN:
+            self._check_token(headers)
+        if target.what in ("predict", "infer"):
+            self._check_name(target)
+            deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
+            try:
+                async with asyncio.timeout_at(deadline):
+                    body = await self._body(headers, receive)
+            except TimeoutError:
+                raise RequestRefused(
+                    408, f"the body did not arrive within {self._limits.deadline_s:g} s; send less at once"
+                ) from None
+            return await self._predict(target, body, deadline)
+        return await self._tell(target)
+
+    def _check_token(self, headers: dict[bytes, bytes]) -> None:
+        if self._authorization and not hmac.compare_digest(headers.get(b"authorization", b""), self._authorization):
+            raise RequestRefused(
+                401,
+                "the request bears no valid token: send the header 'Authorization: Bearer TOKEN'; `hopsml serving show "
+                f"{self._name}` says where the token is kept",
+                {"www-authenticate": "Bearer"},
+            )
+
+    def _check_name(self, target: paths.Target) -> None:
+        if target.model != self._name:
+            raise not_found(f"there is no model '{target.model[:80]}' here; there is: {self._name}")
+
+    # ------------------------------------------------------------------------------------------ predictions
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body. RequestRefused (413) where it is too long.
+
+        The rest of one is read and thrown away: most clients look for an answer only when they have sent all. Those that ask
+        before they send (Expect: 100-continue) are told before.
+        """
+        if b"inference-header-content-length" in headers:
+            raise bad_request("tensors as binary data are not understood; send them as JSON")
+        said = headers.get(b"content-length", b"")
+        parts: list[bytes] = []
+        length = int(said) if said.isdigit() else 0
+        if length > self._limits.body_bytes:
+            if headers.get(b"expect", b"").lower() != b"100-continue" and length <= _MOST_DISCARDED:
+                await _discard(receive)
+            raise self._too_long()
+        length = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise bad_request("the connection ended before the body did")
+            part = message.get("body", b"")
+            length += len(part)
+            if length > self._limits.body_bytes:
+                parts.clear()
+                await _discard(receive)
+                raise self._too_long()
+            parts.append(part)
+            if not message.get("more_body"):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _too_long(self) -> RequestRefused:
+        return RequestRefused(
+            413,
+            f"a request may have {self._limits.body_bytes} bytes; send fewer rows at once, or start with max_body_mb=",
+        )
+
+    async def _predict(self, target: paths.Target, body: bytes, deadline: float) -> _Answer:
+        began = time.perf_counter()
+        version = self._chosen(target)
+        self._holder.began(version)
+        try:
+            batcher = self._holder.batcher(version)
+            asked = await self._asked(target, batcher, body)
+            outputs: Arrays | None = None
+            status = 500
+            try:
+                outputs = await self._computed(batcher, asked, deadline)
+                status = 200
+            except RequestRefused as refused:
+                status = refused.status
+                raise
+            finally:
+                if self._log is not None:
+                    seconds = time.perf_counter() - began
+                    line = request_log.line(time.time(), version, asked.inputs, outputs, status, seconds, asked.id)
+                    self._log.write(line)
+            if target.what == "predict":
+                content = bodies.answer_v1(outputs, asked)
+            else:
+                content = bodies.answer_v2(outputs, asked, self._name, version)
+            return _Answer(200, content, version=version)
+        except RequestRefused as refused:
+            refused.version = version
+            raise
+        finally:
+            self._holder.ended(version)
+
+    def _chosen(self, target: paths.Target) -> int:
+        try:
+            return self._holder.choose(target.version, target.label)
+        except NoSuchVersion as error:
+            if not self._holder.is_ready:
+                raise RequestRefused(503, f"{error}; try again soon", {"retry-after": "1"}) from None
+            raise not_found(str(error)) from None
+
+    async def _asked(self, target: paths.Target, batcher: Batcher, body: bytes) -> bodies.Asked:
+        signature = batcher.model.signature
+
+        def parse() -> bodies.Asked:
+            if target.what == "predict":
+                return bodies.asked_v1(body, signature.inputs)
+            return bodies.asked_v2(body, signature)
+
+        if len(body) < _LONG:
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(self._parsing, parse)
+
+    async def _computed(self, batcher: Batcher, asked: bodies.Asked, deadline: float) -> Arrays:
+        try:
+            return await batcher.predict(asked.inputs, deadline)
+        except QueueFull as error:
+            raise RequestRefused(429, f"{error}; try again, or start more replicas", {"retry-after": "1"}) from None
+        except DeadlinePassed as error:
+            raise RequestRefused(
+                503, f"{error} ({self._limits.deadline_s:g} s); try again, or start more replicas", {"retry-after": "1"}
+            ) from None
+        except Exception as error:
+            log.warning("the model failed: %s: %s", type(error).__name__, error)
+            raise RequestRefused(500, f"the model failed: {type(error).__name__}: {error}"[:2000]) from error
+
+    # ------------------------------------------------------------------------------------------ what is told
+
+    async def _tell(self, target: paths.Target) -> _Answer:
+        what, holder = target.what, self._holder
+        if what == "live":
+            return _Answer(200, bodies.dumps({"live": True}))
+        if what == "ready":
+            return _Answer(200 if holder.is_ready else 503, bodies.dumps({"ready": holder.is_ready}))
+        if what == "server":
+            return _Answer(200, bodies.dumps({"name": "hopsml", "version": extras.version(), "extensions": []}))
+        if what == "metrics":
+            counts = self._meter.counts if self._counts is None else await self._counts()
+            return _Answer(200, metrics.text(counts).encode(), _TEXT)
+        self._check_name(target)
+        if what == "status":
+            return self._versions(target)
+        version = self._chosen(target)
+        if what == "model_ready":
+            return _Answer(200, bodies.dumps({"name": self._name, "ready": True}))
+        signature = holder.batcher(version).model.signature
+        if what == "metadata":
+            return _Answer(200, bodies.dumps(bodies.metadata_v1(self._name, version, signature)))
+        versions = [one for one, state in holder.versions.items() if state == "AVAILABLE"]
+        platform = holder.platform(version)
+        return _Answer(200, bodies.dumps(bodies.metadata_v2(self._name, versions, platform, signature)))
+
+    def _versions(self, target: paths.Target) -> _Answer:
+        states = self._holder.versions
+        if target.version is not None or target.label is not None:
+            chosen = self._chosen(target)
+            states = {chosen: states[chosen]}
+        shown = [
+            {"version": str(one), "state": state, "status": {"error_code": "OK", "error_message": ""}}
+            for one, state in sorted(states.items(), reverse=True)
+        ]
+        return _Answer(200, bodies.dumps({"model_version_status": shown}))
+
+    def close(self) -> None:
+        """End the thread that parses."""
+        self._parsing.shutdown(wait=False)
+
+
+async def _discard(receive: Receive) -> None:
+    """The rest of a body, up to a bound."""
+    left = _MOST_DISCARDED
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if not message.get("more_body"):
+            return
+
+
+async def _send(send: Send, answer: _Answer, without_body: bool) -> None:
+    headers = [(b"content-type", answer.kind), (b"content-length", b"%d" % len(answer.body)), *answer.headers]
+    if answer.version is not None:
+        headers.append((b"model-version", b"%d" % answer.version))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if without_body else answer.body})

@@ -1,0 +1,168 @@
+"""Requests are gathered while the last batch computes, and computed together: nobody waits for a clock.
+
+A request that finds nobody computing begins at once, alone; what comes meanwhile is the next batch. One thread
+computes, since a model's own threads share the cores. A batch that fails is tried again request by request, so that one
+request's values cannot fail its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hopsml.serving.trying import takes_batches
+
+if TYPE_CHECKING:
+    from hopsml.model.flavors.contract import LoadedModel
+    from hopsml.serving.trying import Arrays
+
+
+class QueueFull(Exception):
+    """More requests wait than may."""
+
+
+class DeadlinePassed(Exception):
+    """The request was not computed in time."""
+
+
+@dataclass(eq=False)
+class Waiting:
+    """One request: its arrays, and how many rows they have."""
+
+    inputs: Arrays
+    rows: int
+    answer: asyncio.Future[Arrays]
+    shape: tuple[tuple[int, ...], ...] = field(init=False)  # of a row: only equal ones are computed together
+
+    def __post_init__(self) -> None:
+        self.shape = tuple(array.shape[1:] for array in self.inputs.values())
+
+
+def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
+    """Take a batch from the head of the queue; empty where nobody waits.
+
+    Requests stay in order; one that has more rows than ``most_rows`` is a batch of its own. Those for whose answer nobody
+    waits any more are dropped.
+    """
+    batch: list[Waiting] = []
+    rows = 0
+    while waiting:
+        head = waiting[0]
+        if head.answer.done():
+            waiting.popleft()
+        elif batch and (rows + head.rows > most_rows or head.shape != batch[0].shape):
+            break
+        else:
+            rows += head.rows
+            batch.append(waiting.popleft())
+    return batch
+
+
+class Batcher:
+    """The queue of one loaded model. All methods belong to one event loop; ``executor`` has one thread.
+
+    ``on_batch`` is told the rows of each batch.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        executor: Executor,
+        *,
+        most_rows: int,
+        most_waiting: int,
+        on_batch: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        self.model = model
+        self._executor, self._on_batch = executor, on_batch
+        self._most_rows = most_rows if takes_batches(model.signature) else 0
+        self._most_waiting = most_waiting
+        self._waiting: deque[Waiting] = deque()
+        self._computing: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def predict(self, inputs: Arrays, deadline: float) -> Arrays:
+        """The model's answer for these rows; ``deadline`` on the loop's clock.
+
+        Raises QueueFull, what the model raises, and DeadlinePassed: also where the model computes for ever.
+        """
+        if len(self._waiting) >= self._most_waiting:
+            raise QueueFull(f"{len(self._waiting)} requests wait already")
+        first = next(iter(inputs.values()), None)
+        rows = 1 if first is None or not first.shape else int(first.shape[0])
+        loop = asyncio.get_running_loop()
+        request = Waiting(inputs, rows, loop.create_future())
+        timer = loop.call_at(deadline, _too_late, request)
+        self._waiting.append(request)
+        if self._computing is None:
+            self._computing = asyncio.create_task(self._compute())
+        try:
+            return await request.answer
+        finally:
+            timer.cancel()
+
+    async def _compute(self) -> None:
+        """Batch after batch while requests wait."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                if batch := next_batch(self._waiting, self._most_rows):
+                    self._on_batch(sum(one.rows for one in batch))
+                    _answer(batch, await loop.run_in_executor(self._executor, compute, self.model, batch))
+        finally:
+            self._computing = None
+
+
+def _too_late(request: Waiting) -> None:
+    if not request.answer.done():
+        request.answer.set_exception(DeadlinePassed("the request was not computed within its deadline"))
+
+
+def _answer(batch: Sequence[Waiting], results: Sequence[Arrays | Exception]) -> None:
+    for one, result in zip(batch, results, strict=True):
+        if one.answer.done():
+            continue
+        if isinstance(result, Exception):
+            one.answer.set_exception(result)
+        else:
+            one.answer.set_result(result)
+
+
+def compute(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays | Exception]:
+    """One answer, or error, for each request of the batch."""
+    if len(batch) == 1:
+        return [_alone(model, batch[0])]
+    try:
+        return list(_together(model, batch))
+    except Exception:  # noqa: BLE001 whose values it was is found by asking for each alone
+        return [_alone(model, one) for one in batch]
+
+
+def _alone(model: LoadedModel, request: Waiting) -> Arrays | Exception:
+    try:
+        return model.predict(request.inputs)
+    except Exception as error:  # noqa: BLE001 it is the answer
+        return error
+
+
+def _together(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays]:
+    import numpy as np
+
+    names = batch[0].inputs
+    outputs = model.predict({name: np.concatenate([one.inputs[name] for one in batch]) for name in names})
+    total = sum(one.rows for one in batch)
+    for name, array in outputs.items():
+        if array.shape[:1] != (total,):
+            raise ValueError(f"output {name!r} has the shape {array.shape} for {total} rows")
+    answers: list[dict[str, Any]] = []
+    begin = 0
+    for one in batch:
+        answers.append({name: array[begin : begin + one.rows] for name, array in outputs.items()})
+        begin += one.rows
+    return answers

@@ -1,0 +1,231 @@
+"""The bodies of both REST interfaces: TensorFlow Serving's ``:predict``, and ``infer`` of the Open Inference Protocol
+(KServe's version 2). JSON in, arrays out, and back; pure.
+
+JSON has neither NaN nor Infinity: a request that holds one is refused, in an answer ``null`` stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from hopsml.model.description import TensorSpec
+from hopsml.serving import tensors
+from hopsml.serving.refusals import bad_request
+
+if TYPE_CHECKING:
+    from hopsml.model.description import Signature
+    from hopsml.serving.trying import Arrays
+
+SIGNATURE = "serving_default"  # the one that is served
+DATATYPES = {
+    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
+    "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64",
+    "str": "BYTES",
+}  # fmt: skip
+_OF_ROWS = orjson.OPT_SERIALIZE_NUMPY
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request's arrays, and what its answer has to look like."""
+
+    inputs: Arrays
+    by_rows: bool = True  # ``instances``; else ``inputs``
+    outputs: tuple[str, ...] = ()  # that are wanted; all where there are none
+    id: str | None = None
+
+
+def loads(body: bytes) -> dict[str, Any]:
+    """A JSON object. RequestRefused (400) where it is none."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        hint = "; JSON has no NaN and no Infinity: leave such rows out" if _near(body, error.pos) else ""
+        raise bad_request(f"the body is no JSON: {error}{hint}") from None
+    if not isinstance(found, dict):
+        raise bad_request('the body must be a JSON object, such as {"instances": [[0.1, 0.2]]}')
+    return found
+
+
+def _near(body: bytes, position: int) -> bool:
+    around = body[max(0, position - 2) : position + 10]
+    return any(word in around for word in (b"NaN", b"Inf", b"nan", b"inf"))
+
+
+def dumps(content: Any) -> bytes:
+    """JSON, with numpy's arrays in it."""
+    return orjson.dumps(content, option=_OF_ROWS)
+
+
+# ------------------------------------------------------------------------------------------ TensorFlow Serving's
+
+
+def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec]) -> Asked:
+    """``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, input by input. RequestRefused (400) says what is wrong."""
+    content = loads(body)
+    unknown = sorted(content.keys() - {"instances", "inputs", "signature_name"})
+    if unknown:
+        raise bad_request(
+            f"'{unknown[0][:80]}' is not understood; a request has instances or inputs, and signature_name"
+        )
+    if content.get("signature_name", SIGNATURE) not in (SIGNATURE, ""):
+        raise bad_request(
+            f"signature_name={str(content['signature_name'])[:80]!r}: only {SIGNATURE} is served; leave it out"
+        )
+    if ("instances" in content) == ("inputs" in content):
+        raise bad_request("a request has either instances (row by row) or inputs (input by input)")
+    if "instances" in content:
+        return Asked(_of_instances(content["instances"], inputs))
+    return Asked(_of_columns(content["inputs"], inputs), by_rows=False)
+
+
+def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec]) -> Arrays:
+    if not isinstance(rows, list) or not rows:
+        raise bad_request("instances must be a list with a row at least")
+    if isinstance(rows[0], dict) and rows[0].keys() != {"b64"}:
+        tensors.check_names(rows[0], inputs)
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict) or row.keys() != rows[0].keys():
+                raise bad_request(
+                    f"instances[{number}] must be an object with {', '.join(rows[0])}, as the first row is"
+                )
+        return {name: tensors.array_of(name, [row[name] for row in rows], tensor) for name, tensor in inputs.items()}
+    return {name: tensors.array_of(name, rows, tensor) for name, tensor in _only(inputs, "instances")}
+
+
+def _of_columns(columns: Any, inputs: Mapping[str, TensorSpec]) -> Arrays:
+    if isinstance(columns, dict) and columns.keys() != {"b64"}:
+        tensors.check_names(columns, inputs)
+        found = {name: tensors.array_of(name, columns[name], tensor) for name, tensor in inputs.items()}
+    else:
+        found = {name: tensors.array_of(name, columns, tensor) for name, tensor in _only(inputs, "inputs")}
+    return tensors.check_rows(found)
+
+
+def _only(inputs: Mapping[str, TensorSpec], where: str) -> list[tuple[str, TensorSpec]]:
+    """The one input, which need not be named."""
+    if len(inputs) != 1:
+        raise bad_request(f"{where}: the model has {len(inputs)} inputs, so each must be named: {', '.join(inputs)}")
+    return list(inputs.items())
+
+
+def answer_v1(outputs: Arrays, asked: Asked) -> bytes:
+    """``{"predictions": [...]}`` for rows, ``{"outputs": ...}`` for columns; a single output is not named."""
+    values = {name: tensors.plain(array) for name, array in outputs.items()}
+    if not asked.by_rows:
+        return dumps({"outputs": next(iter(values.values())) if len(values) == 1 else values})
+    if len(values) == 1:
+        return dumps({"predictions": next(iter(values.values()))})
+    if len({array.shape[:1] or None for array in outputs.values()}) != 1 or not next(iter(outputs.values())).ndim:
+        raise bad_request("the outputs have no rows in common: ask by inputs instead of instances")
+    rows = zip(*values.values(), strict=True)
+    return dumps({"predictions": [dict(zip(values, row, strict=True)) for row in rows]})
+
+
+_TENSORFLOWS = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF", "str": "DT_STRING"}
+
+
+def metadata_v1(model: str, version: int, signature: Signature) -> Any:
+    """The signature in TensorFlow Serving's form."""
+    definition = {
+        "inputs": {name: _tensor_info(name, tensor) for name, tensor in signature.inputs.items()},
+        "outputs": {name: _tensor_info(name, tensor) for name, tensor in signature.outputs.items()},
+        "method_name": "tensorflow/serving/predict",
+    }
+    return {
+        "model_spec": {"name": model, "signature_name": "", "version": str(version)},
+        "metadata": {"signature_def": {"signature_def": {SIGNATURE: definition}}},
+    }
+
+
+def _tensor_info(name: str, tensor: TensorSpec) -> Any:
+    sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in tensor.shape]
+    dtype = _TENSORFLOWS.get(tensor.dtype, f"DT_{tensor.dtype.upper()}")
+    return {"name": name, "dtype": dtype, "tensor_shape": {"dim": sizes, "unknown_rank": False}}
+
+
+# ------------------------------------------------------------------------------------------ Open Inference Protocol
+
+
+def asked_v2(body: bytes, signature: Signature) -> Asked:
+    """``{"inputs": [{"name", "shape", "datatype", "data"}]}``. RequestRefused (400) names what is wrong."""
+    content, inputs = loads(body), signature.inputs
+    given: dict[str, Any] = {}
+    for number, one in enumerate(_list_of(content, "inputs")):
+        missing = [key for key in ("name", "shape", "datatype", "data") if key not in one]
+        if missing:
+            raise bad_request(f"inputs[{number}] has no {missing[0]}")
+        given[str(one["name"])] = one
+    tensors.check_names(given, inputs)
+    arrays = {name: _tensor_v2(name, given[name], tensor) for name, tensor in inputs.items()}
+    wanted = tuple(str(one.get("name")) for one in _list_of(content, "outputs"))
+    for name in wanted:
+        if name not in signature.outputs:
+            raise bad_request(f"'{name[:80]}' is no output of the model; there are: {', '.join(signature.outputs)}")
+    number_of = content.get("id")
+    return Asked(tensors.check_rows(arrays), outputs=wanted, id=None if number_of is None else str(number_of))
+
+
+def _list_of(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = content.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise bad_request(f"{key} must be a list of objects")
+    return found
+
+
+def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec) -> Any:
+    import numpy as np
+
+    datatype, shape = given["datatype"], given["shape"]
+    if datatype not in DATATYPES.values():
+        raise bad_request(
+            f"input '{name}': the datatype {str(datatype)[:40]!r} is none of {', '.join(DATATYPES.values())}"
+        )
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise bad_request(f"input '{name}': its shape must be a list of whole numbers")
+    flat: list[Any] = given["data"]
+    if not isinstance(flat, list):
+        raise bad_request(f"input '{name}': its data must be a list")
+    while flat and isinstance(flat[0], list):  # nested, as is allowed
+        if not all(isinstance(row, list) for row in flat):
+            raise bad_request(f"input '{name}': its rows differ in shape")
+        flat = [value for row in flat for value in row]
+    if len(flat) != np.prod(shape, dtype=np.int64):
+        raise bad_request(f"input '{name}': its data are {len(flat)} values, its shape {shape} is of {np.prod(shape)}")
+    return tensors.shaped(name, tensors.array_of(name, flat, TensorSpec(tensor.dtype, (None,))).reshape(shape), tensor)
+
+
+def answer_v2(outputs: Arrays, asked: Asked, model: str, version: int) -> bytes:
+    """``{"model_name", "model_version", "id", "outputs": [{"name", "datatype", "shape", "data"}]}``."""
+    shown = [
+        {
+            "name": name,
+            "datatype": DATATYPES.get(array.dtype.name, "BYTES"),
+            "shape": list(array.shape),
+            "data": tensors.plain(array.reshape(-1)),
+        }
+        for name, array in outputs.items()
+        if not asked.outputs or name in asked.outputs
+    ]
+    content = {"model_name": model, "model_version": str(version), "outputs": shown}
+    return dumps(content if asked.id is None else {**content, "id": asked.id})
+
+
+def metadata_v2(model: str, versions: list[int], platform: str, signature: Signature) -> Any:
+    """The model's metadata as the protocol has them."""
+    return {
+        "name": model,
+        "versions": [str(one) for one in versions],
+        "platform": platform,
+        "inputs": [_metadata_tensor(name, tensor) for name, tensor in signature.inputs.items()],
+        "outputs": [_metadata_tensor(name, tensor) for name, tensor in signature.outputs.items()],
+    }
+
+
+def _metadata_tensor(name: str, tensor: TensorSpec) -> Any:
+    shape = [-1 if size is None else size for size in tensor.shape]
+    return {"name": name, "datatype": DATATYPES.get(tensor.dtype, "BYTES"), "shape": shape}

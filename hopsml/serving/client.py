@@ -1,0 +1,122 @@
+"""Asking a server: predictions by HTTP with the token of this machine, and its supervisor by its socket."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml import settings
+from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError
+from hopsml.serving import claims, definitions
+from hopsml.serving.claims import ServerRecord
+from hopsml.serving.messages import Command, SupervisorAnswer, encode_line
+from hopsml.serving.places import ServingFolder
+
+TOKEN = "HOPSML_SERVING_TOKEN"
+
+
+def server_of(name: str) -> ServerRecord:
+    """Who serves a name. Raises ServingNotFound, and ServingError where it is stopped."""
+    definitions.known(name)
+    record = claims.read(name, settings.project_url())
+    if record is None:
+        raise ServingError(f"'{name}' is stopped: start it by hopsml.serving.start({name!r}), or `hopsml serve {name}`")
+    return record
+
+
+def request(record: ServerRecord, path: str, content: Any, timeout_s: float) -> Any:
+    """POST JSON, and the answer's. A server that ended with the request in it is asked again, once: another replica may
+    answer.
+
+    Raises ArgumentError for what it refuses as wrong (400, 404), ServingError for all else.
+    """
+    body = msgspec.json.encode(content, enc_hook=_plain)
+    for attempt in (1, 2):
+        try:
+            status, answer = _post(record, path, body, timeout_s)
+            break
+        except TimeoutError:
+            raise ServingError(
+                f"{record.url} did not answer within {timeout_s:g} s; ask with fewer rows, or wait longer"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            if attempt == 2:
+                raise ServingError(
+                    f"{record.url} does not answer ({type(error).__name__}: {error}); "
+                    f"hopsml.serving.status('{record.name}') says how it stands"
+                ) from error
+    try:
+        found = msgspec.json.decode(answer)
+    except msgspec.DecodeError:
+        found = {"error": answer[:500].decode(errors="replace")}
+    if status == 200:
+        return found
+    text = f"{record.url}{path}: {found.get('error', found) if isinstance(found, dict) else found} (HTTP {status})"
+    raise ArgumentError(text) if status in (400, 404, 413) else ServingError(text)
+
+
+def _post(record: ServerRecord, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+    where = record.url.removeprefix("http://")
+    connection = http.client.HTTPConnection(where, timeout=timeout_s)
+    try:
+        headers = {"content-type": "application/json"}
+        if token := token_of(record):
+            headers["authorization"] = f"Bearer {token}"
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def token_of(record: ServerRecord) -> str:
+    """What requests must bear: of this machine's folder, else ``HOPSML_SERVING_TOKEN``; empty where neither has one."""
+    own = ServingFolder(Path(record.folder)).read_token() if record.is_here else ""
+    return own or os.environ.get(TOKEN, "")
+
+
+def _plain(value: Any) -> Any:
+    """numpy's arrays and numbers as JSON has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ArgumentTypeError(
+        f"predict(): the request holds {value!r:.80}, a {type(value).__name__}; it must be made of numbers, text, lists, "
+        "dicts and numpy's arrays"
+    )
+
+
+def ask(folder: ServingFolder, command: Command, timeout_s: float | None) -> SupervisorAnswer | None:
+    """What the supervisor of a serving says; None where there is none, or it ended meanwhile."""
+    descriptor = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(timeout_s)
+            line.connect(f"/proc/self/fd/{descriptor}/{folder.control.name}")  # a socket's path may have 107 bytes
+            line.sendall(encode_line(command))
+            answer = _line_of(line)
+    except TimeoutError:
+        raise ServingError(
+            f"the supervisor in {folder.path} did not answer within {timeout_s or 0:g} s; see its log there"
+        ) from None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return msgspec.json.decode(answer, type=SupervisorAnswer) if answer.endswith(b"\n") else None
+
+
+def _line_of(line: socket.socket) -> bytes:
+    parts = []
+    while part := line.recv(65536):
+        parts.append(part)
+        if part.endswith(b"\n"):
+            break
+    return b"".join(parts)

@@ -1,0 +1,346 @@
+"""Start, change and stop what is served: the calls of ``hopsml.serving``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml import settings
+from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError
+from hopsml.serving import claims, client, definitions, places, starting
+from hopsml.serving.definitions import ServingDefinition
+from hopsml.serving.limits import ServingLimits
+from hopsml.serving.messages import AskStatus, ChangeRoute, ServedVersion, StopServing, SupervisorAnswer
+from hopsml.serving.places import ServingFolder
+from hopsml.serving.routes import Route
+from hopsml.storage.filesystem import for_url
+
+STATUS_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 90.0  # requests drain, the request log goes to storage
+RUNNING, STOPPED = "Running", "Stopped"
+
+
+class ServingStatus(msgspec.Struct, frozen=True):
+    """How a serving stands.
+
+    ``state``: "Running" or "Stopped". ``version`` answers by default, ``canary`` a ``share`` of requests instead.
+    ``ready`` of ``replicas`` answer; ``restarts``: how often one was started again. ``token_file`` is empty where
+    requests need no token, or it lies on another machine.
+    """
+
+    name: str
+    model: str
+    state: str
+    url: str = ""
+    version: int | None = None
+    canary: int | None = None
+    share: float = 0.0
+    replicas: int = 0
+    ready: int = 0
+    restarts: int = 0
+    pids: tuple[int, ...] = ()  # of replicas
+    supervisor: int = 0  # its pid
+    token_file: str = ""
+    logs: str = ""  # folder
+
+    def __str__(self) -> str:
+        if self.state != RUNNING:
+            return f"{self.name}: stopped; `hopsml serve {self.name}` starts it"
+        what = f"version {self.version} of {self.model}" if self.version else self.model
+        canary = f", and version {self.canary} {self.share:.1%} of requests" if self.canary else ""
+        bearer = f'-H "Authorization: Bearer $(cat {self.token_file})" ' if self.token_file else ""
+        restarts = f", {self.restarts} restarted" if self.restarts else ""
+        return (
+            f"{self.name}: {what} answers at {self.url}{canary}\n"
+            f"replicas: {self.ready} of {self.replicas} answer{restarts}\n"
+            f"what it takes:  curl {bearer}{self.url}/v2/models/{self.name}\n"
+            f"a prediction:   curl {bearer}-d '{{\"instances\": [...]}}' {self.url}/v1/models/{self.name}:predict\n"
+            f"logs: {self.logs}"
+        )
+
+
+def start(
+    name: str,
+    version: int | str | None = None,
+    *,
+    model: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    replicas: int | None = None,
+    log_requests: bool | None = None,
+    max_body_mb: float | None = None,
+    max_batch_rows: int | None = None,
+    max_queue: int | None = None,
+    deadline: float | None = None,
+    token: str | None = None,
+    without_token: bool = False,
+    start_timeout: float = 300.0,
+    lifeline: int = -1,
+) -> ServingStatus:
+    """Serve a model of the registry by REST from this machine; returns when it answers. It outlives this process.
+
+    What is None is as it was when the name was served last, else the default.
+
+    Args:
+        name: Of what is served, in URLs: ``/v1/models/NAME:predict``.
+        version: As ``hopsml.model.find`` takes it: a number, "latest" (the default), "best", an alias.
+        model: The model's name; the same as ``name`` by default.
+        host: The address to listen at; "127.0.0.1" by default: who is on another machine cannot connect.
+        port: 0, the default, for any that is free.
+        replicas: Processes that answer, behind one address; 1 by default. Cores are shared out among them.
+        log_requests: Whether inputs and outputs are written to ``Serving/NAME.requests`` of the project; False by
+        default. max_body_mb: Of a request, in MiB; 64 by default. max_batch_rows: Of one call of the model; 256 by
+        default. max_queue: Requests that wait in one replica; 1,000 by default. deadline: Seconds that a request may
+        take until it is computed; 30 by default. token: What requests must bear; a random one by default, which is kept
+        in a file that only this user can read. without_token: Let everybody ask who can connect. start_timeout: Seconds
+        until all replicas must answer. lifeline: A file descriptor; the serving stops when it can be read, as the end
+        of a pipe can when its writer is gone.
+
+    Raises:
+        AlreadyServed: (ArgumentError) another server has the name; the message has its address.
+        ModelNotFound: (ArgumentError) no such model, version or alias.
+        ServingError: the port is taken, or a replica cannot load the model; the message says why.
+    """
+    starting.check_installed()
+    earlier = definitions.find(places.checked_name(name)) or ServingDefinition(name, model or name)
+    given = {
+        "model": model,
+        "version": version,
+        "host": host,
+        "port": None if port is None else _whole("port", port, 0, 65535),
+        "replicas": None if replicas is None else _whole("replicas", replicas, 1, 1024),
+        "log_requests": log_requests,
+        "limits": _limits(earlier.limits, max_body_mb, max_batch_rows, max_queue, deadline),
+    }
+    definition = msgspec.structs.replace(earlier, **{key: value for key, value in given.items() if value is not None})
+    checked = starting.checked_token(token, without_token, definition.host)
+    with starting.alone(name, settings.project_url()):  # before anything is fetched
+        pass
+    number, served, labels = _fetched(definition.model, definition.version)
+    starting.start(definition, Route(1, number, labels=labels), {number: served}, checked, start_timeout, lifeline)
+    definitions.write(definition)
+    return status(name)
+
+
+def _limits(
+    earlier: ServingLimits, body_mb: float | None, batch_rows: int | None, queue: int | None, deadline_s: float | None
+) -> ServingLimits:
+    found: dict[str, Any] = {}
+    if body_mb is not None:
+        found["body_bytes"] = int(_number("max_body_mb", body_mb) * (1 << 20))
+    if batch_rows is not None:
+        found["batch_rows"] = _whole("max_batch_rows", batch_rows, 1, 1 << 20)
+    if queue is not None:
+        found["queue_requests"] = _whole("max_queue", queue, 1, 1 << 20)
+    if deadline_s is not None:
+        found["deadline_s"] = _number("deadline", deadline_s)
+    return msgspec.structs.replace(earlier, **found)
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a whole number")
+    if not least <= value <= most:
+        raise ArgumentError(f"{name}={value}: it must be {least} to {most}")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a number")
+    if not 0 < value < float("inf"):
+        raise ArgumentError(f"{name}={value}: it must be above 0")
+    return float(value)
+
+
+def _fetched(model: str, version: int | str) -> tuple[int, ServedVersion, dict[str, int]]:
+    """The version's number, its files on this machine, and the model's aliases."""
+    from hopsml.model import registry
+
+    found = registry.find(model, version)
+    _check_servable(found.description)
+    files = found.local_files(places.models_folder())
+    return found.version, ServedVersion(str(files), found.description), registry.aliases(model)
+
+
+def _check_servable(description: Any) -> None:
+    from hopsml.model.flavors.contract import LOADERS
+
+    if not LOADERS.keys() & description.artifacts.keys():
+        has = ", ".join(description.artifacts) or "none"
+        raise ArgumentError(
+            f"version {description.version} of the model '{description.name}' cannot be served: of {', '.join(LOADERS)} it "
+            f"has {has}; export the model itself, not a file of it"
+        )
+
+
+def roll(name: str, version: int | str = "latest") -> ServingStatus:
+    """Go over to another version without a failed request: it is loaded beside the one that answers, and then takes
+    over.
+
+    Returns when all replicas answer with it. A canary ends. Raises ServingError where a replica cannot load it, or has
+    not the memory for both: then the version before it answers as ever. ModelNotFound, ServingNotFound.
+    """
+    definition = definitions.known(name)
+    _running(name)
+    number, served, labels = _fetched(definition.model, version)
+    _change(name, Route(0, number, labels=labels), {number: served})
+    definitions.write(msgspec.structs.replace(definition, version=version))
+    return status(name)
+
+
+def canary(name: str, version: int | str, share: float) -> ServingStatus:
+    """Let another version answer a share of requests, from 0 to 1, beside the one that answers by default.
+
+    ``share=0`` ends it. Requests that name a version, or the label "stable" or "canary", get that one. Raises as
+    ``roll`` does.
+    """
+    definition = definitions.known(name)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise ArgumentError(
+            f"share={share!r:.80}: it must be a number from 0 to 1, such as 0.1 for a tenth of requests"
+        )
+    route = _running(name).route
+    assert route is not None
+    if share == 0:
+        _change(name, Route(0, route.default, labels=route.labels), {})
+        return status(name)
+    number, served, labels = _fetched(definition.model, version)
+    if number == route.default:
+        raise ArgumentError(f"version {number} of '{name}' answers by default already; a canary is another version")
+    _change(name, Route(0, route.default, number, float(share), labels), {number: served})
+    return status(name)
+
+
+def _running(name: str) -> SupervisorAnswer:
+    """What its supervisor says. Raises ServingError where it is stopped, or runs elsewhere."""
+    record = client.server_of(name)
+    if not record.is_here:
+        raise ServingError(
+            f"'{name}' is served by {record.user} on {record.machine}: it can be changed there alone; predict works here"
+        )
+    answer = client.ask(ServingFolder(Path(record.folder)), AskStatus(), STATUS_TIMEOUT_S)
+    if answer is None or answer.route is None:
+        raise ServingError(
+            f"'{name}' is not running: its server has ended; hopsml.serving.start({name!r}) starts it again"
+        )
+    return answer
+
+
+def _change(name: str, route: Route, versions: Mapping[int, ServedVersion]) -> None:
+    folder = places.folder_of(name, settings.project_url())
+    answer = client.ask(folder, ChangeRoute(route, dict(versions)), None)
+    if answer is None:
+        raise ServingError(f"'{name}' ended meanwhile; its logs: {folder.path}")
+    if answer.error:
+        raise ServingError(f"'{name}' answers as before: {answer.error}; logs: {folder.path}")
+
+
+def status(name: str) -> ServingStatus:
+    """How a serving stands. Raises ServingNotFound."""
+    definition = definitions.known(name)
+    record = claims.read(name, settings.project_url())
+    if record is None:
+        return ServingStatus(name, definition.model, STOPPED)
+    if not record.is_here:
+        return ServingStatus(name, definition.model, RUNNING, record.url, replicas=definition.replicas)
+    folder = ServingFolder(Path(record.folder))
+    answer = client.ask(folder, AskStatus(), STATUS_TIMEOUT_S) if folder.path.is_dir() else None
+    if answer is None or answer.route is None:
+        return ServingStatus(name, definition.model, STOPPED, logs=str(folder.path))
+    return ServingStatus(
+        name,
+        definition.model,
+        RUNNING,
+        record.url,
+        answer.route.default,
+        answer.route.canary,
+        answer.route.share,
+        definition.replicas,
+        answer.ready,
+        answer.restarts,
+        answer.pids,
+        answer.pid,
+        str(folder.token) if folder.token.exists() else "",
+        str(folder.path),
+    )
+
+
+def stop(name: str) -> None:
+    """Answer what has come, and end. What is stopped already stays so. Raises ServingNotFound, ServingError."""
+    definitions.known(name)
+    project = settings.project_url()
+    record = claims.read(name, project)
+    if record is None:
+        return
+    if not record.is_here:
+        raise ServingError(f"'{name}' is served by {record.user} on {record.machine} ({record.url}): stop it there")
+    folder = ServingFolder(Path(record.folder))
+    if folder.path.is_dir():
+        client.ask(folder, StopServing(), STOP_TIMEOUT_S)
+        starting.wait_for_end(name, record.pid, STOP_TIMEOUT_S)
+        folder.write_token("")
+    url = places.server_url(name, project)
+    if (left := claims.read(name, project)) is not None and left.pid == record.pid:  # of one that was killed
+        for_url(url).delete(url)
+
+
+def delete(name: str) -> None:
+    """Stop it, and forget it; its request log stays. Raises ServingNotFound."""
+    stop(name)
+    definitions.delete(name)
+
+
+def servings() -> list[ServingStatus]:
+    """All of the project, by name."""
+    return [status(name) for name in definitions.names()]
+
+
+def logs(name: str, last: int = 100) -> str:
+    """The newest ``last`` lines of each log on this machine: the supervisor's, and one of each replica."""
+    definitions.known(name)
+    folder = places.folder_of(name, settings.project_url())
+    parts = []
+    for path in folder.logs():
+        lines = path.read_text(errors="replace").splitlines()[-last:]
+        parts.append("\n".join([f"==> {path} <==", *lines]))
+    return "\n".join(parts)
+
+
+def predict(
+    name: str, rows: Any, *, version: int | None = None, label: str | None = None, timeout: float = 60.0
+) -> Any:
+    """Ask for predictions; where the server that has the request ends, another replica is asked once more.
+
+    Args:
+        name: Of what is served.
+        rows: An array, or lists, of the only input, a row a prediction; or a dict of them by input.
+        version: A certain version instead of the one that answers by default.
+        label: A certain label instead: "stable", "canary", or an alias.
+        timeout: Seconds to wait for the answer.
+
+    Returns: An array for a model with one output, else a dict of arrays by output.
+
+    Raises:
+        ArgumentError: the rows are not what the model takes; the message names the input.
+        ServingError: it is stopped, overloaded, or fails.
+    """
+    import numpy as np
+
+    if version is not None and label is not None:
+        raise ArgumentError("version and label exclude each other")
+    which = f"/versions/{version}" if version is not None else f"/labels/{label}" if label is not None else ""
+    found = client.request(client.server_of(name), f"/v1/models/{name}{which}:predict", {"inputs": rows}, timeout)[
+        "outputs"
+    ]
+    if isinstance(found, dict):
+        return {output: np.asarray(value) for output, value in found.items()}
+    return np.asarray(found)
+
+
+def exists(name: str) -> bool:
+    """Whether it is served, or was created to be."""
+    return definitions.find(name) is not None

@@ -1,0 +1,162 @@
+"""What supervisor, replicas and those who ask the supervisor say to one another: a line of JSON each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+from hopsml.model.description import ModelDescription
+from hopsml.serving.limits import ServingLimits
+from hopsml.serving.routes import Route
+
+LONGEST_LINE = 64 << 20  # a description names each file of a model
+
+
+class ServedVersion(msgspec.Struct, frozen=True):
+    """A version whose files lie in this folder of this machine."""
+
+    files: str
+    description: ModelDescription
+
+
+class ServingSettings(msgspec.Struct, frozen=True):
+    """What a serving was started with; ``settings.json`` of its folder. ``project``: the URL of its project."""
+
+    name: str
+    project: str
+    model: str
+    host: str
+    port: int
+    replicas: int
+    log_requests: bool
+    limits: ServingLimits
+    route: Route
+    versions: dict[int, ServedVersion]
+
+
+# ------------------------------------------------------------------------------------------ to a replica
+
+
+class FollowRoute(msgspec.Struct, frozen=True, tag=True):
+    """Go over to this route."""
+
+    route: Route
+    versions: dict[int, ServedVersion]
+
+
+class DrainNow(msgspec.Struct, frozen=True, tag=True):
+    """Answer what has come, take nothing more, and end."""
+
+
+class SendCounts(msgspec.Struct, frozen=True, tag=True):
+    """Say at once what has been counted."""
+
+
+class TotalCounts(msgspec.Struct, frozen=True, tag=True):
+    """What all replicas have counted."""
+
+    counts: dict[str, float]
+
+
+ToReplica = FollowRoute | DrainNow | SendCounts | TotalCounts
+
+# ------------------------------------------------------------------------------------------ from a replica
+
+
+class ReplicaAlive(msgspec.Struct, frozen=True, tag=True):
+    """A sign of life, each second."""
+
+    is_loading: bool
+    counts: dict[str, float]
+
+
+class RouteTurned(msgspec.Struct, frozen=True, tag=True):
+    """The route with this number is followed."""
+
+    number: int
+
+
+class RouteKept(msgspec.Struct, frozen=True, tag=True):
+    """The route with this number cannot be followed."""
+
+    number: int
+    reason: str
+
+
+class AskTotal(msgspec.Struct, frozen=True, tag=True):
+    """What have all counted?"""
+
+    counts: dict[str, float]
+
+
+FromReplica = ReplicaAlive | RouteTurned | RouteKept | AskTotal
+
+# ------------------------------------------------------------------------------------------ to the supervisor
+
+
+class AskStatus(msgspec.Struct, frozen=True, tag=True):
+    """How does it stand?"""
+
+
+class ChangeRoute(msgspec.Struct, frozen=True, tag=True):
+    """Go over to this route; its number does not count."""
+
+    route: Route
+    versions: dict[int, ServedVersion]
+
+
+class StopServing(msgspec.Struct, frozen=True, tag=True):
+    """Let requests that are under way be answered, and end."""
+
+
+Command = AskStatus | ChangeRoute | StopServing
+
+
+class SupervisorAnswer(msgspec.Struct, frozen=True):
+    """``error`` is empty where what was asked for was done."""
+
+    error: str = ""
+    host: str = ""
+    port: int = 0
+    pid: int = 0
+    ready: int = 0  # replicas that answer
+    pids: tuple[int, ...] = ()  # of replicas that run
+    route: Route | None = None  # that all follow
+    restarts: int = 0
+
+
+def encode_line(message: msgspec.Struct) -> bytes:
+    """With the end of the line."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+class Line:
+    """A connection on which messages come and go; ``types``: what may come."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: object) -> None:
+        self._reader, self._writer = reader, writer
+        self._decoder = msgspec.json.Decoder(types)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Does not wait; whoever does not read is found by its silence."""
+        if not self._writer.is_closing():
+            self._writer.write(encode_line(message))
+
+    async def receive(self) -> object | None:
+        """The next message; None when the other side is gone."""
+        try:
+            line = await self._reader.readline()
+        except ConnectionError:
+            return None
+        return self._decoder.decode(line) if line.endswith(b"\n") else None
+
+    def close(self) -> None:
+        """End it."""
+        self._writer.close()
+
+
+def known_versions(route: Route, versions: Mapping[int, ServedVersion]) -> dict[int, ServedVersion]:
+    """Those that a route needs."""
+    return {number: versions[number] for number in route.versions}

@@ -1,0 +1,114 @@
+"""What a server counts, in the form that Prometheus reads; pure.
+
+A count is a number by its full name, labels included, so that those of several replicas are added name by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+Counts = dict[str, float]
+
+LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+BATCH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+_HELP = {
+    "hopsml_requests_total": ("counter", "Requests answered, by version and HTTP status."),
+    "hopsml_request_seconds": ("histogram", "From a request's arrival to its answer."),
+    "hopsml_batch_rows": ("histogram", "Rows that were computed in one call of the model."),
+    "hopsml_queue_requests": ("gauge", "Requests that wait to be computed."),
+    "hopsml_log_dropped_total": ("counter", "Lines of the request log that were dropped, as too many waited."),
+    "hopsml_version_loaded": ("gauge", "Replicas that hold this version."),
+    "hopsml_replicas": ("gauge", "Replicas that answer."),
+}
+
+
+class Meter:
+    """The counts of one process."""
+
+    def __init__(self) -> None:
+        self.counts: Counts = {}
+
+    def add(self, name: str, amount: float = 1.0) -> None:
+        """Count up."""
+        self.counts[name] = self.counts.get(name, 0.0) + amount
+
+    def observe(self, name: str, value: float, bounds: Iterable[float], labels: str = "") -> None:
+        """One value of a histogram."""
+        comma = "," if labels else ""
+        for bound in bounds:
+            self.add(f'{name}_bucket{{{labels}{comma}le="{bound:g}"}}', float(value <= bound))
+        self.add(f'{name}_bucket{{{labels}{comma}le="+Inf"}}')
+        braced = f"{{{labels}}}" if labels else ""
+        self.add(f"{name}_sum{braced}", value)
+        self.add(f"{name}_count{braced}")
+
+    def answered(self, version: int | None, status: int, seconds: float) -> None:
+        """A request has been answered, by a version or before one was chosen."""
+        label = f'version="{"" if version is None else version}"'
+        self.add(f'hopsml_requests_total{{{label},status="{status}"}}')
+        self.observe("hopsml_request_seconds", seconds, LATENCY_S, label)
+
+    def batch(self, rows: int) -> None:
+        """The model was called."""
+        self.observe("hopsml_batch_rows", rows, BATCH_ROWS)
+
+
+def is_gauge(name: str) -> bool:
+    """Whether a count may fall."""
+    return _HELP.get(_family(name), ("",))[0] == "gauge"
+
+
+def _family(name: str) -> str:
+    base = name.partition("{")[0]
+    for ending in ("_bucket", "_sum", "_count"):
+        if base.endswith(ending) and base.removesuffix(ending) in _HELP:
+            return base.removesuffix(ending)
+    return base
+
+
+class Sum:
+    """The counts of all replicas. Counters of one that has ended stay counted; none is ever told lower than before."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, Counts] = {}
+        self._ended: Counts = {}
+        self._told: Counts = {}
+
+    def update(self, replica: int, counts: Counts) -> None:
+        """What a replica has counted so far."""
+        self._latest[replica] = counts
+
+    def ended(self, replica: int) -> None:
+        """The replica has ended; the one that follows it begins at nothing."""
+        for name, value in self._latest.pop(replica, {}).items():
+            if not is_gauge(name):
+                self._ended[name] = self._ended.get(name, 0.0) + value
+
+    def total(self) -> Counts:
+        """All of them together."""
+        found: Counts = dict(self._ended)
+        for counts in self._latest.values():
+            for name, value in counts.items():
+                found[name] = found.get(name, 0.0) + value
+        for name in found:
+            if not is_gauge(name):
+                found[name] = max(found[name], self._told.get(name, 0.0))
+        self._told = found
+        return dict(found)
+
+
+def text(counts: Mapping[str, float]) -> str:
+    """Prometheus' text format, families in a fixed order."""
+    lines: list[str] = []
+    for family, (kind, what) in _HELP.items():
+        own = [name for name in counts if _family(name) == family]
+        if own:
+            lines += [f"# HELP {family} {what}", f"# TYPE {family} {kind}"]
+            lines += [f"{name} {counts[name]:.10g}" for name in sorted(own, key=_order)]
+    return "\n".join(lines) + "\n"
+
+
+def _order(name: str) -> tuple[str, float, str]:
+    """Buckets by their bound, not by its text."""
+    head, mark, bound = name.partition('le="')
+    return head, float(bound.rstrip('"}')) if mark else 0.0, name

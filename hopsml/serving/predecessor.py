@@ -1,0 +1,209 @@
+"""The predecessor's names for what ``hopsml.serving`` does, as existing code calls them."""
+
+from __future__ import annotations
+
+import zlib
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from hopsml import settings
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.serving import client, definitions, manager, places
+from hopsml.serving.definitions import ServingDefinition
+from hopsml.storage import urls
+
+SERVERS = {
+    "TENSORFLOW_SERVING": "TENSORFLOW_SERVING",
+    "TENSORFLOW": "TENSORFLOW_SERVING",
+    "PYTHON": "PYTHON",
+    "SKLEARN": "PYTHON",
+}
+_VERBS = (":predict",)
+_MODELS = "Models"
+
+
+class ServingEntry(msgspec.Struct, frozen=True):
+    """What the predecessor's ``get`` tells of one serving. ``created`` is in UTC."""
+
+    id: int
+    name: str
+    model_path: str
+    model_name: str
+    model_version: int | str
+    model_server: str
+    status: str
+    creator: str
+    created: datetime | None
+
+
+def create_or_update(
+    serving_name: str,
+    model_path: str | None = None,
+    model_server: str | int | None = None,
+    model_version: int | str | None = None,
+    *others: Any,
+    artifact_path: str | None = None,
+    serving_type: str | None = None,
+    predictor: str | None = None,
+    transformer: str | None = None,
+    inference_logging: str | None = None,
+    instances: int | None = None,
+    **unused: Any,
+) -> None:
+    """Say what is to be served under a name; ``start`` starts it. One that runs goes over to the version.
+
+    Every order of the predecessor's positional arguments is understood:
+
+        (serving_name, model_path, model_server, model_version, ...)       the newest
+        (serving_name, model_path, model_version, artifact_version, transformer, model_server, ...)
+        (serving_name, artifact_path, model_version, model_server, ...)
+        (artifact_path, serving_name, serving_type, model_version, ...)    the oldest
+
+    ``model_path`` leads to a model of the registry (``Models/NAME`` or ``Models/NAME/VERSION``). ``instances`` are
+    replicas; ``inference_logging`` other than "NONE" writes the request log. What is about Kafka, KServe, batching and
+    resources is taken and has no effect: batches are formed by themselves. Raises ArgumentError.
+    """
+    path = model_path if artifact_path is None else artifact_path
+    if "/" in str(serving_name):
+        serving_name, path = str(path), serving_name
+    server: str | int | None = serving_type if model_server is None else model_server
+    if isinstance(server, int) and not isinstance(server, bool):  # a version stands third
+        named = [one for one in (model_version, *others) if isinstance(one, str) and one.upper() in SERVERS]
+        server, model_version = (named[0] if named else None), server
+    if transformer is not None or predictor is not None:
+        raise ArgumentError(
+            "predictor and transformer scripts are not run: export the model with what has to be done before and after it, "
+            "as a Keras model with preprocessing layers or a pipeline of scikit-learn"
+        )
+    model, version = _of_path(path)
+    chosen = _checked_version(version if model_version is None else model_version)
+    earlier = definitions.find(places.checked_name(serving_name)) or ServingDefinition(serving_name, model)
+    definition = msgspec.structs.replace(
+        earlier,
+        model=model,
+        version=chosen,
+        replicas=_checked_instances(earlier.replicas if instances is None else instances),
+        log_requests=earlier.log_requests if inference_logging is None else inference_logging.upper() != "NONE",
+        model_server=_checked_server(server),
+    )
+    definitions.write(definition)
+    if manager.status(serving_name).state == manager.RUNNING:
+        manager.roll(serving_name, chosen)
+
+
+def _of_path(path: str | None) -> tuple[str, int | None]:
+    """The model, and the version where the path leads to one."""
+    names = [name for name in str(path or "").rstrip("/").split("/") if name]
+    if not names:
+        raise ArgumentError(f"model_path={path!r}: it must lead to a model, such as 'Models/digits'")
+    if names[-1].isdecimal() and len(names) > 1:
+        return names[-2], int(names[-1])
+    return names[-1], None
+
+
+def _checked_version(version: Any) -> int | str:
+    if version is None:
+        return "latest"
+    if isinstance(version, str) and version.isdecimal():
+        return int(version)
+    if isinstance(version, str) or (isinstance(version, int) and not isinstance(version, bool)):
+        return version
+    raise ArgumentTypeError(f"model_version={version!r:.80} is a {type(version).__name__}; it must be a whole number")
+
+
+def _checked_instances(instances: Any) -> int:
+    if isinstance(instances, bool) or not isinstance(instances, int):
+        raise ArgumentTypeError(
+            f"instances={instances!r:.80} is a {type(instances).__name__}; it must be a whole number"
+        )
+    if instances < 1:
+        raise ArgumentError(f"instances={instances}: there must be one at least; hopsml.serving.stop ends all")
+    return instances
+
+
+def _checked_server(server: Any) -> str:
+    if server is None:
+        return ""
+    found = SERVERS.get(str(server).upper())
+    if found is None:
+        raise ArgumentError(f"model_server={server!r:.80}: it must be TENSORFLOW_SERVING or PYTHON")
+    return found
+
+
+def get(serving_name: str) -> ServingEntry | None:
+    """What is known of a serving; None where there is none."""
+    definition = definitions.find(serving_name)
+    return None if definition is None else _entry(definition)
+
+
+def get_all() -> list[ServingEntry]:
+    """All of the project."""
+    return [_entry(definitions.known(name)) for name in definitions.names()]
+
+
+def _entry(definition: ServingDefinition) -> ServingEntry:
+    found = manager.status(definition.name)
+    return ServingEntry(
+        zlib.crc32(definition.name.encode()),
+        definition.name,
+        urls.join(settings.project_url(), _MODELS, definition.model),
+        definition.model,
+        found.version or definition.version,
+        definition.model_server or "TENSORFLOW_SERVING",
+        found.state,
+        definition.creator,
+        definition.created,
+    )
+
+
+def _known(serving_name: str) -> ServingEntry:
+    return _entry(definitions.known(serving_name))
+
+
+def get_id(serving_name: str) -> int | None:
+    """A number that stays the same; None where there is no such serving."""
+    found = get(serving_name)
+    return None if found is None else found.id
+
+
+def get_status(serving_name: str) -> str:
+    """ "Running" or "Stopped". Raises ServingNotFound, as all of the following do."""
+    return _known(serving_name).status
+
+
+def get_model_path(serving_name: str) -> str:
+    """URL of the model's folder."""
+    return _known(serving_name).model_path
+
+
+def get_model_name(serving_name: str) -> str:
+    """The model's name (the predecessor gave its version)."""
+    return _known(serving_name).model_name
+
+
+def get_model_version(serving_name: str) -> int | str:
+    """The version that answers; of one that is stopped the version that it is to be started with."""
+    return _known(serving_name).model_version
+
+
+def get_model_server(serving_name: str) -> str:
+    """ "TENSORFLOW_SERVING" or "PYTHON", as it was created; hopsml's own server speaks the same REST form for both."""
+    return _known(serving_name).model_server
+
+
+def describe(serving_name: str) -> None:
+    """Print how it stands."""
+    print(manager.status(serving_name))
+
+
+def make_inference_request(serving_name: str, data: dict[str, Any], verb: str = ":predict") -> Any:
+    """Send ``{"signature_name", "instances"}`` or ``{"inputs"}`` in TensorFlow Serving's form; the answer as it came.
+
+    Raises ServingNotFound, ArgumentError for what the server refuses, ServingError.
+    """
+    if verb not in _VERBS:
+        raise ArgumentError(f"verb={verb!r}: models are asked by {' or '.join(_VERBS)}")
+    record = client.server_of(serving_name)
+    return client.request(record, f"/v1/models/{serving_name}{verb}", data, 60.0)

@@ -1,0 +1,211 @@
+"""One replica of a serving: ``python -m hopsml.serving.replica FOLDER NUMBER LISTENER CONTROL PARENT``.
+
+LISTENER is the listening socket that all replicas share, CONTROL the line to the supervisor, PARENT the supervisor's
+pid: the replica ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hopsml import redact
+from hopsml.cluster.shared.processes import die_with_parent
+from hopsml.model.flavors import contract
+from hopsml.serving.application import RestApplication
+from hopsml.serving.holder import VersionHolder
+from hopsml.serving.messages import (
+    LONGEST_LINE,
+    AskTotal,
+    DrainNow,
+    FollowRoute,
+    Line,
+    ReplicaAlive,
+    RouteKept,
+    RouteTurned,
+    SendCounts,
+    ServedVersion,
+    ServingSettings,
+    ToReplica,
+    TotalCounts,
+)
+from hopsml.serving.metrics import Counts, Meter
+from hopsml.serving.places import ServingFolder
+from hopsml.serving.request_log import RequestLog
+from hopsml.serving.routes import RouteRefused, Turned
+
+if TYPE_CHECKING:
+    from hopsml.model.flavors.contract import LoadedModel
+
+log = logging.getLogger("hopsml.serving")
+
+ALIVE_S = 1.0
+PAUSE_S, MOST_PAUSE_S = 0.0005, 0.005  # between two connections, for each that is open
+TOTAL_TIMEOUT_S = 5.0
+KEEP_ALIVE_S = 75.0  # longer than usual balancers keep a connection that nobody uses
+PLATFORMS = {"saved_model": "tensorflow_savedmodel"}  # artifact -> the protocol's name, where that is another
+
+
+class Replica:
+    """The hands around the application: the line to the supervisor, signs of life, the end."""
+
+    def __init__(self, folder: ServingFolder, number: int, settings: ServingSettings, line: Line) -> None:
+        self._line, self._settings = line, settings
+        self._versions: dict[int, ServedVersion] = {}
+        self._meter = Meter()
+        self._log = RequestLog(folder.requests, f"{number}-{os.getpid()}") if settings.log_requests else None
+        self._holder = VersionHolder(self._load, settings.limits, self._meter, self._tell)
+        self._first = asyncio.Event()  # a version answers, or the end has come
+        self._accepting: set[asyncio.Task[Any]] = set()
+        self._totals: list[asyncio.Future[Counts]] = []
+        self._application = RestApplication(
+            settings.name, self._holder, settings.limits, folder.read_token(), self._meter, self._log, self._total
+        )
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Until the supervisor says so, or is gone."""
+        import uvicorn
+
+        config = uvicorn.Config(
+            self._application,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=int(KEEP_ALIVE_S),
+        )
+        server = uvicorn.Server(config)
+        tasks = [asyncio.create_task(self._listen(server, listener)), asyncio.create_task(self._beat())]
+        await self._first.wait()  # what would connect before goes to the others, or waits
+        if not server.should_exit:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listener, self._accept, listener, server)
+            await server.serve(sockets=[])
+        for task in tasks:
+            task.cancel()
+        if self._log is not None:
+            self._log.close()
+
+    def _accept(self, listener: socket.socket, server: Any) -> None:
+        """One connection, then a pause, the longer the more there are: those with fewer take the next one.
+
+        A server that takes all that wait at once, as asyncio's do, leaves none to the other replicas.
+        """
+        loop = asyncio.get_running_loop()
+        if server.should_exit:
+            loop.remove_reader(listener)
+            return
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # another replica was first, or there is no room for a descriptor now
+            return
+        loop.remove_reader(listener)
+        loop.call_later(
+            min(MOST_PAUSE_S, PAUSE_S * len(server.server_state.connections)), self._go_on, listener, server
+        )
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        protocol = server.config.http_protocol_class
+        task = loop.create_task(
+            loop.connect_accepted_socket(
+                lambda: protocol(config=server.config, server_state=server.server_state, app_state={}), connection
+            )
+        )
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+
+    def _go_on(self, listener: socket.socket, server: Any) -> None:
+        if not server.should_exit:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener, server)
+
+    async def _listen(self, server: Any, listener: socket.socket) -> None:
+        while True:
+            message = await self._line.receive()
+            if message is None:
+                os._exit(1)  # nobody would start it again, or end it
+            if isinstance(message, FollowRoute):
+                self._versions |= message.versions
+                self._holder.follow(message.route)
+            elif isinstance(message, SendCounts):
+                self._line.send(ReplicaAlive(self._holder.is_loading, self._counts()))
+            elif isinstance(message, TotalCounts):
+                for waiting in self._totals:
+                    if not waiting.done():
+                        waiting.set_result(message.counts)
+                self._totals.clear()
+            elif isinstance(message, DrainNow):
+                server.should_exit = True
+                asyncio.get_running_loop().remove_reader(listener)
+                self._first.set()
+
+    async def _beat(self) -> None:
+        while True:
+            self._line.send(ReplicaAlive(self._holder.is_loading, self._counts()))
+            if self._log is not None:
+                self._log.flush()
+            await asyncio.sleep(ALIVE_S)
+
+    def _counts(self) -> Counts:
+        held = {f'hopsml_version_loaded{{version="{one}"}}': 1.0 for one in self._holder.versions}
+        dropped = {} if self._log is None else {"hopsml_log_dropped_total": float(self._log.dropped)}
+        now = {"hopsml_queue_requests": float(self._holder.waiting), "hopsml_replicas": float(self._holder.is_ready)}
+        return {**self._meter.counts, **now, **held, **dropped}
+
+    async def _total(self) -> Counts:
+        """What all replicas have counted; this one alone where the supervisor is too slow to tell."""
+        waiting: asyncio.Future[Counts] = asyncio.get_running_loop().create_future()
+        self._totals.append(waiting)
+        self._line.send(AskTotal(self._counts()))
+        try:
+            return await asyncio.wait_for(waiting, TOTAL_TIMEOUT_S)
+        except TimeoutError:
+            return self._counts()
+
+    def _tell(self, event: Turned | RouteRefused) -> None:
+        if isinstance(event, Turned):
+            self._line.send(RouteTurned(event.number))
+            self._first.set()
+        else:
+            self._line.send(RouteKept(event.number, event.reason))
+
+    def _load(self, version: int) -> tuple[LoadedModel, str]:
+        one = self._versions[version]
+        model = contract.load(Path(one.files), one.description)
+        artifact = next(name for name in contract.LOADERS if name in one.description.artifacts)
+        return model, PLATFORMS.get(artifact, artifact)
+
+
+async def run(folder: ServingFolder, number: int, listener: socket.socket, control: socket.socket) -> None:
+    """Serve until the end."""
+    settings = msgspec.json.decode(folder.settings.read_bytes(), type=ServingSettings)
+    reader, writer = await asyncio.open_connection(sock=control, limit=LONGEST_LINE)
+    await Replica(folder, number, settings, Line(reader, writer, ToReplica)).serve(listener)
+
+
+def main(words: list[str]) -> None:
+    """The program."""
+    folder, number, listener, control, parent = words
+    die_with_parent(int(parent))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    redact.clean_log("hopsml")
+    with contextlib.closing(socket.socket(fileno=int(listener))) as listening:
+        listening.setblocking(False)
+        import uvloop
+
+        uvloop.run(run(ServingFolder(Path(folder)), int(number), listening, socket.socket(fileno=int(control))))
+    logging.shutdown()
+    os._exit(0)  # a model that computes for ever shall not hold the process
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,146 @@
+"""The request log: one JSON line a request, in local segments of bounded size, which are brought to storage when
+complete.
+
+    <folder>/<writer>-<n>.part      being written
+    <folder>/<writer>-<n>.jsonl     complete: to be shipped, then deleted
+
+What cannot be shipped stays, up to a bound; beyond it new lines are dropped and counted, and requests are answered as
+ever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopsml.serving import bodies, tensors
+
+if TYPE_CHECKING:
+    from hopsml.serving.trying import Arrays
+
+MOST_BYTES = 256 << 20  # of all segments on this machine
+SEGMENT_BYTES = 8 << 20
+SEGMENT_S = 60.0  # a segment is complete after so long, too
+FLUSH_BYTES = 64 << 10
+PART, COMPLETE = ".part", ".jsonl"
+_PART = re.compile(r"(.+)-(\d+)\.part")
+
+
+def line(
+    when_s: float,
+    version: int,
+    inputs: Arrays,
+    outputs: Arrays | None,
+    status: int,
+    seconds: float,
+    asked_id: str | None,
+) -> bytes:
+    """One request: ``time`` (seconds since 1970), ``version``, ``inputs``, ``outputs`` (null where it failed), ``status``,
+    ``ms``, and ``id`` where it has one.
+    """
+    content: dict[str, Any] = {
+        "time": round(when_s, 3),
+        "version": version,
+        "inputs": {name: tensors.plain(array) for name, array in inputs.items()},
+        "outputs": None if outputs is None else {name: tensors.plain(array) for name, array in outputs.items()},
+        "status": status,
+        "ms": round(seconds * 1000, 3),
+    }
+    return bodies.dumps(content if asked_id is None else {**content, "id": asked_id}) + b"\n"
+
+
+class RequestLog:
+    """Writes lines; none waits for a disk longer than one write of 64 kB takes. Belongs to one thread."""
+
+    def __init__(self, folder: Path, writer: str, most_bytes: int = MOST_BYTES) -> None:
+        self.dropped = 0
+        self._folder, self._writer, self._most_bytes = folder, writer, most_bytes
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._number = 0
+        self._file: int | None = None
+        self._written = 0
+        self._began_s = 0.0
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write(self, text: bytes) -> None:
+        """Add one line."""
+        self._buffer.append(text)
+        self._buffered += len(text)
+        if self._buffered >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self, now_s: float | None = None) -> None:
+        """Write what is buffered; complete a segment that is long or old enough. ``now_s``: monotonic seconds."""
+        now = time.monotonic() if now_s is None else now_s
+        if self._buffer:
+            lines, self._buffer, self._buffered = self._buffer, [], 0
+            try:
+                self._append(b"".join(lines), now)
+            except OSError:  # no room, or the folder is gone
+                self.dropped += len(lines)
+        if self._file is not None and (self._written >= SEGMENT_BYTES or now - self._began_s >= SEGMENT_S):
+            self.complete()
+
+    def _append(self, content: bytes, now: float) -> None:
+        if self._file is None:
+            if used(self._folder) + len(content) > self._most_bytes:
+                raise OSError("the request log has used up its room")
+            self._number += 1
+            path = self._folder / f"{self._writer}-{self._number}{PART}"
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            self._written, self._began_s = 0, now
+        self._written += os.write(self._file, content)
+
+    def complete(self) -> None:
+        """The segment that is being written can be shipped."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            finish(self._folder / f"{self._writer}-{self._number}{PART}")
+
+    def close(self) -> None:
+        """Write all, complete all."""
+        self.flush()
+        self.complete()
+
+
+def used(folder: Path) -> int:
+    """Bytes of all segments."""
+    total = 0
+    for entry in os.scandir(folder):
+        try:
+            total += entry.stat().st_size
+        except FileNotFoundError:  # shipped meanwhile
+            continue
+    return total
+
+
+def finish(part: Path) -> None:
+    """A segment that is no longer written can be shipped; what a killed writer left of its last line is cut off."""
+    try:
+        content_end = _end_of_last_line(part)
+        if content_end == 0:
+            part.unlink()
+            return
+        os.truncate(part, content_end)
+        part.rename(part.with_suffix(COMPLETE))
+    except FileNotFoundError:
+        pass
+
+
+def _end_of_last_line(part: Path) -> int:
+    size = part.stat().st_size
+    with part.open("rb") as file:
+        begin = max(0, size - (4 << 20))
+        file.seek(begin)
+        found = file.read().rfind(b"\n")
+    return 0 if found < 0 else begin + found + 1
+
+
+def left_by(names: list[str], writers: set[str]) -> list[str]:
+    """Those unfinished segments whose writers are none of ``writers``, which are the living ones."""
+    return [name for name in names if (found := _PART.fullmatch(name)) and found[1] not in writers]

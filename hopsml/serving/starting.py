@@ -1,0 +1,189 @@
+"""Starts the supervisor of a serving, and waits until its replicas answer."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import secrets
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from hopsml import extras, settings
+from hopsml.errors import ArgumentError, ServingError
+from hopsml.serving import claims, places
+from hopsml.serving.definitions import ServingDefinition
+from hopsml.serving.messages import ServedVersion, ServingSettings, SupervisorAnswer
+from hopsml.serving.places import ServingFolder
+from hopsml.serving.routes import Route
+from hopsml.storage import python_child
+
+_NEEDS = ("uvicorn", "httptools", "orjson")
+LAST_LINES = 2000  # characters of a log in an error
+SHORTEST_TOKEN = 16
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_started: dict[int, subprocess.Popen[bytes]] = {}  # supervisors of this process, to be reaped when they end
+
+
+def check_installed() -> None:
+    """ArgumentError where something is missing that a server needs."""
+    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ArgumentError(f"serving needs {', '.join(missing)}: {extras.install('serving')}")
+
+
+def checked_token(token: str | None, without_token: bool, host: str) -> str:
+    """The token that requests must bear: the one that is given, else a random one; "" for none. Raises ArgumentError."""
+    if without_token:
+        if token is not None:
+            raise ArgumentError("token and without_token=True exclude each other")
+        if host not in _LOOPBACK:
+            raise ArgumentError(
+                f"without_token=True with host={host!r}: whoever reaches this machine could ask; listen at 127.0.0.1 behind "
+                "a proxy that checks who asks, or keep the token"
+            )
+        return ""
+    if token is not None and (
+        len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token
+    ):
+        raise ArgumentError(
+            f"token: it must be {SHORTEST_TOKEN} or more ASCII characters without spaces; leave it out for a random one"
+        )
+    return secrets.token_urlsafe(32) if token is None else token
+
+
+@contextmanager
+def alone(name: str, project: str) -> Iterator[tuple[ServingFolder, int]]:
+    """The folder of a serving, and its lock, held; who is passed the lock holds it further. Raises AlreadyServed."""
+    folder = places.folder_of(name, project)
+    lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            record = claims.read(name, project)
+            if record is None:
+                raise ServingError(
+                    f"'{name}' is just being started or stopped by another process; try again soon"
+                ) from None
+            raise claims.taken(record, places.server_url(name, project)) from None
+        record = claims.read(name, project)
+        if record is not None and not (record.is_here and record.folder == str(folder.path)):
+            raise claims.taken(record, places.server_url(name, project))
+        yield folder, lock
+    finally:
+        os.close(lock)
+
+
+def start(
+    definition: ServingDefinition,
+    route: Route,
+    versions: dict[int, ServedVersion],
+    token: str,
+    timeout_s: float,
+    lifeline: int,
+) -> None:
+    """Return when all replicas answer. Raises AlreadyServed, ServingError; then nothing runs."""
+    project = settings.project_url()
+    with alone(definition.name, project) as (folder, lock):
+        folder.write_token(token)
+        chosen = ServingSettings(
+            definition.name,
+            project,
+            definition.model,
+            definition.host,
+            definition.port,
+            definition.replicas,
+            definition.log_requests,
+            definition.limits,
+            route,
+            versions,
+        )
+        folder.settings.write_bytes(msgspec.json.encode(chosen))
+        began = folder.supervisor_log.stat().st_size if folder.supervisor_log.exists() else 0
+        answer = _announced(folder, lock, lifeline, timeout_s)
+        if answer.error:
+            said = (
+                folder.supervisor_log.read_bytes()[began:].decode(errors="replace") if answer.error == "ended" else ""
+            )
+            why = f"its supervisor ended at once: {said[-LAST_LINES:]}" if said else answer.error
+            raise ServingError(f"'{definition.name}' could not be started: {why}\nlogs: {folder.path}")
+
+
+def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float) -> SupervisorAnswer:
+    """Start it; what it says when it has started, or has not."""
+    reader, writer = os.pipe()
+    kept = [lock, writer, *([lifeline] if lifeline >= 0 else [])]
+    try:
+        with folder.supervisor_log.open("ab") as output:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "hopsml.serving.supervisor",
+                    str(folder.path),
+                    *map(str, (lock, writer, lifeline)),
+                ],
+                pass_fds=kept,
+                cwd="/",
+                env=python_child.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # it outlives a notebook, and gets no Ctrl-C of its terminal
+            )
+    finally:
+        os.close(writer)
+    _started[process.pid] = process
+    with open(reader, "rb") as said:
+        if not select.select([said], [], [], timeout_s)[0]:
+            process.terminate()
+            reap(process.pid, 60.0)
+            return SupervisorAnswer(f"its replicas did not answer within {timeout_s:g} s (start_timeout)")
+        line = said.readline()
+    answer = msgspec.json.decode(line, type=SupervisorAnswer) if line else SupervisorAnswer("ended")
+    if answer.error:
+        reap(process.pid, 60.0)
+    return answer
+
+
+def wait(pid: int) -> int:
+    """Until a supervisor ends that this process has started; its exit status, 0 for one of another process."""
+    process = _started.get(pid)
+    return 0 if process is None else process.wait()
+
+
+def reap(pid: int, timeout_s: float) -> None:
+    """Wait for the end of a supervisor, if this process has started it."""
+    process = _started.pop(pid, None)
+    if process is not None:
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_for_end(name: str, pid: int, timeout_s: float) -> None:
+    """Until the lock of a serving is free. ServingError where that takes too long."""
+    reap(pid, timeout_s)
+    folder = places.folder_of(name, settings.project_url())
+    deadline = time.monotonic() + timeout_s
+    with open(folder.lock, "ab") as lock:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if time.monotonic() > deadline:
+                raise ServingError(
+                    f"'{name}' has not ended within {timeout_s:g} s: process {pid}; its logs: {folder.path}"
+                )
+            time.sleep(0.02)

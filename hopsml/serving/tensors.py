@@ -1,0 +1,158 @@
+"""JSON values to checked arrays, and back; the message of what does not fit names the input and what it takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hopsml import suggestions
+from hopsml.serving.refusals import bad_request
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hopsml.model.description import TensorSpec
+    from hopsml.serving.trying import Arrays
+
+_FITTING = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "c": "fiuc"}  # kind of a dtype -> kinds that may become it
+_KINDS = {"f": "numbers", "i": "whole numbers", "u": "whole numbers", "b": "true and false", "U": "text", "O": "null"}
+TEXT = "str"
+
+
+def array_of(name: str, value: Any, tensor: TensorSpec) -> NDArray[Any]:
+    """``value``, nested lists, as an array of the input's dtype and shape. RequestRefused (400) where it is none."""
+    import numpy as np
+
+    if tensor.dtype == TEXT:
+        found = _of_texts(name, value)
+    else:
+        try:
+            found = np.asarray(value)
+        except ValueError:
+            raise bad_request(f"input '{name}': its rows differ in shape; it takes {described(tensor)}") from None
+        found = _cast(name, found, np.dtype(tensor.dtype))
+    return shaped(name, found, tensor)
+
+
+def _cast(name: str, found: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:  # type: ignore[name-defined]  # noqa: F821
+    import numpy as np
+
+    if found.size and found.dtype.kind not in _FITTING.get(wanted.kind, ""):
+        holds = _KINDS.get(found.dtype.kind, str(found.dtype))
+        raise bad_request(f"input '{name}': it holds {holds}, and takes {_KINDS.get(wanted.kind, '')} ({wanted.name})")
+    if wanted.kind in "iu" and found.size:
+        limits = np.iinfo(wanted)
+        if int(found.min()) < limits.min or int(found.max()) > limits.max:
+            raise bad_request(
+                f"input '{name}': {found.min()} to {found.max()} do not fit into {wanted.name} "
+                f"({limits.min} to {limits.max})"
+            )
+    with np.errstate(over="ignore"):
+        cast = found.astype(wanted, copy=False)
+    if wanted.kind == "f" and not np.isfinite(cast).all():
+        raise bad_request(f"input '{name}': it holds a number beyond {wanted.name} ({np.finfo(wanted).max:.4g})")
+    return np.ascontiguousarray(cast) if cast.ndim else cast
+
+
+def _of_texts(name: str, value: Any) -> NDArray[Any]:
+    """Texts at any depth; ``{"b64": ...}`` stands for bytes, as TensorFlow Serving has it."""
+    import numpy as np
+
+    try:
+        found = np.asarray(_decoded(value), object)
+    except ValueError:
+        raise bad_request(f"input '{name}': its rows differ in shape") from None
+    wrong = next((one for one in found.flat if not isinstance(one, (str, bytes))), None)
+    if wrong is not None:
+        raise bad_request(
+            f"input '{name}': it takes text, and holds {str(wrong)[:40]}, rows of different lengths perhaps"
+        )
+    return found
+
+
+def _decoded(value: Any) -> Any:
+    import base64
+    import binascii
+
+    if isinstance(value, list):
+        return [_decoded(one) for one in value]
+    if isinstance(value, dict) and value.keys() == {"b64"}:
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise bad_request(f"{{'b64': {str(value['b64'])[:40]!r}}}: it is no base64") from None
+    return value
+
+
+def shaped(name: str, array: NDArray[Any], tensor: TensorSpec) -> NDArray[Any]:
+    """The array, if it has the shape that the input takes."""
+    fits = len(array.shape) == len(tensor.shape) and all(
+        wanted in (None, size) for size, wanted in zip(array.shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        raise bad_request(f"input '{name}': it has the shape {shape_text(array.shape)}, and takes {described(tensor)}")
+    if array.shape and not array.shape[0]:
+        raise bad_request(f"input '{name}': it has no rows")
+    return array
+
+
+def shape_text(shape: Iterable[int | None]) -> str:
+    """For instance ``(any, 64)``."""
+    return f"({', '.join('any' if size is None else str(size) for size in shape)})"
+
+
+def described(tensor: TensorSpec) -> str:
+    """For instance ``float32 (any, 64)``."""
+    return f"{tensor.dtype} {shape_text(tensor.shape)}"
+
+
+def check_names(given: Iterable[str], inputs: Mapping[str, TensorSpec]) -> None:
+    """RequestRefused (400) unless exactly the model's inputs are given."""
+    names = list(given)
+    for name in names:
+        if name not in inputs:
+            raise bad_request(
+                f"'{name[:80]}' is no input of the model; {suggestions.instead(name, inputs, _listed(inputs))}"
+            )
+    missing = [name for name in inputs if name not in names]
+    if missing:
+        raise bad_request(f"input '{missing[0]}' is missing; {_listed(inputs)}")
+
+
+def check_rows(arrays: Arrays) -> Arrays:
+    """The arrays, if all have as many rows as the first."""
+    first, rows = next(((name, len(array)) for name, array in arrays.items() if array.ndim), ("", 0))
+    for name, array in arrays.items():
+        if array.ndim and len(array) != rows:
+            raise bad_request(
+                f"input '{name}' has {len(array)} rows and '{first}' {rows}: there must be as many of each"
+            )
+    return arrays
+
+
+def _listed(inputs: Mapping[str, TensorSpec]) -> str:
+    return "the model takes " + ", ".join(f"{name} ({described(tensor)})" for name, tensor in inputs.items())
+
+
+def plain(array: NDArray[Any]) -> Any:
+    """An output as JSON can say it: numbers as they are, bytes as ``{"b64": ...}``, text as text."""
+    import numpy as np
+
+    if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 and array.dtype != np.float16:
+        return np.ascontiguousarray(array)
+    if array.dtype.kind in "OSU":
+        return _texts(array.tolist())
+    return array.astype(np.float64).tolist()
+
+
+def _texts(value: Any) -> Any:
+    import base64
+
+    if isinstance(value, list):
+        return [_texts(one) for one in value]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"b64": base64.b64encode(value).decode()}
+    return value

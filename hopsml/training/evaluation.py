@@ -1,0 +1,161 @@
+"""An evaluator beside a training: it judges the complete checkpoints of another run, each once.
+
+What comes of a checkpoint is one small file of the run that is judged, ``evaluations/step-000000120.json``, written once and
+whole: an evaluator that is killed, and another one later, goes on where the files end. Which checkpoint is next, which is
+the best and whether the training has stopped to improve are functions of what these files say.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hopsml.cluster.shared.spec import Evaluation
+from hopsml.cluster.worker.context import WorkerContext
+from hopsml.cluster.worker.returned import plain
+from hopsml.errors import ArgumentError, PathExists, PathNotFound
+from hopsml.storage import cancel_request, checkpoints, urls
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import RunDir, step_name, step_of, to_json
+
+LOOK_S = 1.0  # between two looks for a checkpoint
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What came of one checkpoint: its metrics, or why it could not be judged."""
+
+    step: int
+    metrics: dict[str, Any] = {}
+    seconds: float = 0.0
+    problem: str = ""
+
+
+# ------------------------------------------------------------------------------------------ pure
+
+
+def due(steps: Sequence[int], judged: Collection[int], order: str) -> int | None:
+    """The checkpoint to judge next, None where all are; ``order``: "oldest" or "newest" first."""
+    left = sorted(set(steps) - set(judged))
+    return None if not left else left[-1 if order == "newest" else 0]
+
+
+def best_of(judgements: Collection[Judgement], asked: Evaluation) -> Judgement | None:
+    """The one with the best value of the metric, the earliest of equals; None where no value is a number."""
+    sign = 1 if asked.direction == "max" else -1
+    known = [(sign * value, -one.step, one) for one in judgements if (value := _value(one, asked)) is not None]
+    return max(known, key=lambda entry: entry[:2])[2] if known else None
+
+
+def stagnates(judgements: Collection[Judgement], asked: Evaluation) -> bool:
+    """Whether so many checkpoints as ``patience`` says have been judged behind the best one, and none was better."""
+    best = best_of(judgements, asked)
+    behind = [one for one in judgements if best is not None and one.step > best.step and not one.problem]
+    return asked.patience is not None and len(behind) >= asked.patience
+
+
+def _value(one: Judgement, asked: Evaluation) -> float | None:
+    value = one.metrics.get(asked.metric)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+# ------------------------------------------------------------------------------------------ in the evaluator's process
+
+
+def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: WorkerContext) -> dict[str, Any]:
+    """Call ``function(folder, **arguments)`` for each complete checkpoint, until the run has ended and none is left."""
+    evaluator = Evaluator(function, arguments, context)
+    while not evaluator.look():
+        time.sleep(LOOK_S)
+    best = best_of(evaluator.judgements, evaluator.asked)
+    skipped = [one.step for one in evaluator.judgements if one.problem]
+    found = {"evaluated": len(evaluator.judgements) - len(skipped), "skipped": len(skipped)}
+    return {**found, **({"best_step": best.step, **best.metrics} if best is not None else {})}
+
+
+class Evaluator:
+    """Looks for checkpoints of one run, and has them judged."""
+
+    def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any], context: WorkerContext) -> None:
+        self._function, self._arguments, self._context = function, arguments, context
+        assert context.spec.evaluation is not None
+        self.asked = context.spec.evaluation
+        self._run = RunDir(self.asked.run, context.spec.storage_timeout_s)
+        self._folder = self._run.evaluations
+        self.judgements = self._written()
+
+    def look(self) -> bool:
+        """Judge what is there; whether nothing more can come."""
+        ended = self._run.read_status() is not None  # asked first: what it left is there by then
+        while (step := due(self._complete(), [one.step for one in self.judgements], self.asked.order)) is not None:
+            self._note(self._judge(step))
+        return ended
+
+    def _complete(self) -> list[int]:
+        source = self._run.checkpoints
+        judged = {one.step for one in self.judgements}
+        return [
+            step
+            for step in checkpoints.steps(source)
+            if step not in judged and checkpoints.is_complete(urls.join(source, step_name(step)))
+        ]
+
+    def _judge(self, step: int) -> Judgement:
+        folder = self._context.work_dir.parent / "evaluated" / step_name(step)
+        began = time.monotonic()
+        shutil.rmtree(folder, ignore_errors=True)  # of an evaluator that was killed
+        try:
+            checkpoints.fetch(self._run.checkpoints, step, folder)
+        except (
+            PathNotFound,
+            checkpoints.CorruptCheckpoint,
+        ) as error:  # its run keeps a few, and has deleted it meanwhile
+            return Judgement(step, problem=str(error))
+        try:
+            value = self._function(folder, **self._arguments)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return Judgement(step, _metrics(value), time.monotonic() - began)
+
+    def _note(self, judgement: Judgement) -> None:
+        """Write it down, once; tell the driver, and the training where it does not improve any more."""
+        name = urls.join(self._folder, f"{step_name(judgement.step)}.json")
+        try:
+            for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=False)
+        except PathExists:  # another evaluator has been faster: its word counts
+            self.judgements = self._written()
+            return
+        self.judgements.append(judgement)
+        if not judgement.problem:
+            self._context.send({"step": judgement.step, "metrics": judgement.metrics})
+        if (best := best_of(self.judgements, self.asked)) is not None and best.step == judgement.step:
+            url = urls.join(self._folder, "best.json")
+            for_url(url).write_bytes(url, to_json(msgspec.to_builtins(best)))
+        if stagnates(self.judgements, self.asked) and self._run.read_status() is None:
+            why = f"early stopping: {self.asked.patience} checkpoints were no better"
+            cancel_request.write(self._run, why)
+
+    def _written(self) -> list[Judgement]:
+        try:
+            entries = for_url(self._folder).list_dir(self._folder)
+        except PathNotFound:
+            return []
+        names = [entry.name for entry in entries if step_of(entry.name.removesuffix(".json")) is not None]
+        read = [self._run.read_json(urls.join(self._folder, name)) for name in sorted(names)]
+        return [msgspec.convert(one, Judgement) for one in read]
+
+
+def _metrics(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    found = plain(value)
+    if isinstance(found, int | float):
+        return {"metric": found}
+    raise ArgumentError(
+        f"the evaluating function returned {value!r:.80}, a {type(value).__name__}; it must return a number, or a dict of "
+        "numbers"
+    )

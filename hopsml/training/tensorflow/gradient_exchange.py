@@ -1,0 +1,394 @@
+"""The gradients that optimizers are given, made those of the group as the strategy's settings say.
+
+Only what an optimizer reduces comes here; metrics, statistics, initial values and a user's own calls are reduced as they
+are. Everything is kept for each list of variables that comes with gradients: another list, or another kind of gradient for
+one of them, has buffers of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from hopsml.cluster.shared.spec import DEFAULT_POWERSGD_RANK, DEFAULT_TOPK, GradientSettings
+from hopsml.cluster.worker import in_force
+from hopsml.training.tensorflow import collective_ops, transfers
+from hopsml.training.tensorflow.collective_ops import Wire
+from hopsml.training.tensorflow.compression import (
+    Adasum,
+    PowerSgd,
+    Rows,
+    TopK,
+    Way,
+    Whole,
+    compressible,
+    local_variable,
+)
+
+_WIRES: dict[str | None, Wire] = {"fp16": "float16", "bf16": "bfloat16"}
+_slots = itertools.count()
+
+Gradients = list[Any]
+Prepare = Callable[[Gradients], Gradients]
+Apply = Callable[[Gradients], object]  # given the group's gradients, of the variables of the call
+Skip = Callable[[], object]
+
+
+class ApplyTo(Protocol):
+    """Given the group's gradients and their variables."""
+
+    def __call__(self, gradients: Gradients, of: Sequence[Any]) -> object: ...
+
+
+class GradientExchange:
+    """What a strategy's optimizers reduce their gradients by."""
+
+    def __init__(self, settings: GradientSettings, changes: bool) -> None:
+        """``changes``: whether others may come into the group, which have nothing that is kept from step to step."""
+        self.settings, self._changes = settings, changes
+        self._lists: dict[tuple[Any, ...], _List] = {}
+        self._of_optimizer: weakref.WeakKeyDictionary[Any, dict[int, _List]] = weakref.WeakKeyDictionary()
+        self._held: list[_Held] = []
+        if self.holds_back:
+            atexit.register(self._warn)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether some steps apply nothing, or something else than what they were given."""
+        return self.settings.double_buffering or self.settings.accumulate > 1
+
+    def reduce(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Pairs of gradient and variable, the gradients summed over the group; None stays None."""
+        known = [pair for pair in pairs if pair[0] is not None]
+        if not known:
+            return list(pairs)
+        gradients, variables = zip(*known, strict=True)
+        reduced = iter(self._list(gradients, variables).reduce(list(gradients)))
+        return [(None if gradient is None else next(reduced), variable) for gradient, variable in pairs]
+
+    def step(
+        self,
+        optimizer: Any,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        prepare: Prepare,
+        apply: Apply,
+        skip: Skip,
+    ) -> None:
+        """One step of an optimizer: calls ``apply`` with reduced gradients, or ``skip`` where there are none yet.
+
+        ``prepare`` is called with this worker's before they travel, and returns what is to.
+        """
+        import tensorflow as tf
+
+        one = self._list(gradients, variables)
+        self._of_optimizer.setdefault(optimizer, {})[id(one)] = one
+
+        def travel(whole: Gradients) -> None:
+            prepared = prepare(whole)
+            if not self.settings.double_buffering:
+                apply(one.reduce(prepared))
+                return
+            one.previous(apply, skip)
+            one.begin(prepared)
+
+        if self.settings.accumulate == 1:
+            travel(list(gradients))
+            return
+        one.add(gradients)
+        complete = tf.equal(one.steps, self.settings.accumulate)
+        tf.cond(complete, _true(lambda: travel(one.taken())), _true(skip))
+
+    def knows(self, optimizer: Any) -> bool:
+        """Whether it has been given gradients; one that has come late to the group may have passed over a training."""
+        return optimizer in self._of_optimizer
+
+    def finish(self, optimizer: Any, prepare: Prepare, apply: ApplyTo) -> None:
+        """Reduce and apply what is held back of an optimizer; called outside of functions, by all workers."""
+        for one in list(self._of_optimizer.get(optimizer, {}).values()):
+            apply_to = partial(apply, of=one.variables())
+            if self.settings.accumulate > 1 and one.has_accumulated():
+                whole = prepare(one.taken())
+                if self.settings.double_buffering:
+                    one.previous(apply_to, lambda: None)
+                    one.begin(whole)
+                else:
+                    apply_to(one.reduce(whole))
+            if self.settings.double_buffering:
+                one.previous(apply_to, lambda: None)
+
+    def forget(self) -> None:
+        """Begin as with a first step: nothing waits, and nothing was left out. Called outside of functions."""
+        for one in self._lists.values():
+            one.forget()
+
+    def _list(self, gradients: Sequence[Any], variables: Sequence[Any]) -> _List:
+        import tensorflow as tf
+
+        in_force.reduced(len(gradients), 1, 0, "collective")
+        in_force.settings(self.settings.described)
+        kinds = tuple(_kind(gradient) for gradient in gradients)
+        key = (tuple(variable._unique_id for variable in variables), kinds)
+        if key not in self._lists:
+            with tf.init_scope():
+                self._lists[key] = _List(self.settings, kinds, variables, self._changes)
+            self._held.append(self._lists[key].held)
+            # A model that is gone takes along what was kept of its gradients.
+            weakref.finalize(variables[0], self._lists.pop, key, None)
+        return self._lists[key]
+
+    def _warn(self) -> None:
+        """At the end of the process: of what has been reduced for nothing."""
+        if any(one.holds_something() for one in self._held):
+            print(
+                f"hopsml: gradients of the last step were not applied ({self.settings.described}): call "
+                "hopsml.tensorflow.finish_updates(optimizer) after the loop, in all workers; fit() does it by itself"
+            )
+
+
+Kind = tuple[str, Any, Any]  # dense or sparse, type, type of the indices
+
+
+def _kind(gradient: Any) -> Kind:
+    import tensorflow as tf
+
+    if isinstance(gradient, tf.IndexedSlices):
+        return "sparse", gradient.dtype, gradient.indices.dtype
+    return "dense", gradient.dtype, None
+
+
+class _Held:
+    """What is left of a list of gradients at the end of the process, when its variables may be gone."""
+
+    def __init__(self, slot: str) -> None:
+        self.slot = slot
+        self.steps: Any = None
+
+    def holds_something(self) -> bool:
+        """Whether something that was reduced, or waits to be, was not applied."""
+        return (self.steps is not None and int(self.steps) > 0) or transfers.holds(f"{self.slot}/0")
+
+
+class _List:
+    """The gradients of some variables, always these, each always of one kind."""
+
+    def __init__(
+        self, settings: GradientSettings, kinds: Sequence[Kind], variables: Sequence[Any], changes: bool
+    ) -> None:
+        self._variables = [weakref.ref(variable) for variable in variables]
+        self._changes = changes
+        self.held = _Held(f"gradients-{next(_slots)}")
+        self._ways = _ways(settings, kinds, variables, changes)
+        self.steps: Any = None
+        if settings.accumulate > 1:
+            self.steps = self.held.steps = local_variable(0, "steps")
+            self._sums = [_sum(kind, variable) for kind, variable in zip(kinds, variables, strict=True)]
+
+    def variables(self) -> list[Any]:
+        """Those whose gradients these are."""
+        return [reference() for reference in self._variables]
+
+    def forget(self) -> None:
+        """Begin as with a first step; what travels is dropped by itself, being of another generation."""
+        for way, _ in self._ways:
+            way.forget()
+        if self.steps is not None:
+            self.steps.assign(0)
+            for one in self._sums:
+                one.forget()
+
+    # ---- travelling
+
+    def reduce(self, gradients: Gradients) -> Gradients:
+        """The group's, now."""
+        return self._each(lambda way, given: way.receive(transfers.make(way.send(given))), gradients)
+
+    def begin(self, gradients: Gradients) -> None:
+        """Have them reduced beside the next step."""
+
+        def hold(way: Way, given: Gradients) -> Gradients:
+            transfers.hold(f"{self.held.slot}/{self._number(way)}", way.send(given))
+            return given
+
+        self._each(hold, gradients)
+
+    def previous(self, apply: Apply, skip: Skip) -> None:
+        """Apply those that were begun last; where there are none, ``skip``."""
+        import tensorflow as tf
+
+        received, there = [], tf.constant(True)
+        for way, _ in self._ways:
+            of_way, has = transfers.collect(f"{self.held.slot}/{self._number(way)}", way.types())
+            received.append(of_way)
+            there = tf.logical_and(there, has)
+
+        def receive_and_apply() -> None:
+            found: Gradients = [None] * len(self._variables)
+            for (way, positions), of_way in zip(self._ways, received, strict=True):
+                for position, gradient in zip(positions, way.receive(of_way), strict=True):
+                    found[position] = gradient
+            apply(found)
+
+        tf.cond(there, _true(receive_and_apply), _true(skip))
+
+    def _each(self, call: Callable[[Way, Gradients], Gradients], gradients: Gradients) -> Gradients:
+        results: Gradients = [None] * len(gradients)
+        for way, positions in self._ways:
+            given = [gradients[position] for position in positions]
+            for position, result in zip(positions, call(way, given), strict=True):
+                results[position] = result
+        return results
+
+    def _number(self, way: Way) -> int:
+        return next(number for number, (one, _) in enumerate(self._ways) if one is way)
+
+    # ---- several steps together
+
+    def add(self, gradients: Sequence[Any]) -> None:
+        """Add one step's to those that wait; where a member has none that wait, all drop theirs."""
+        import tensorflow as tf
+
+        goes_on = tf.constant(True)
+        if self._changes:
+            goes_on = tf.equal(self.steps, self._steps_of_all())
+        for one, gradient in zip(self._sums, gradients, strict=True):
+            one.add(gradient, goes_on)
+        self.steps.assign(tf.where(goes_on, self.steps, 0) + 1)
+
+    def _steps_of_all(self) -> Any:
+        """The least that wait with any member."""
+        return collective_ops.all_reduce([self.steps.read_value()], "min", label="steps of all")[0]
+
+    def taken(self) -> Gradients:
+        """The mean of those that wait, which is that of their batches as one; none waits any more."""
+        import tensorflow as tf
+
+        steps = self.steps.read_value()
+        means = [one.taken(steps) for one in self._sums]
+        with tf.control_dependencies([steps]):
+            self.steps.assign(0)
+        return means
+
+    def has_accumulated(self) -> bool:
+        """Whether any wait to be reduced, with all members."""
+        return int(self._steps_of_all() if self._changes else self.steps) > 0
+
+
+class _DenseSum:
+    """The sum of a variable's gradients over some steps."""
+
+    def __init__(self, variable: Any, dtype: Any) -> None:
+        import tensorflow as tf
+
+        self._sum = local_variable(tf.zeros(variable.shape, dtype), "sum")
+
+    def add(self, gradient: Any, goes_on: Any) -> None:
+        import tensorflow as tf
+
+        self._sum.assign(tf.where(goes_on, self._sum, tf.zeros_like(self._sum)) + gradient)
+
+    def forget(self) -> None:
+        import tensorflow as tf
+
+        self._sum.assign(tf.zeros_like(self._sum))
+
+    def taken(self, steps: Any) -> Any:
+        import tensorflow as tf
+
+        mean = self._sum / tf.cast(steps, self._sum.dtype)
+        with tf.control_dependencies([mean]):
+            self._sum.assign(tf.zeros_like(self._sum))
+        return mean
+
+
+class _SparseSum:
+    """The rows of a variable's sparse gradients over some steps, one below the other."""
+
+    def __init__(self, variable: Any, dtype: Any, index_type: Any) -> None:
+        import tensorflow as tf
+
+        self._shape = variable.shape
+        self._values = _growing(tf.zeros([0, *self._shape[1:]], dtype))
+        self._indices = _growing(tf.zeros([0], index_type))
+
+    def add(self, gradient: Any, goes_on: Any) -> None:
+        import tensorflow as tf
+
+        for kept, given in ((self._values, gradient.values), (self._indices, gradient.indices)):
+            before = kept.read_value()
+            before = before[: tf.where(goes_on, tf.shape(before)[0], 0)]
+            kept.assign(tf.concat([before, given], 0))
+
+    def forget(self) -> None:
+        self._values.assign(self._values.read_value()[:0])
+        self._indices.assign(self._indices.read_value()[:0])
+
+    def taken(self, steps: Any) -> Any:
+        import tensorflow as tf
+
+        values, indices = self._values.read_value(), self._indices.read_value()
+        mean = values / tf.cast(steps, values.dtype)
+        with tf.control_dependencies([mean, indices]):
+            self._values.assign(values[:0])
+            self._indices.assign(indices[:0])
+        return tf.IndexedSlices(mean, indices, tf.constant(list(self._shape), indices.dtype))
+
+
+def _sum(kind: Kind, variable: Any) -> _DenseSum | _SparseSum:
+    form, dtype, index_type = kind
+    return _DenseSum(variable, dtype) if form == "dense" else _SparseSum(variable, dtype, index_type)
+
+
+def _growing(value: Any) -> Any:
+    """A local variable whose number of rows may change."""
+    import tensorflow as tf
+    from tensorflow.python.ops import resource_variable_ops
+
+    with tf.init_scope(), tf.device("CPU:0"):
+        shape = tf.TensorShape([None, *value.shape[1:]])
+        return resource_variable_ops.ResourceVariable(value, trainable=False, shape=shape, name="hopsml_rows")
+
+
+def _ways(
+    settings: GradientSettings, kinds: Sequence[Kind], variables: Sequence[Any], changes: bool
+) -> list[tuple[Way, list[int]]]:
+    """How they travel, and which of the list do so each way."""
+    wire = _WIRES.get(settings.compression, "same")
+    dense: dict[Any, list[int]] = {}
+    found: list[tuple[Way, list[int]]] = []
+    compressed: list[int] = []
+    rank = (settings.powersgd_rank or DEFAULT_POWERSGD_RANK) if settings.compression == "powersgd" else None
+    for position, ((form, dtype, index_type), variable) in enumerate(zip(kinds, variables, strict=True)):
+        if form == "sparse":
+            found.append((Rows(dtype, index_type, variable.shape), [position]))
+        elif settings.compression in ("topk", "powersgd") and compressible(variable, dtype, rank):
+            compressed.append(position)
+        else:
+            dense.setdefault(dtype, []).append(position)
+    if compressed:
+        of_them = [variables[position] for position in compressed]
+        if rank is None:
+            found.append((TopK(of_them, settings.topk or DEFAULT_TOPK), compressed))
+        else:
+            found.append((PowerSgd(of_them, rank, changes), compressed))
+    for dtype, positions in dense.items():
+        of_type = [variables[position] for position in positions]
+        adaptive = settings.reduction == "adasum" and dtype.is_floating
+        found.append(((Adasum if adaptive else Whole)(of_type, dtype, wire), positions))
+    return found
+
+
+def _true(call: Callable[[], object]) -> Callable[[], Any]:
+    """The same as a branch, all of which return something alike."""
+
+    def branch() -> Any:
+        import tensorflow as tf
+
+        call()
+        return tf.constant(True)
+
+    return branch

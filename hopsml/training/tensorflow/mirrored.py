@@ -1,0 +1,58 @@
+"""Training on all GPUs of one executor in one process: the devices of such a run, and its strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker.context import WorkerContext, current
+from hopsml.errors import ArgumentError
+from hopsml.training.tensorflow.import_hook import after_import
+
+
+def applies(context: WorkerContext | None) -> bool:
+    """Whether this is a worker of such a run."""
+    return context is not None and context.spec.body == BODY
+
+
+def run(function: Callable[..., Any], arguments: dict[str, Any], context: WorkerContext) -> Any:
+    """Call the function, in a process that has its devices as soon as TensorFlow is imported."""
+    count = context.spec.logical_devices
+    if count is not None and not context.gpu_indices:
+        after_import("tensorflow", lambda module: _divide_cpu(module, count))
+    return function(**arguments)
+
+
+BODY = f"{__name__}:{run.__name__}"
+
+
+def _divide_cpu(tf: Any, count: int) -> None:
+    """Make ``count`` devices of the CPU: possible only before TensorFlow has done anything."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+
+
+def strategy(given: list[str]) -> Any:
+    """A MirroredStrategy over the worker's GPUs, else over its logical CPU devices.
+
+    ``given``: names of arguments that are settings of collectives between workers, which are refused by ArgumentError.
+    """
+    import tensorflow as tf
+
+    if given:
+        raise ArgumentError(
+            f"strategy({', '.join(f'{name}=...' for name in given)}) in a run of experiment.mirrored: these are settings of "
+            "collectives between workers, and there is one; leave them out, or use experiment.collective_all_reduce"
+        )
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    devices = [device.name for device in tf.config.list_logical_devices(kind)]
+    context = current()
+    asked = context.spec.logical_devices if context is not None else None
+    if kind == "CPU" and asked is not None and len(devices) != asked:
+        raise ArgumentError(
+            f"logical_devices={asked}, but TensorFlow has {len(devices)} CPU device(s): it had begun to work before "
+            "they could be made; let nothing that is imported with the function call TensorFlow"
+        )
+    in_force.formed("MirroredStrategy", len(devices))
+    return tf.distribute.MirroredStrategy(devices)

@@ -1,0 +1,158 @@
+"""Training with parameter servers: what each role of such a run does, and the strategy of its chief.
+
+The chief alone calls the user's function; workers and parameter servers run TensorFlow's server, which the chief's strategy
+gives work to. hopsml starts those, so a function in the form of TensorFlow's tutorial never comes to its branch for
+``worker`` and ``ps``, which starts a server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from hopsml.cluster.shared.layout import CHIEF, PS, WORKER
+from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker.context import WorkerContext
+from hopsml.errors import ArgumentError, StartTimeout
+from hopsml.training.tensorflow import setup
+from hopsml.training.tensorflow.import_hook import after_import
+
+MIN_SHARD_BYTES = 256 << 10  # smaller parts cost more calls than they spread work
+TASKS_TIMEOUT_S = 120.0  # for servers that are being started, or started again
+
+
+def run_role(function: Callable[..., Any], arguments: dict[str, Any], context: WorkerContext) -> Any:
+    """What a member of the run does: the chief and the evaluator call the function, the others serve until they end."""
+    if context.role in (WORKER, PS):
+        _serve()
+    if context.role == CHIEF:
+        after_import("tensorflow", lambda module: _wait_for_tasks_first())
+        after_import("keras.src.backend.tensorflow.core", _know_variables)
+        after_import("keras.src.backend.tensorflow.trainer", _refuse_fit)
+    return function(**arguments)
+
+
+BODY = f"{__name__}:{run_role.__name__}"
+
+
+def is_chief(context: WorkerContext | None) -> bool:
+    """Whether this process is the chief of a run with parameter servers."""
+    return context is not None and context.spec.body == BODY and context.role == CHIEF
+
+
+def _serve() -> None:
+    """Never returns: SIGTERM ends it."""
+    import tensorflow as tf
+
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster, task = config["cluster"], config["task"]
+    # A call to another task holds a thread until it is answered: with fewer of them tasks wait for each other for ever.
+    threads = max(len(os.sched_getaffinity(0)), len(cluster["worker"]) + len(cluster["ps"]) + 1)
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec(cluster),
+        job_name=task["type"],
+        task_index=int(task["index"]),
+        protocol="grpc",
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
+    )
+    server.join()
+
+
+def strategy(given: list[str]) -> Any:
+    """The chief's ParameterServerStrategyV2, connected to all tasks of TF_CONFIG.
+
+    Variables go to the parameter servers in turn; a large one is split over all of them, but for Keras 3's, which cannot be.
+    ``given``: names of arguments of other strategies', which are refused by ArgumentError.
+    """
+    import tensorflow as tf
+
+    if given:
+        raise ArgumentError(
+            f"strategy({', '.join(f'{name}=...' for name in given)}) on the chief of parameter servers: these are settings "
+            "of collectives, and it has none; leave them out"
+        )
+    built = tf.distribute.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.TFConfigClusterResolver(), variable_partitioner=_partitioner()
+    )
+    in_force.formed(in_force.PARAMETER_SERVERS, built._extended._num_workers)
+    return built
+
+
+def _partitioner() -> Any:
+    import tensorflow as tf
+
+    servers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["ps"])
+    if servers < 2:
+        return None
+    by_size = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, max_shards=servers)
+
+    def partition(shape: Any, dtype: Any, axis: int = 0) -> Any:
+        return [1] * len(shape) if _keras_creates else by_size(shape, dtype, axis)
+
+    return partition
+
+
+_keras_creates = False
+
+
+def _know_variables(core: ModuleType) -> None:
+    """Keras 3's optimizers and its checkpoints cannot handle a variable in parts: theirs are kept whole."""
+    original = core.Variable._initialize
+
+    def initialize(self: Any, value: Any) -> None:
+        global _keras_creates
+        before, _keras_creates = _keras_creates, True
+        try:
+            original(self, value)
+        finally:
+            _keras_creates = before
+
+    core.Variable._initialize = initialize
+
+
+def _wait_for_tasks_first() -> None:
+    """Have every strategy of this process connect when all tasks listen: a connection that is refused costs a second."""
+    from tensorflow.python.distribute import parameter_server_strategy_v2 as module
+
+    original = module.ParameterServerStrategyV2._connect_to_cluster
+
+    def connect(self: Any, coordinator_name: str) -> None:
+        cluster = self._cluster_resolver.cluster_spec().as_dict()
+        for role in (WORKER, PS):
+            for address in cluster.get(role, ()):
+                _wait_for_task(role, address)
+        original(self, coordinator_name)
+
+    module.ParameterServerStrategyV2._connect_to_cluster = connect
+
+
+def _wait_for_task(role: str, address: str) -> None:
+    try:
+        setup.wait_for_port(address, TASKS_TIMEOUT_S)
+    except StartTimeout as error:
+        raise StartTimeout(
+            f"no {role} listens at {address} after {TASKS_TIMEOUT_S:g} s, so the chief's strategy cannot connect: see the "
+            "logs and notes of the run for what became of it, and go on with experiment.resume()"
+        ) from error
+
+
+def _refuse_fit(trainer: ModuleType) -> None:
+    """Keras 3 knows no coordinator: ``fit`` fails with words that lead nowhere."""
+    import tensorflow as tf
+
+    for name in ("fit", "evaluate", "predict"):
+        original = getattr(trainer.TensorFlowTrainer, name)
+
+        def refuse(self: Any, *args: Any, _name: str = name, _original: Any = original, **kwargs: Any) -> Any:
+            if isinstance(self._distribute_strategy, tf.distribute.ParameterServerStrategy):
+                raise ArgumentError(
+                    f"model.{_name}() of Keras 3 cannot use parameter servers: train by "
+                    "hopsml.tensorflow.ServerLoop(model, dataset_fn).run(steps), or by fit of tf_keras; evaluate and "
+                    "predict with a copy that is made outside of strategy.scope(), by weights that were saved"
+                )
+            return _original(self, *args, **kwargs)
+
+        setattr(trainer.TensorFlowTrainer, name, refuse)

@@ -1,0 +1,248 @@
+"""Training a Keras 3 model with parameter servers: steps by a coordinator, checkpoints, and going on when a server is lost.
+
+Workers make steps at their own pace. A step that was under way on a worker that is lost is made again by another one; it may
+have been applied before, so that a step more is counted than was asked for. When a parameter server is lost, its variables
+are made anew, and all of them are restored from the newest checkpoint, in this very process.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hopsml.cluster.worker.context import current
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training.report import ProgressSender, report
+from hopsml.training.tensorflow import optimizers
+from hopsml.training.tensorflow.checkpoints import Checkpointer
+from hopsml.training.tensorflow.server_variables import make_again
+
+REPORT_S = 5.0
+POLL_S = 0.01
+_PROGRESS_S = 0.5
+
+
+class ServerLoop:
+    """Trains a compiled Keras 3 model by ``ClusterCoordinator``, to an exact number of steps.
+
+        strategy = hopsml.tensorflow.strategy()
+        with strategy.scope():
+            model = keras.Sequential([...])
+            model.compile("adam", "mse")
+        logs = hopsml.tensorflow.ServerLoop(model, dataset_fn, checkpoint_every=500).run(10_000)
+
+    Without parameter servers the same steps are made in this process; outside of a run there are no checkpoints.
+
+    Attributes: ``steps``: how many have been applied to the model, those before a restored checkpoint among them.
+    ``recoveries``: how often a parameter server was lost. ``staleness``: how many updates of others came between the reading
+    of the variables and the update, in the mean.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        dataset_fn: Callable[[], Any],
+        *,
+        checkpoint_every: int = 1000,
+        keep: int = 3,
+        most_recoveries: int = 10,
+    ) -> None:
+        """Restores the newest checkpoint of the run, or of the one that it goes on from.
+
+        Args:
+            model: built and compiled in the strategy's scope.
+            dataset_fn: called on each worker; gives its ``tf.data.Dataset`` of batches ``(x, y)`` or ``(x, y, weights)``,
+                which is repeated. Workers draw independently: let it shuffle.
+            checkpoint_every: steps between two checkpoints; what is lost with a parameter server is made again.
+            keep: how many of the newest checkpoints stay.
+            most_recoveries: a parameter server that is lost more often without a checkpoint in between ends the training.
+
+        Raises ArgumentError for a model that is not built and compiled, or numbers below 1.
+        """
+        for name, value in (
+            ("checkpoint_every", checkpoint_every),
+            ("keep", keep),
+            ("most_recoveries", most_recoveries),
+        ):
+            _check_number(name, value)
+        if getattr(model, "optimizer", None) is None or not getattr(model, "built", False):
+            raise ArgumentError(
+                f"ServerLoop({type(model).__name__}): the model must be built and compiled: give it a keras.Input, and call "
+                "model.compile(optimizer, loss) inside strategy.scope()"
+            )
+        self._model, self._dataset_fn = model, dataset_fn
+        self._every, self._keep, self._most_recoveries = checkpoint_every, keep, most_recoveries
+        self.recoveries, self.staleness, self._fruitless = 0, 0.0, 0
+        self._newest_logs: dict[str, float] = {}
+        self._strategy = model.distribute_strategy
+        self._open()
+        if not self._restore():
+            self._save()  # what a server that is lost early is restored from
+
+    @property
+    def steps(self) -> int:
+        """How many steps have been applied to the model."""
+        return int(self._guarded(self._count))
+
+    def _count(self) -> int:
+        return int(self._counter.numpy())
+
+    def run(self, steps: int) -> dict[str, float]:
+        """Train until ``steps`` steps have been applied since the training's beginning.
+
+        Returns the model's metrics, with ``steps``, ``steps_per_second`` and ``staleness``. Raises what a step raises;
+        ArgumentError for ``steps`` below 1.
+        """
+        _check_number("steps", steps)
+        progress, began, before = ProgressSender(), time.monotonic(), self.steps
+        while (done := self.steps) < steps:
+            goal = min(steps, (done // self._every + 1) * self._every)
+            self._guarded(functools.partial(self._reach, goal, steps, progress))
+        progress.tell(steps, steps)
+        seconds = time.monotonic() - began
+        logs = self._newest_logs or self._guarded(self._logs)
+        return {**logs, "steps_per_second": (logs["steps"] - before) / seconds}
+
+    # ---------------------------------------------------------------------------------------------- steps
+
+    def _open(self) -> None:
+        """Everything that lives as long as one strategy: coordinator, counters, the traced step, the workers' datasets."""
+        import tensorflow as tf
+
+        with self._strategy.scope():
+            optimizers.build_compiled([self._model])
+            self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")
+            self._passed = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates_of_others")
+        trained = {"model": self._model, "steps": self._counter}
+        self._checkpointer = Checkpointer(keep=self._keep, **trained) if current() is not None else None
+        # As Keras's own fit has it: what is called inside is not rewritten.
+        self._step = tf.function(tf.autograph.experimental.do_not_convert(self._one_step), autograph=False)
+        self._coordinator: Any = None
+        self._served = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
+        if self._served:
+            self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+            self._batches = iter(self._coordinator.create_per_worker_dataset(self._dataset))
+        else:
+            self._batches = iter(self._strategy.experimental_distribute_dataset(self._dataset()))
+
+    def _dataset(self) -> Any:
+        import tensorflow as tf
+
+        dataset = self._dataset_fn()
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ArgumentTypeError(
+                f"dataset_fn() gave a {type(dataset).__name__}; it must give a tf.data.Dataset of batches"
+            )
+        return dataset if dataset.cardinality() == tf.data.INFINITE_CARDINALITY else dataset.repeat()
+
+    def _one_step(self, batches: Any) -> None:
+        import tensorflow as tf
+
+        seen = self._counter.read_value()
+        with tf.control_dependencies([seen]):  # the model reads its variables when it has a batch
+            batch = tf.nest.map_structure(tf.identity, next(batches))
+        self._strategy.run(self._model.train_step, args=(batch,))
+        self._passed.assign_add(self._counter.assign_add(1, read_value=True) - seen - 1)
+
+    def _reach(self, goal: int, total: int, progress: ProgressSender) -> None:
+        """Make steps until so many are applied, then save."""
+        while (missing := goal - self._count()) > 0:
+            if self._coordinator is None:
+                for _ in range(missing):
+                    self._step(self._batches)
+            else:
+                for _ in range(missing):
+                    self._coordinator.schedule(self._step, args=(self._batches,))
+                self._follow(total, progress)
+                self._coordinator.join()
+        self._model.optimizer.iterations.assign(self._count())  # which Keras reads and then writes: some get lost
+        self._newest_logs = self._tell(total, progress)
+        self._model.reset_metrics()  # each report from one checkpoint to the next is of the steps between them
+        self._save()
+        self._fruitless = 0
+
+    def _follow(self, total: int, progress: ProgressSender) -> None:
+        """While steps are made, say how far they are."""
+        tell, speak = time.monotonic() + _PROGRESS_S, time.monotonic() + REPORT_S
+        while not self._coordinator.done():
+            time.sleep(POLL_S)
+            now = time.monotonic()
+            if now >= tell:
+                tell = now + _PROGRESS_S
+                progress.tell(self._count(), total)
+            if now >= speak:
+                speak = now + REPORT_S
+                self._tell(total, progress)
+
+    def _tell(self, total: int, progress: ProgressSender) -> dict[str, float]:
+        logs = self._logs()
+        progress.tell(int(logs["steps"]), total)
+        report(step=int(logs["steps"]), **{name: value for name, value in logs.items() if name != "steps"})
+        return logs
+
+    def _logs(self) -> dict[str, float]:
+        done = self._count()
+        self.staleness = int(self._passed.numpy()) / max(1, done - self._opened_at)
+        metrics = {name: float(value) for name, value in self._model.get_metrics_result().items()}
+        return {**metrics, "steps": float(done), "staleness": self.staleness}
+
+    # ---------------------------------------------------------------------------------------------- a server is lost
+
+    def _guarded(self, act: Callable[[], Any]) -> Any:
+        """What ``act`` gives; where a parameter server is lost meanwhile, once more after all is restored."""
+        import tensorflow as tf
+
+        lost = False
+        while True:
+            try:
+                if lost:
+                    self._recover()
+                    lost = False
+                return act()
+            except (
+                tf.errors.UnavailableError,
+                tf.errors.AbortedError,
+            ) as error:  # also where another one is lost amid this
+                self._fruitless += 1
+                if not self._served or self._fruitless > self._most_recoveries:
+                    raise
+                lost = True
+                print(
+                    f"hopsml: a parameter server was lost ({str(error).splitlines()[0]:.200}): its variables are restored"
+                )
+
+    def _recover(self) -> None:
+        from hopsml.training.tensorflow import parameter_servers
+
+        if self._coordinator is not None:
+            _stop(self._coordinator)
+            self._coordinator = None
+        self._strategy = parameter_servers.strategy([])
+        make_again(self._model, self._strategy)
+        self._open()
+        self._restore()
+        self.recoveries += 1
+
+    def _save(self) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.save(self._count(), recoveries=self.recoveries)
+
+    def _restore(self) -> bool:
+        """Whether there was a checkpoint; the one of step 0 counts, by what is noted in it."""
+        step = self._checkpointer.restore_latest() if self._checkpointer is not None else 0
+        self._opened_at = self._count()
+        return step > 0 or (self._checkpointer is not None and bool(self._checkpointer.notes))
+
+
+def _stop(coordinator: Any) -> None:
+    """End its threads, which wait for servers that they will never use again."""
+    coordinator._cluster.stop()
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number, at least 1")
+    if value < 1:
+        raise ArgumentError(f"{name}={value} is too small; it must be at least 1")

@@ -1,0 +1,112 @@
+"""A training function that trains nothing: it reduces gradients of given sizes by every candidate, in turns.
+
+It is run by hopsml like any other, so it is measured where the training will be: on the same slots, by strategies that were
+made in the same way. TensorFlow's collectives and hopsml's are both up in each worker.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+
+from hopsml.cluster.shared.spec import Communication
+from hopsml.cluster.worker.context import current
+from hopsml.errors import ArgumentError
+from hopsml.training.tensorflow import choice
+from hopsml.tuning.candidates import WIRES, Candidate, Gradient
+
+Step = Callable[[], float]
+MOST_STEPS = 100  # of a turn
+
+
+def measure(
+    gradients: Sequence[Gradient], candidates: Sequence[Candidate], rounds: int, turn_s: float
+) -> tuple[str, dict[str, list[float]]]:
+    """Whose collectives a run takes that names none; and the median milliseconds of a step by candidate, one value a round.
+
+    They are the slowest worker's.
+
+    Args:
+        gradients: shape and type of each.
+        candidates: the ways.
+        rounds: turns of each, in another order every time.
+        turn_s: about how long the slowest candidate's turn takes.
+    """
+    from hopsml.training import collective
+    from hopsml.training.tensorflow import strategy as strategies
+
+    strategy = strategies.strategy(implementation="tensorflow")
+    group, context = collective.group(), current()
+    if group is None or context is None:
+        raise ArgumentError("one worker reduces nothing: there is nothing to tune")
+    group.use()
+    steps = {one.name: reduction(strategy, one, gradients) for one in candidates}
+    slowest = max(_warm(step) for step in steps.values())
+    count = max(1, min(MOST_STEPS, int(turn_s / float(collective.all_reduce(slowest, "max")))))
+    names = list(steps)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            taken[name].append(_turn_ms(steps[name], count))
+    slowest_of = collective.all_reduce([taken[name] for name in names], "max")  # by worker, and so of the group
+    unasked = replace(context, spec=structs.replace(context.spec, communication=Communication()))
+    default = choice.choose(unasked, "auto", ()).implementation
+    return default, {name: [float(value) for value in values] for name, values in zip(names, slowest_of, strict=True)}
+
+
+def _warm(step: Step) -> float:
+    """Seconds of a step that was traced and has run before."""
+    step(), step()
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
+
+
+def _turn_ms(step: Step, count: int) -> float:
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1000
+
+
+def reduction(strategy: Any, candidate: Candidate, gradients: Sequence[Gradient]) -> Step:
+    """A step that makes gradients of these sizes and has them reduced by the candidate; traced at its first call.
+
+    Args:
+        strategy: TensorFlow's; whose gradients hopsml reduces it does not see.
+    """
+    import tensorflow as tf
+
+    from hopsml.training.tensorflow import collective_ops
+
+    def make(filling: Any) -> list[Any]:
+        return [tf.cast(tf.fill(shape, filling), kind) for shape, kind in gradients]
+
+    def by_hopsml(filling: Any) -> list[Any]:
+        wire: Any = WIRES.get(candidate.compression, "same")
+        return collective_ops.all_reduce(make(filling), wire=wire, label="a tuning step")
+
+    def by_tensorflow(filling: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce("SUM", make(filling))
+
+    @tf.function(autograph=False)
+    def step(filling: Any) -> Any:
+        ours = candidate.implementation == "hopsml"
+        reduced = by_hopsml(filling) if ours else strategy.run(by_tensorflow, args=(filling,))
+        return tf.add_n([tf.cast(tf.reshape(value, [-1])[0], tf.float32) for value in reduced])
+
+    filling = tf.constant(0.5)
+    if candidate.implementation == "tensorflow":
+        from hopsml.training.tensorflow import merge, reducer
+
+        reducer.set_merging(strategy, merge.parse_merge_scope(candidate.merge_scope), candidate.scoped_allocator)
+    step.get_concrete_function(filling)  # while this candidate's reduction is the strategy's
+    return lambda: float(step(filling))

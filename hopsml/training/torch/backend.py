@@ -1,0 +1,322 @@
+"""hopsml's own collective as a backend of torch.distributed: ``init_process_group("hopsml")``, for tensors on CPUs.
+
+Operations are carried out one after another by one thread, in the order in which they were asked for, so that
+communication goes on beside the computation (DDP and FSDP overlap both). All members prove the generation's secret to
+each other before any byte of data, and nothing else listens.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hopsml.cluster.worker import in_force
+from hopsml.errors import ArgumentError, CollectiveChanged
+from hopsml.training import collective
+from hopsml.training.torch.arrays import array_of, as_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from hopsml.collective.group import Group
+
+NAME = "hopsml"
+SMALL_BYTES = 1 << 16
+_RIGID = (
+    "its torch process group has a fixed number of members (DDP, FSDP and torch.distributed's operations count on it): "
+    "a model of hopsml.torch.prepare() goes on with those that are left"
+)
+_registered = False
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed, once a process."""
+    global _registered
+    import torch.distributed as dist
+
+    if not _registered:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        _registered = True
+
+
+def _create(options: Any, _: Any) -> Any:
+    joined, prospect = collective.group(), collective.prospect()
+    size = prospect[1] if prospect is not None else joined.size if joined is not None else 1
+    if options.group_size != size:
+        raise ArgumentError(
+            f"new_group() of {options.group_size} of {size} ranks over backend='hopsml', which has one group of all; give "
+            "it backend='gloo', or take experiment.torch(train, backend='gloo')"
+        )
+    return _process_group()(options.group_rank, size, joined)
+
+
+class _Worker:
+    """A thread that carries out operations in order; it ends with the process."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Callable[[], Any], Any]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._pending = 0
+        threading.Thread(target=self._run, name="hopsml-torch-communication", daemon=True).start()
+
+    def submit(self, task: Callable[[], Any], *, small: bool = False) -> Any:
+        """A future of torch's, with what ``task`` returns.
+
+        A ``small`` one is carried out at once, by the caller, where nothing is under way: another thread would take longer
+        to hear of it than it takes.
+        """
+        import torch
+
+        future: Any = torch.futures.Future()
+        with self._lock:
+            at_once = small and not self._pending
+            self._pending += not at_once
+        if at_once:
+            _carry_out(task, future)
+        else:
+            self._tasks.put((task, future))
+        return future
+
+    def _run(self) -> None:
+        while True:
+            _carry_out(*self._tasks.get())
+            with self._lock:
+                self._pending -= 1
+
+
+def _carry_out(task: Callable[[], Any], future: Any) -> None:
+    try:
+        result = task()
+    except BaseException as error:  # noqa: BLE001 whoever waits for it raises it
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+@cache
+def communication() -> _Worker:
+    """The thread of this process that communicates."""
+    return _Worker()
+
+
+@cache
+def _process_group() -> type:
+    """The class, made when torch is there: its bases are torch's."""
+    import torch
+    import torch.distributed as dist
+
+    class Operation(dist._Work):
+        """An operation under way."""
+
+        def __init__(self, future: Any) -> None:
+            super().__init__()
+            self._future = future
+
+        def wait(self, timeout: Any = None) -> bool:
+            self._future.wait()
+            return True
+
+        def get_future(self) -> Any:
+            return self._future
+
+        def is_completed(self) -> bool:
+            return bool(self._future.done())
+
+        def is_success(self) -> bool:
+            return self.is_completed() and not self._failed()
+
+        def _failed(self) -> bool:
+            try:
+                self._future.value()
+            except Exception:  # noqa: BLE001 that there is one is all that is asked
+                return True
+            return False
+
+    class CollectiveProcessGroup(dist.ProcessGroup):
+        """A process group over the group of the workers that train."""
+
+        def __init__(self, rank: int, size: int, group: Group | None) -> None:
+            super().__init__(rank, size)
+            self._name = ""
+            self._group = group
+            self._since = group.generation if group is not None else 0
+
+        def getBackendName(self) -> str:
+            return NAME
+
+        def _set_group_name(self, name: str) -> None:
+            self._name = name
+
+        @property
+        def group_name(self) -> str:
+            return self._name
+
+        def _submit(self, task: Callable[[Group], Any], results: Any, moved: Sequence[torch.Tensor] = ()) -> Operation:
+            """Have ``task`` carried out where there are others; ``results``: the tensors that it fills, of ``moved``."""
+            group = self._group
+
+            def carry_out() -> Any:
+                if group is not None:
+                    collective.keep_all(_RIGID)
+                    in_force.operated()
+                    task(group)
+                    if group.made_in != self._since:
+                        raise CollectiveChanged(f"a member is lost, and {_RIGID}")
+                return results
+
+            small = sum(one.numel() * one.element_size() for one in moved) <= SMALL_BYTES
+            return Operation(communication().submit(carry_out, small=small))
+
+        # ---- operations, as torch.distributed calls them: lists of tensors, and an object of options
+
+        def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Operation:
+            reduction = _reduction(opts)
+
+            def reduce(group: Group) -> None:
+                for tensor in tensors:
+                    with array_of(tensor) as array:
+                        group.all_reduce(array, reduction, out=array, name="torch all_reduce")
+
+            return self._submit(reduce, list(tensors), tensors)
+
+        def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Operation:
+            return self.allreduce(tensors, opts)
+
+        def reduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Operation:
+            if self.rank() == opts.rootRank:
+                return self.allreduce(tensors, opts)
+            return self.allreduce([tensor.clone() for tensor in tensors], opts)
+
+        def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Operation:
+            root = opts.rootRank if opts is not None else 0
+
+            def send(group: Group) -> None:
+                for tensor in tensors:
+                    with as_bytes(tensor) as array:
+                        group.broadcast(array, root, out=array, name="torch broadcast")
+
+            return self._submit(send, list(tensors), tensors)
+
+        def allgather(
+            self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
+        ) -> Operation:
+            def gather(group: Group) -> None:
+                for into, tensor in zip(outputs, inputs, strict=True):
+                    _fill(into, _gathered(group, tensor))
+
+            if self._group is None:
+                for into, tensor in zip(outputs, inputs, strict=True):
+                    into[0].copy_(tensor)
+            return self._submit(gather, [list(into) for into in outputs], inputs)
+
+        def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Operation:
+            return self.allgather([list(output.view(self.size(), *tensor.shape))], [tensor], opts)
+
+        def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, *opts: Any, **named: Any) -> Operation:
+            return self._allgather_base(output, tensor)
+
+        def allgather_into_tensor_coalesced(
+            self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+        ) -> Operation:
+            parts = [list(one.view(self.size(), *two.shape)) for one, two in zip(outputs, inputs, strict=True)]
+            return self.allgather(parts, inputs, opts)
+
+        def gather(
+            self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
+        ) -> Operation:
+            if self.rank() == opts.rootRank:
+                return self.allgather(outputs, inputs)
+            return self.allgather([[torch.empty_like(one) for _ in range(self.size())] for one in inputs], inputs)
+
+        def scatter(
+            self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
+        ) -> Operation:
+            (output,), root = outputs, opts.rootRank
+            whole = (
+                torch.stack(list(inputs[0])) if self.rank() == root else output.new_empty((self.size(), *output.shape))
+            )
+
+            def send(group: Group) -> None:
+                with as_bytes(whole) as array:
+                    group.broadcast(array, root, out=array, name="torch scatter")
+                output.copy_(whole[self.rank()])
+
+            if self._group is None:
+                output.copy_(whole[0])
+            return self._submit(send, [output], [whole])
+
+        def reduce_scatter(
+            self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
+        ) -> Operation:
+            (output,) = outputs
+            return self._reduce_scatter_base(output, torch.stack(list(inputs[0])).reshape(-1), opts)
+
+        def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Operation:
+            reduction, parts = _reduction(opts), tensor.reshape(self.size(), *output.shape)
+
+            def reduce(group: Group) -> None:
+                with array_of(parts) as array, array_of(output) as result:
+                    group.reduce_scatter(array, reduction, out=result, name="torch reduce_scatter")
+
+            if self._group is None:
+                output.copy_(parts[0])
+            return self._submit(reduce, [output], [tensor])
+
+        def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Operation:
+            return self._reduce_scatter_base(output, tensor, opts)
+
+        def reduce_scatter_tensor_coalesced(
+            self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+        ) -> Operation:
+            works = [self._reduce_scatter_base(one, two, opts) for one, two in zip(outputs, inputs, strict=True)]
+            return works[-1]  # in order: the last one ends last
+
+        def alltoall_base(
+            self, output: torch.Tensor, tensor: torch.Tensor, out_splits: Any, in_splits: Any, opts: Any = None
+        ) -> Operation:
+            raise ArgumentError(
+                "all_to_all over backend='hopsml', which does not have it; take experiment.torch(train, backend='gloo')"
+            )
+
+        def send(self, tensors: Any, rank: int, tag: int = 0) -> Operation:
+            raise ArgumentError(
+                "send and recv over backend='hopsml', which has collective operations alone; take "
+                "experiment.torch(train, backend='gloo')"
+            )
+
+        recv = send
+
+        def barrier(self, opts: Any = None) -> Operation:
+            return self._submit(lambda group: group.barrier("torch barrier"), [])
+
+    return CollectiveProcessGroup
+
+
+def _gathered(group: Group, tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    with as_bytes(tensor) as array:
+        return group.all_gather(array, name="torch all_gather")
+
+
+def _fill(into: Sequence[torch.Tensor], rows: np.ndarray[Any, Any]) -> None:
+    for tensor, row in zip(into, rows, strict=True):
+        with as_bytes(tensor) as array:
+            array[...] = row
+
+
+def _reduction(opts: Any) -> str:
+    """The name of a reduction of torch.distributed's in the collective."""
+    import torch.distributed as dist
+
+    operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+    names = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "mean", dist.ReduceOp.MIN: "min", dist.ReduceOp.MAX: "max"}
+    for known, name in names.items():
+        if operation == known:
+            return name
+    raise ArgumentError(
+        f"the reduction {operation} over backend='hopsml', which has SUM, AVG, MIN and MAX; take "
+        "experiment.torch(train, backend='gloo')"
+    )

@@ -1,0 +1,92 @@
+"""``hopsml.torch.prepare``: one model on all workers, with equal parameters and averaged gradients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from hopsml.errors import ArgumentError, CollectiveMismatch
+from hopsml.training import collective
+from hopsml.training.exchange import exchange
+
+if TYPE_CHECKING:
+    import torch
+
+Module = TypeVar("Module", bound="torch.nn.Module")
+
+
+def device() -> torch.device:
+    """The device of this worker: its GPU, which is the first that it sees; else the CPU."""
+    import torch
+
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def prepare(module: Module) -> Module:
+    """Make ``module`` one model of all workers: rank 0's parameters, and from now on the mean of all gradients.
+
+    Call it on every worker, before the optimizer is made, and again after parameters were added. Over hopsml's own
+    collective the module itself comes back (its ``state_dict`` has the names that it had); gradients are averaged during
+    ``backward()``, as are the floating-point buffers of a module in training (BatchNorm's statistics). Over gloo and nccl it
+    is a ``DistributedDataParallel``. Outside of a run, and with one worker, nothing is changed.
+
+    Raises:
+        ArgumentError: a module without parameters that are trained, or something else.
+        CollectiveMismatch: workers have different parameters; names the rank and the parameter.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if not isinstance(module, torch.nn.Module):
+        raise ArgumentError(f"prepare({type(module).__name__}): it takes a torch.nn.Module, the model to be trained")
+    if not any(one.requires_grad for one in module.parameters()):
+        raise ArgumentError(f"prepare({type(module).__name__}): none of its parameters is trained (requires_grad)")
+    module.to(device())
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return module
+    if dist.get_backend() != "hopsml":
+        devices = [0] if device().type == "cuda" else None
+        return cast("Module", torch.nn.parallel.DistributedDataParallel(module, device_ids=devices))
+    _compare(module)
+    _begin_equal(module)
+    from hopsml.training.torch import gradients
+
+    joined = collective.group()
+    assert joined is not None  # there are others
+    gradients.exchange(module, joined)
+    return module
+
+
+@contextlib.contextmanager
+def no_sync(module: torch.nn.Module) -> Iterator[None]:
+    """Backward passes inside add to this worker's own gradients; the next one outside averages the sums."""
+    from hopsml.training.torch import gradients
+
+    own = getattr(module, "no_sync", None)
+    with own() if own is not None else gradients.kept_back(module):
+        yield
+
+
+def _compare(module: torch.nn.Module) -> None:
+    """Raises CollectiveMismatch where another worker has another model."""
+    own = [f"{name} {one.dtype} {tuple(one.shape)}" for name, one in module.state_dict(keep_vars=True).items()]
+    everybody = exchange(own)
+    for rank, theirs in enumerate(everybody):
+        for ours, other in zip(everybody[0] + [""] * len(theirs), theirs + [""] * len(everybody[0]), strict=False):
+            if ours != other:
+                raise CollectiveMismatch(
+                    f"hopsml.torch.prepare(): rank {rank} has {other or 'no further value'} where rank 0 has "
+                    f"{ours or 'no further value'}: all workers must make the same model",
+                    rank=rank,
+                )
+
+
+def _begin_equal(module: torch.nn.Module) -> None:
+    from hopsml.training.torch.arrays import as_bytes
+
+    joined = collective.group()
+    assert joined is not None
+    for name, one in module.state_dict(keep_vars=True).items():
+        with as_bytes(one) as array:
+            joined.broadcast(array, 0, out=array, name=f"{name}, from rank 0")

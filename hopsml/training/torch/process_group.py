@@ -1,0 +1,118 @@
+"""The worker's default process group: formed before the user's function runs, over the backend that the run asks for.
+
+What the function itself calls is unchanged: ``torch.distributed.init_process_group`` finds the group there already, as do
+Lightning, Accelerate and others that ask ``is_initialized()``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from datetime import timedelta
+from typing import Any
+
+from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker.context import WorkerContext
+from hopsml.collective import library
+from hopsml.errors import ArgumentError, CollectiveUnavailable
+from hopsml.training import collective
+
+LATER_S = 1800.0  # that an operation of gloo's or nccl's may take: the group's loss of a member ends it long before
+
+
+def form(context: WorkerContext) -> str:
+    """Form the default process group of this worker; returns the backend that was taken.
+
+    Raises ArgumentError for a backend that this machine does not have.
+    """
+    import torch.distributed as dist
+
+    name, why = choose(context)
+    limit = timedelta(seconds=context.spec.group.start_timeout_s)
+    place = {"rank": context.rank, "world_size": context.world_size}
+    if name == "hopsml":
+        from hopsml.training.torch import backend
+
+        backend.register()
+        dist.init_process_group("hopsml", store=dist.HashStore(), **place)
+    else:
+        _bind_gloo(context)
+        dist.init_process_group(name, store=_store(context, limit), timeout=limit, **place)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=LATER_S), dist.group.WORLD)
+        in_force.formed(name, context.world_size)
+    in_force.chosen(why)
+    _accept_repetition(name)
+    return name
+
+
+def choose(context: WorkerContext) -> tuple[str, str]:
+    """The backend of the process group, and why it is this one ("" where the run names it)."""
+    import torch
+
+    asked = context.spec.communication.backend
+    if asked == "nccl" and not torch.cuda.is_available():
+        raise ArgumentError(
+            "backend='nccl': this worker has no GPU that torch can use; choose 'hopsml' or 'gloo', or leave backend out"
+        )
+    if asked != "auto":
+        return asked, ""
+    if context.gpu_indices and torch.cuda.is_available():
+        return "nccl", "its workers have GPUs"
+    try:
+        library.load()
+    except CollectiveUnavailable as error:
+        return "gloo", str(error)
+    return "hopsml", "its workers train on CPUs"
+
+
+def _store(context: WorkerContext, limit: timedelta) -> Any:
+    """Where members leave their addresses: on rank 0's host, listening on the chosen interface alone."""
+    import torch.distributed as dist
+
+    host, _, port = context.leader.rpartition(":")
+    host = host.strip("[]")
+    if context.rank:
+        return dist.TCPStore(host, int(port), context.world_size, False, limit)
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):  # the agent holds the port until then
+        listening.setsockopt(socket.SOL_SOCKET, option, 1)
+    listening.bind((host, int(port)))
+    listening.listen(collective.BACKLOG)
+    return dist.TCPStore(
+        host, int(port), context.world_size, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
+
+
+def _bind_gloo(context: WorkerContext) -> None:
+    """Have gloo listen on the interface by which the others know this worker, unless the user has chosen one."""
+    import psutil
+
+    if context.collective is None or "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    host = context.collective.addresses[context.rank].rpartition(":")[0].strip("[]")
+    try:
+        own = {found[4][0] for found in socket.getaddrinfo(host, None)}
+    except OSError:
+        return
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address.partition("%")[0] in own for address in addresses):
+            os.environ["GLOO_SOCKET_IFNAME"] = name
+            return
+
+
+def _accept_repetition(formed: str) -> None:
+    """Let the function's own ``init_process_group`` find the group; one of another backend takes its place."""
+    import torch.distributed as dist
+
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: str | None = None, *positional: Any, **named: Any) -> None:
+        if dist.is_initialized() and backend in (None, formed, "cpu:gloo,cuda:nccl", "gloo", "nccl"):
+            return  # what a program for torchrun asks for: whatever this machine has is the group
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        original(backend, *positional, **named)
+
+    dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group

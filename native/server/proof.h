@@ -1,0 +1,44 @@
+/* The proof that who connects is a member: the first bytes of a connection, which the server behind it never sees.
+ *
+ * A random number and the HMAC of it and of the address that is connected to. The secret is not sent; a recorded proof is
+ * worth nothing, as a number counts once and another server has another address.
+ */
+#ifndef HOPSML_SERVER_PROOF_H
+#define HOPSML_SERVER_PROOF_H
+
+#include <array>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "endpoint.h"
+
+namespace hopsml {
+
+struct Proof {
+  std::array<uint8_t, 8> kind;
+  std::array<uint8_t, 32> number, signature;
+};
+
+class Secret {
+ public:
+  explicit Secret(std::string key) : key_(std::move(key)) {}
+
+  /* For a connection to `server`; none where the system has no random bytes. */
+  std::optional<Proof> prove(const Endpoint& server) const;
+  /* Whether it is one for `server`, the first time that it is shown. */
+  bool is_proved(const Proof& proof, const Endpoint& server);
+  /* Whether so many bytes can be the beginning of a proof. */
+  static bool may_begin(const Proof& proof, size_t size);
+
+ private:
+  std::array<uint8_t, 32> sign(const Proof& proof, const Endpoint& server) const;
+
+  std::string key_;
+  std::mutex lock_;
+  std::set<std::array<uint8_t, 32>> used_;
+};
+
+}  // namespace hopsml
+
+#endif

@@ -1,0 +1,37 @@
+"""A driver whose elastic training goes on over hopsml's collective when workers are lost; says when it is about to.
+
+Arguments: a folder for the training's files, in which ``mending`` appears once the group is told to go on, and ``result``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from hopsml import experiment
+from tests.cluster import elastic_workload
+from tests.cluster.elastic_workload import announce
+
+
+def main(folder: str) -> None:
+    """Of three workers, to the end."""
+    run = experiment.submit(
+        elastic_workload.train,
+        args={"folder": folder, "step_s": 0.1, "patience_s": 1.0, "over": "hopsml"},
+        min_workers=1,
+        max_workers=3,
+        implementation="hopsml",
+        checkpoint_every=0.2,
+        progress=False,
+    )
+    while run.status()["generation"] == 0 and not run.done():
+        time.sleep(0.001)
+    announce(Path(folder, "mending"), "")
+    value = run.result(120).value
+    announce(Path(folder, "result"), json.dumps({"value": value, "notes": run.state.notes}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,122 @@
+"""What befalls a group that goes on in its processes, or is about to: over hopsml's collective alone.
+
+A mend takes some milliseconds. To do harm in the middle of one, a member that is to go on is stopped before another one is
+killed: the others cannot find it, until it is woken or they have given up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from tests.chaos import networks
+from tests.chaos.scenarios import Scenario, Trial, network_lost
+from tests.cluster.workloads import wait_until
+
+WAIT_S = 60.0
+SHORT_S = 1.0  # less than the others look for each other
+
+
+def _lose(*ranks: int, then: int) -> Callable[[Trial], None]:
+    """Kill these at once; the group makes steps with so many members next."""
+
+    def disturb(trial: Trial) -> None:
+        generation = trial.await_world(3)
+        trial.await_step(7)
+        victims = [trial.pid(rank, generation) for rank in ranks]
+        trial.disturbed = time.time()
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        trial.await_world(then, generation)
+        trial.hurry()
+
+    return disturb
+
+
+def _amid(harm: Callable[[Trial, int], None], then: int) -> Callable[[Trial], None]:
+    """Rank 2 is killed while rank 1 is stopped, and ``harm`` is done once the driver has told others to go on."""
+
+    def disturb(trial: Trial) -> None:
+        generation = trial.await_world(3)
+        trial.await_step(7)
+        os.kill(trial.pid(1, generation), signal.SIGSTOP)
+        trial.disturbed = time.time()
+        os.kill(trial.pid(2, generation), signal.SIGKILL)
+        wait_until(lambda: trial.run.status()["generation"] > generation, "the beginning of a mend", WAIT_S)
+        harm(trial, generation)
+        trial.await_world(then, generation)
+        trial.hurry()
+
+    return disturb
+
+
+def _send(rank: int, number: int) -> Callable[[Trial, int], None]:
+    return lambda trial, generation: os.kill(trial.pid(rank, generation), number)
+
+
+def _wake(trial: Trial, generation: int) -> None:
+    time.sleep(SHORT_S)  # the harm itself, not a wait for something
+    os.kill(trial.pid(1, generation), signal.SIGCONT)
+
+
+def _without_word(trial: Trial) -> None:
+    """Rank 1 could go on, and nobody tells it to: its agent is stopped.
+
+    The others go on without it or begin anew, whichever is noticed first: that it is silent, or that it does not come.
+    """
+    generation = trial.await_world(3)
+    trial.await_step(7)
+    trial.above(1, "agent", generation).send_signal(signal.SIGSTOP)
+    trial.disturbed = time.time()
+    os.kill(trial.pid(2, generation), signal.SIGKILL)
+    wait_until(lambda: _steps_behind(trial, generation) or trial.run.done(), "a step of a later generation", WAIT_S)
+    trial.hurry()
+
+
+def _steps_behind(trial: Trial, generation: int) -> bool:
+    made = [int(path.name.partition("-")[0]) for path in trial.folder.glob("[0-9]*-*-0.npy")]
+    return max(made, default=-1) > generation
+
+
+def _one_after_the_other(trial: Trial) -> None:
+    """The second one as soon as the first mend is over, so that shares, ranks and ports have all changed once."""
+    generation = trial.await_world(3)
+    trial.await_step(7)
+    trial.disturbed = time.time()
+    os.kill(trial.pid(1, generation), signal.SIGKILL)
+    generation = trial.await_world(2, generation)
+    os.kill(trial.pid(1, generation), signal.SIGKILL)
+    trial.await_world(1, generation)
+    trial.hurry()
+
+
+def _network(trial: Trial) -> None:
+    """No connection breaks: nothing comes any more, that is all. Whoever is cut off ends by itself, and is replaced."""
+    generation = trial.await_world(2)
+    network_lost(trial)
+    trial.await_world(2, generation)
+    trial.hurry()
+
+
+def _mend(name: str, disturb: Callable[[Trial], None], **named: object) -> Scenario:
+    given = {"least": 1, "most": 3, "args": {"step_s": 0.1, "over": "hopsml"}, **named}
+    return Scenario(name, disturb, **given)  # type: ignore[arg-type]
+
+
+GOES_ON = "went on"
+# Played on every backend by `make chaos`, and nowhere over TensorFlow's collectives, where all begin anew.
+MENDS = (
+    _mend("two of three are lost at once", _lose(1, 2, then=1), notes=GOES_ON),
+    _mend("two of three are lost at once, rank 0 too", _lose(0, 2, then=3)),
+    _mend("two of three are lost, one after the other", _one_after_the_other, notes=GOES_ON, quick=False),
+    _mend("kill -9 in the middle of a mend", _amid(_send(1, signal.SIGKILL), then=1), notes=GOES_ON),
+    _mend("kill -9 of rank 0 in the middle of a mend", _amid(_send(0, signal.SIGKILL), then=3)),
+    _mend("SIGSTOP in the middle of a mend", _amid(lambda trial, generation: None, then=3)),
+    _mend("SIGSTOP for a second in the middle of a mend", _amid(_wake, then=2), quick=False),
+    _mend("SIGSTOP of an agent in the middle of a mend", _without_word, quick=False,
+          options={"heartbeat_timeout": 2.0}),
+    _mend("a host loses its network for good, and the other goes on", _network, most=2, options={"heartbeat_timeout": 2.0},
+          needs="local", around=networks.two_hosts, quick=False, notes=GOES_ON),
+)  # fmt: skip

@@ -1,0 +1,88 @@
+"""Keras's ``fit`` loses three workers of four within one epoch, each at a batch drawn by lot, with each setting."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.experiment.run import Run
+from tests.chaos.runner import OVER, left_over
+from tests.cluster import mending_workload
+from tests.cluster.mending_workload import N_SAMPLES, STEPS, Step, steps_of
+from tests.cluster.workloads import WAIT_S, wait_until
+from tests.experiment.conftest import store
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(OVER == "tensorflow", reason="all begin anew there"),
+]
+__all__ = ["store"]
+WORKERS = 4
+EPOCH = -(-N_SAMPLES // mending_workload.BATCH)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "as they are": {},
+    "16 bits, double-buffered": {"compression": "fp16", "double_buffering": True},
+    "16 bits, double-buffered, accumulated": {"compression": "bf16", "double_buffering": True, "accumulate": 2},
+    "powersgd": {"compression": "powersgd"},
+    "adasum": {"reduction": "adasum"},
+}
+ALWAYS = ("16 bits, double-buffered, accumulated",)
+
+
+@pytest.mark.parametrize(
+    "settings", [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.variant]) for name in SETTINGS]
+)
+def test_three_losses_in_one_epoch(settings: str, store: Path, tmp_path: Path, played: int) -> None:
+    lot = random.Random(f"{settings} {played}")
+    victims, batches = lot.sample(range(1, WORKERS), 3), sorted(lot.sample(range(EPOCH + 1, 2 * EPOCH - 1), 3))
+    print(f"ranks {victims} are killed behind the steps {batches}")
+    run = experiment.submit(
+        mending_workload.fit,
+        args={"folder": str(tmp_path), "step_s": 0.2},
+        min_workers=1,
+        max_workers=WORKERS,
+        implementation="hopsml",
+        progress=False,
+        **SETTINGS[settings],
+    )
+    pids = [_pid(tmp_path, rank) for rank in range(WORKERS)]
+    chief = pids[0]
+    for world, (rank, step) in enumerate(zip(victims, batches, strict=True)):
+        left = WORKERS - world - 1
+        _await(run, tmp_path, chief, lambda one, step=step: one.number >= step)  # type: ignore[misc]
+        os.kill(pids[rank], signal.SIGKILL)
+        _await(run, tmp_path, chief, lambda one, left=left: one.world <= left)  # type: ignore[misc]
+        run.resize(left)  # or all would begin anew with the lost worker's agent
+    (tmp_path / "hurry").touch()
+    value = run.result(WAIT_S).value
+    made = steps_of(tmp_path, chief)
+    assert [one.number for one in made] == list(range(1, STEPS + 1)), "a step was made twice, or left out"
+    assert made[EPOCH - 1].world == WORKERS and made[3 * EPOCH].world == 1
+    assert len({one.traces for one in made[EPOCH:]}) == 1, "what was traced did not go on"
+    assert value["epochs"] == mending_workload.EPOCHS
+    assert all(weights == value["weights"][0] for weights in value["weights"])
+    assert math.isfinite(value["val_loss"]) and value["val_loss"] < 1.0  # 3 where nothing was learned
+    assert sum("was lost" in note for note in run.state.notes) == 3, run.state.notes
+    experiment.shutdown()
+    assert not left_over(pids)
+
+
+def _pid(folder: Path, rank: int) -> int:
+    path = folder / f"pid-{rank}-0"
+    wait_until(path.exists, f"rank {rank}")
+    return int(path.read_text())
+
+
+def _await(run: Run, folder: Path, pid: int, what: Callable[[Step], bool]) -> None:
+    """Until the process has made a step of which this holds."""
+    wait_until(lambda: any(what(one) for one in steps_of(folder, pid)) or run.done(), "a step", 2 * WAIT_S)
+    assert not run.done(), run.state.notes

@@ -1,0 +1,38 @@
+"""Harm to groups that go on in their processes, on agents that are processes of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import frozen_driver
+from tests.chaos.mends import MENDS
+from tests.chaos.runner import OVER, Outcome, play
+from tests.chaos.scenarios import Scenario, played_here
+from tests.experiment.conftest import store
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(OVER == "tensorflow", reason="all begin anew there")]
+__all__ = ["store"]
+ALWAYS = ("kill -9 in the middle of a mend",)
+HERE = [
+    pytest.param(scenario, id=scenario.name, marks=[] if scenario.name in ALWAYS else [pytest.mark.variant])
+    for scenario in played_here(MENDS)
+]
+
+
+@pytest.mark.parametrize("scenario", HERE)
+def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+    outcome = play(scenario, "local", tmp_path, implementation="hopsml")
+    outcomes.append(outcome)
+    assert outcome.passed, str(outcome)
+
+
+@pytest.mark.variant  # half a minute that nothing else is done in; without a mend: tests/cluster/test_standstill.py
+@pytest.mark.parametrize("frozen_s", [5.0, 20.0])
+def test_a_driver_that_stands_still(store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float) -> None:
+    folder = tmp_path / "training"
+    folder.mkdir()
+    outcome = frozen_driver.play(folder, frozen_s, store)
+    outcomes.append(outcome)
+    assert outcome.passed, str(outcome)

@@ -1,0 +1,56 @@
+"""What ``hopsml tune-communication`` tells, and which scripts it refuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopsml.cli import tune_communication as command
+from hopsml.errors import ArgumentError
+from hopsml.experiment import collective
+from hopsml.experiment.tuning import Tuning
+from hopsml.tuning.choice import choose
+
+pytestmark = pytest.mark.fast
+
+FOUND = Tuning(
+    "train", 4, 160, 28_017_764, choose({"tensorflow": [30.0], "hopsml": [12.0]}, "tensorflow"),
+    {"implementation": "hopsml"}, "file:///p/Communication/train-4.json",
+)  # fmt: skip
+
+
+def test_the_table_begins_with_the_fastest():
+    assert command.text(FOUND).splitlines() == [
+        "train(), 4 workers, 160 gradients of 28.0 MB, ms a step:",
+        "  hopsml          12.00  chosen",
+        "  tensorflow      30.00  default",
+        "0.40 of the default's time: implementation='hopsml'",
+        "recorded in file:///p/Communication/train-4.json; a run uses it with tuned=True",
+    ]
+
+
+def test_a_default_that_stays_is_no_gain():
+    same = choose({"tensorflow": [30.0], "hopsml": [29.9]}, "tensorflow")
+    kept = Tuning(
+        "train", 4, 160, 28_017_764, same, {"implementation": "tensorflow", "merge_scope": 32}, "file:///r.json"
+    )
+    assert "the default stays: implementation='tensorflow', merge_scope=32" in command.text(kept)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "there is no such script"), ("print('nothing')", "called neither collective_all_reduce.. nor submit..")],
+)
+def test_a_script_that_trains_nothing(
+    content: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hopsml"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script = tmp_path / "train.py"
+    if content is not None:
+        script.write_text(content)
+    with pytest.raises(ArgumentError, match=words):
+        command.tune_communication(str(script))
+    assert collective.instead is None

@@ -1,0 +1,62 @@
+"""Servers without a framework, for runs of a chief and its servers: each says which process and which start it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from hopsml.cluster.worker.context import WorkerContext
+
+BODY = f"{__name__}:run_role"
+
+
+def run_role(function: Callable[..., Any], arguments: dict[str, Any], context: WorkerContext) -> Any:
+    """As ``parameter_servers.run_role``: workers and parameter servers serve at the addresses that TF_CONFIG says."""
+    if context.role in ("chief", "evaluator"):
+        return function(**arguments)
+    config = json.loads(os.environ["TF_CONFIG"])
+    host, _, port = config["cluster"][context.role][config["task"]["index"]].rpartition(":")
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((host, int(port)))
+        listener.listen()
+        while True:
+            with listener.accept()[0] as connection:
+                connection.sendall(json.dumps([os.getpid(), context.generation]).encode())
+
+
+def ask_until(told: str) -> dict[str, Any]:
+    """The chief reports which start answers at each address, until there is a file of this name."""
+    import time
+
+    import hopsml
+
+    config = json.loads(os.environ["TF_CONFIG"])
+    if config["task"]["type"] == "evaluator":
+        while not os.path.exists(told):
+            time.sleep(0.02)
+        return {}
+    step = 0
+    while not os.path.exists(told):
+        addresses = [
+            (role, n, one) for role in ("worker", "ps") for n, one in enumerate(config["cluster"].get(role, ()))
+        ]
+        answers = {f"{role}{n}": _answer(address) for role, n, address in addresses}
+        step += 1
+        hopsml.report(step=step, **answers)
+        time.sleep(0.02)
+    return {"roles": sorted(config["cluster"]), "steps": step}
+
+
+def _answer(address: str) -> int:
+    """The generation of who answers; -1 for nobody."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), 0.2) as connection:
+            connection.settimeout(0.2)
+            return int(json.loads(connection.recv(100))[1])
+    except (OSError, ValueError):
+        return -1

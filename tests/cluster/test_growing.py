@@ -1,0 +1,89 @@
+"""Newcomers come to workers that go on in their processes: real agents and workers on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.mending_workload import STEPS, Step, steps_of
+from tests.cluster.test_mending import await_smaller, await_step, check_end, notes, pid_of, submit
+from tests.cluster.workloads import WAIT_S, wait_until
+from tests.experiment.conftest import store
+
+pytestmark = pytest.mark.chaos
+__all__ = ["store"]
+
+
+def await_whole(folder: Path, pid: int, world: int) -> list[Step]:
+    """The steps of a process in whose group there are as many as before, after fewer."""
+
+    def is_whole() -> bool:
+        worlds = [one.world for one in steps_of(folder, pid)]
+        return min(worlds) < world and worlds[-1] == world
+
+    wait_until(is_whole, f"{world} of a group in process {pid}, again")
+    return steps_of(folder, pid)
+
+
+def test_a_successor_comes_to_the_process_that_went_on(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, 2)
+    chief = pid_of(tmp_path, 0)
+    await_step(tmp_path, 7, chief)
+    os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
+    await_smaller(tmp_path, chief, 1)
+    await_whole(tmp_path, chief, 2)
+    value = check_end(run, tmp_path)
+    assert "1 more joined at step" in notes(run) and "begin anew" not in notes(run)
+    assert len(value["weights"]) == 2
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_newcomer_that_never_gets_ready_costs_the_others_nothing(
+    store: Path, tmp_path: Path, harm: signal.Signals
+) -> None:
+    (tmp_path / "hold").touch()
+    run = submit(tmp_path, 2)
+    chief = pid_of(tmp_path, 0)
+    await_step(tmp_path, 7, chief)
+    os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
+    newcomer = pid_of(tmp_path, 1, 2)
+    os.kill(newcomer, harm)
+    alone = await_smaller(tmp_path, chief, 1)[-1].number
+    await_step(tmp_path, alone + 5, chief)
+    check_end(run, tmp_path)
+    assert steps_of(tmp_path, chief)[-1].generation == 1 and "begin anew" not in notes(run)
+    assert ("could not get ready" in notes(run)) == (harm is signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(newcomer), "the end of the newcomer")
+
+
+def test_a_loss_while_a_newcomer_prepares(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    run = submit(tmp_path, 3)
+    chief, other = pid_of(tmp_path, 0), pid_of(tmp_path, 1)
+    await_step(tmp_path, 7, chief)
+    os.kill(pid_of(tmp_path, 2), signal.SIGKILL)
+    pid_of(tmp_path, 2, 2)
+    os.kill(other, signal.SIGKILL)
+    await_smaller(tmp_path, chief, 1)
+    (tmp_path / "hold").unlink()
+    await_whole(tmp_path, chief, 3)
+    check_end(run, tmp_path)
+    assert "begin anew" not in notes(run)
+
+
+@pytest.mark.variant  # of the rule of the gang's; all begin anew after ten seconds alone
+def test_code_that_cannot_prepare_alone_lets_all_begin_anew(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, 2, args={"counts_rows": True, "step_s": 0.3})
+    chief = pid_of(tmp_path, 0)
+    await_step(tmp_path, 7, chief)
+    os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
+    await_smaller(tmp_path, chief, 1)
+    wait_until(lambda: run.status()["generation"] >= 3, "a generation of new processes")
+    (tmp_path / "hurry").touch()
+    value = run.result(WAIT_S).value
+    assert len(value["seen"]) == STEPS and len(value["weights"]) == 2
+    assert "begin anew for them: AssertionError: one row of each of 2" in notes(run)

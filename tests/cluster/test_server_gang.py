@@ -1,0 +1,319 @@
+"""A chief and its servers: the rules one by one, then the invariants over random sequences of events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster.gang import events
+from hopsml.cluster.gang.events import Phase
+from hopsml.cluster.gang.server_gang import ServerGang
+from hopsml.cluster.shared.spec import Roles, ServerGroup
+
+pytestmark = pytest.mark.fast
+
+NAMES = ("chief", "worker0", "worker1", "ps0", "evaluator")
+FAILED, ENDED = "signal 9 (SIGKILL)", "its node died"
+
+
+def granted(**other: Any) -> ServerGang:
+    machine = ServerGang(ServerGroup(**{"size": 5, "start_timeout_s": 10, **other}), roles=Roles(1, evaluator=True))
+    assert machine.begin(0.0) == [events.AskAgents(5, 5)]
+    assert machine.handle(events.Granted(NAMES), 1.0) == [events.StartGeneration(0, NAMES)]
+    return machine
+
+
+def running(**other: Any) -> ServerGang:
+    machine = granted(**other)
+    for name in NAMES:
+        assert machine.handle(events.Started(name, 0), 2.0) == []
+    assert machine.phase is Phase.RUNNING
+    return machine
+
+
+def die(machine: ServerGang, name: str, now: float, **how: Any) -> list[events.Action]:
+    number = machine.members[name].generation
+    told = events.Failed(name, number, FAILED, **{"outside": True, **how})
+    return machine.handle(told, now) + machine.handle(events.Closed(name, number), now)
+
+
+def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def conclusion(machine: ServerGang, actions: list[events.Action]) -> events.Conclude:
+    """What the run ends with, once whoever was told to end has."""
+    for stop in of_kind(actions, events.StopWorkers):
+        for name in stop.agent_ids:
+            actions = actions + machine.handle(events.Closed(name, stop.generation), 100.0)
+    (found,) = of_kind(actions, events.Conclude)
+    return found
+
+
+def test_roles_are_those_of_the_layout() -> None:
+    assert [member.role for member in granted().members.values()] == ["chief", "worker", "worker", "ps", "evaluator"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "role"), [("worker1", 2, "worker"), ("ps0", 3, "ps"), ("evaluator", 4, "evaluator")]
+)
+def test_who_dies_is_started_again_on_its_agent_and_the_others_notice_nothing(name: str, rank: int, role: str) -> None:
+    machine = running()
+    assert die(machine, name, 3.0) == [
+        events.Note(f"rank {rank} ({role}) was lost ({FAILED}); it is started again at its address"),
+        events.StartGeneration(1, (name,)),
+    ]
+    assert machine.handle(events.Closed(name, 0), 3.1) == []  # a late word of the dead one
+    assert machine.handle(events.Started(name, 1), 3.2) == [events.Note(f"rank {rank} ({role}) is there again")]
+    assert die(machine, "worker0", 4.0)[-1] == events.StartGeneration(2, ("worker0",))
+    assert machine.phase is Phase.RUNNING
+
+
+def test_the_chiefs_end_is_the_runs_and_servers_are_stopped_each_in_its_own_generation() -> None:
+    machine = running()
+    die(machine, "ps0", 3.0)
+    machine.handle(events.Started("ps0", 1), 3.2)
+    machine.handle(events.Finished("evaluator", 0), 4.0)
+    machine.handle(events.Closed("evaluator", 0), 4.0)
+    assert machine.phase is Phase.RUNNING
+    actions = machine.handle(events.Finished("chief", 0), 5.0)
+    stops = [(one.agent_ids, one.generation, one.keep) for one in of_kind(actions, events.StopWorkers)]
+    assert stops == [(("worker0",), 0, False), (("worker1",), 0, False), (("ps0",), 1, False)]
+    assert machine.handle(events.Closed("chief", 0), 5.1) == []
+    assert conclusion(machine, actions) == events.Conclude(Phase.FINISHED)
+
+
+def test_an_evaluator_comes_to_its_own_end_or_is_ended_after_its_time() -> None:
+    for name_of_end in ("its own", "the limit"):
+        machine = running(evaluator_s=30)
+        actions = machine.handle(events.Finished("chief", 0), 5.0)
+        for name in NAMES[:4]:
+            assert not of_kind(machine.handle(events.Closed(name, 0), 6.0), events.Conclude)
+        assert machine.handle(events.Tick(), 34.9) == []
+        if name_of_end == "its own":
+            assert machine.handle(events.Finished("evaluator", 0), 34.9) == []
+            assert of_kind(machine.handle(events.Closed("evaluator", 0), 34.9), events.Conclude)
+            continue
+        note, stop = machine.handle(events.Tick(), 35.0)
+        assert note == events.Note("the evaluator is ended, 30 s after the chief's end")
+        assert conclusion(machine, [stop]) == events.Conclude(Phase.FINISHED)
+        assert not of_kind(actions, events.Conclude)
+
+
+def test_a_lost_agent_of_a_worker_is_done_without_while_another_works() -> None:
+    machine = running()
+    (note,) = machine.handle(events.MemberLost("worker0", ENDED), 3.0)
+    assert note == events.Note(f"the run goes on with 1 worker: rank 1 (worker) was lost for good: {ENDED}")
+    found = conclusion(machine, machine.handle(events.MemberLost("worker1", ENDED), 4.0))
+    assert (found.phase, found.rank) == (Phase.FAILED, 2)
+    assert found.reason.startswith(f"rank 2 (worker), the last worker, was lost: {ENDED}; experiment.resume goes on")
+
+
+def test_a_lost_agent_of_a_parameter_server_or_of_the_chief_ends_the_run() -> None:
+    for name, rank, words in (("ps0", 3, "rank 3 (ps) was lost"), ("chief", 0, "the chief was lost")):
+        machine = running()
+        found = conclusion(machine, machine.handle(events.MemberLost(name, ENDED), 3.0))
+        assert (found.rank, found.agent_id) == (rank, name) and found.reason.startswith(
+            f"{words}: {ENDED}; experiment.resume"
+        )
+
+
+def test_a_lost_evaluator_never_ends_the_run() -> None:
+    machine = running()
+    (note,) = machine.handle(events.MemberLost("evaluator", ENDED), 3.0)
+    assert note == events.Note(f"the run goes on without its evaluator (rank 4), which was lost: {ENDED}")
+    assert machine.handle(events.Tick(), 100.0) == [] and machine.phase is Phase.RUNNING
+
+
+def test_who_dies_again_and_again_is_given_up() -> None:
+    machine = running(fruitless_limit=3)
+    for number in (1, 2):
+        assert die(machine, "worker1", 3.0)[-1] == events.StartGeneration(number, ("worker1",))
+    (note,) = die(machine, "worker1", 4.0)
+    assert note.text.startswith("the run goes on with 1 worker: rank 2 (worker) was lost for good: 3 times in a row")
+    for number in (3, 4):
+        assert die(machine, "ps0", 5.0)[-1] == events.StartGeneration(number, ("ps0",))
+    assert conclusion(machine, die(machine, "ps0", 5.0)).rank == 3
+
+
+def test_who_has_lived_for_a_while_may_die_once_more() -> None:
+    machine = running(fruitless_limit=2, steady_s=30)
+    now = 2.0
+    for number in range(1, 8):
+        now += 30.0
+        assert die(machine, "ps0", now)[-1] == events.StartGeneration(number, ("ps0",))
+        machine.handle(events.Started("ps0", number), now)
+
+
+def test_a_stopped_server_is_killed_and_takes_its_place_again() -> None:
+    machine = running(stopped_s=5)
+    (note,) = machine.handle(events.Stepped("worker0", 0, -1, stopped=True), 3.0)
+    assert "rank 1 (worker) is stopped (SIGSTOP); if nobody lets it go on within 5 s, another one takes" in note.text
+    assert machine.handle(events.Stepped("worker0", 0, -1, stopped=True), 4.0) == []
+    assert machine.handle(events.Tick(), 7.9) == []
+    assert machine.handle(events.Tick(), 8.0) == [events.StopWorkers(0, ("worker0",), 0.0, 0.0, keep=True)]
+    assert machine.handle(events.Stepped("worker0", 0, -1, stopped=True), 8.5) == []
+    assert machine.handle(events.Closed("worker0", 0), 9.0)[-1] == events.StartGeneration(1, ("worker0",))
+
+
+def test_one_that_goes_on_is_forgiven_and_a_stopped_chief_has_longer() -> None:
+    machine = running(stopped_s=5, chief_stopped_s=60)
+    machine.handle(events.Stepped("ps0", 0, -1, stopped=True), 3.0)
+    machine.handle(events.Stepped("ps0", 0, -1), 7.0)
+    machine.handle(events.Stepped("chief", 0, -1, stopped=True), 3.0)
+    assert machine.handle(events.Tick(), 62.9) == []
+    found = conclusion(machine, machine.handle(events.Tick(), 63.0))
+    assert found.rank == 0 and found.reason.startswith(
+        "its process has been stopped (SIGSTOP) for 60 s; experiment.resume"
+    )
+
+
+def test_an_error_of_the_chief_names_the_server_from_whose_loss_it_follows() -> None:
+    told_first, told_later = running(), running()
+    told_first.handle(events.Failed("ps0", 0, FAILED, outside=True), 3.0)
+    echo = events.Failed("chief", 0, "UnavailableError: socket closed", secondary=True, raised=True)
+    first = conclusion(told_first, told_first.handle(echo, 3.1))
+    assert told_later.handle(echo, 3.0) == [] and told_later.phase is Phase.SETTLING
+    later = conclusion(told_later, told_later.handle(events.Failed("ps0", 0, FAILED, outside=True), 3.2))
+    assert first.reason == later.reason and first.rank == 0
+    assert "UnavailableError: socket closed; rank 3 (ps) was lost just before (signal 9 (SIGKILL))" in first.reason
+
+
+def test_an_echo_of_nothing_and_an_error_of_the_users_own_end_the_run_as_they_are() -> None:
+    machine = running(settle_s=3)
+    assert machine.handle(events.Failed("chief", 0, "UnavailableError", secondary=True), 3.0) == []
+    assert machine.handle(events.Tick(), 5.9) == []
+    assert conclusion(machine, machine.handle(events.Tick(), 6.0)).reason == "UnavailableError"
+    machine = running()
+    assert (
+        conclusion(machine, machine.handle(events.Failed("chief", 0, "KeyError", raised=True), 3.0)).reason
+        == "KeyError"
+    )
+
+
+def test_what_cannot_begin_ends_the_run_but_what_is_killed_is_started_again() -> None:
+    machine = granted()
+    found = conclusion(machine, machine.handle(events.Failed("ps0", 0, "ImportError", raised=True), 1.5))
+    assert (found.rank, found.reason) == (3, "ImportError")
+    machine = granted()
+    assert die(machine, "ps0", 1.5)[-1] == events.StartGeneration(1, ("ps0",))
+    assert die(machine, "evaluator", 1.5, outside=False, raised=True)[-1] == events.StartGeneration(2, ("evaluator",))
+    for name in NAMES:
+        machine.handle(events.Started(name, machine.members[name].generation), 2.0)
+    assert machine.phase is Phase.RUNNING
+
+
+def test_a_group_begins_without_a_worker_whose_agent_is_lost_meanwhile() -> None:
+    machine = granted()
+    for name in NAMES[1:]:
+        machine.handle(events.Started(name, 0), 2.0)
+    machine.handle(events.Started("chief", 0), 2.0)
+    machine = granted()
+    for name in ("chief", "worker0", "ps0", "evaluator"):
+        machine.handle(events.Started(name, 0), 2.0)
+    machine.handle(events.MemberLost("worker1", ENDED), 3.0)
+    assert machine.phase is Phase.RUNNING and machine.handle(events.Tick(), 100.0) == []
+
+
+def test_a_start_that_takes_too_long_ends_the_run_at_first_and_later_costs_the_agent() -> None:
+    machine = granted()
+    found = conclusion(machine, machine.handle(events.Tick(), 10.0))
+    assert found.error == "start" and dict(found.missing).keys() == {0, 1, 2, 3, 4}
+    machine = running(start_timeout_s=10)
+    die(machine, "worker0", 3.0)
+    assert machine.handle(events.Tick(), 13.0) == []
+    assert machine.handle(events.Tick(), 13.5) == [
+        events.DropAgents(("worker0",), "did not start its worker again within 10 s")
+    ]
+
+
+def test_a_warning_says_what_follows() -> None:
+    machine = running()
+    (note,) = machine.handle(events.DrainAsked("worker0", "its node goes"), 3.0)
+    assert note.text == "rank 1 (worker) is about to be lost (its node goes): the others go on without it"
+    (note,) = machine.handle(events.DrainAsked("ps0", "its node goes"), 3.0)
+    assert "the run ends with it; experiment.resume goes on" in note.text
+    assert machine.handle(events.DrainAsked("stranger", "its node goes"), 3.0) == []
+
+
+def test_a_server_that_returns_is_lost() -> None:
+    machine = running()
+    assert machine.handle(events.Finished("ps0", 0), 3.0) == []
+    note, start = machine.handle(events.Closed("ps0", 0), 3.0)
+    assert "(its server has returned)" in note.text and start == events.StartGeneration(1, ("ps0",))
+
+
+def test_where_all_agents_go_at_once_the_backend_may_say_why() -> None:
+    machine = running()
+    actions = [one for name in NAMES for one in machine.handle(events.MemberLost(name, ENDED), 3.0)]
+    assert not of_kind(actions, events.Conclude)
+    (found,) = of_kind(machine.handle(events.Refused("Spark is gone", "application"), 3.5), events.Conclude)
+    assert found == events.Conclude(Phase.FAILED, "application", "Spark is gone")
+
+
+# ------------------------------------------------------------------------------------------ any sequence of events
+
+KINDS = (
+    "started",
+    "finished",
+    "failed",
+    "killed",
+    "echo",
+    "closed",
+    "stopped",
+    "goes on",
+    "lost",
+    "drain",
+    "tick",
+    "cancel",
+)
+MOVES = st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(NAMES), st.integers(0, 2)), max_size=60)
+
+
+def event_of(machine: ServerGang, kind: str, name: str, behind: int) -> events.Event:
+    number = machine.members[name].generation - (behind == 2)  # sometimes a late word of an earlier start
+    return {
+        "started": events.Started(name, number),
+        "finished": events.Finished(name, number),
+        "failed": events.Failed(name, number, "KeyError", raised=True),
+        "killed": events.Failed(name, number, FAILED, outside=True),
+        "echo": events.Failed(name, number, "UnavailableError", secondary=True),
+        "closed": events.Closed(name, number),
+        "stopped": events.Stepped(name, number, -1, stopped=True),
+        "goes on": events.Stepped(name, number, -1),
+        "lost": events.MemberLost(name, ENDED),
+        "drain": events.DrainAsked(name, ENDED),
+        "tick": events.Tick(),
+        "cancel": events.CancelAsked("enough"),
+    }[kind]
+
+
+@settings(max_examples=300)
+@given(MOVES)
+def test_nobody_lives_twice_and_every_sequence_comes_to_an_end(moves: list[tuple[str, str, int]]) -> None:
+    machine = granted()
+    alive, now, newest, outcome = dict.fromkeys(NAMES, True), 1.0, 0, []
+    for kind, name, behind in [*moves, *([("tick", "chief", 0)] * 40)]:
+        now += 40.0 if kind == "tick" else 0.5
+        event = event_of(machine, kind, name, behind)
+        if isinstance(event, events.OfWorker) and event.generation != machine.members[name].generation:
+            assert machine.handle(event, now) == []
+            continue
+        if kind in ("closed", "lost"):
+            alive[name] = False
+        final = machine.phase.is_final
+        actions = machine.handle(event, now)
+        assert not (final and actions)
+        for action in actions:
+            if isinstance(action, events.StartGeneration):
+                (again,) = action.agent_ids
+                assert not alive[again] and action.generation > newest
+                assert not machine.members[again].lost, "started again on an agent that is gone"
+                alive[again], newest = True, action.generation
+        outcome += of_kind(actions, events.Conclude)
+        assert machine.phase.is_final or machine.phase is Phase.RUNNING or machine.deadline is not None
+    assert len(outcome) == int(machine.phase.is_final)
+    assert machine.phase.is_final or machine.phase is Phase.RUNNING

@@ -1,0 +1,99 @@
+"""An evaluator beside a run: each checkpoint once, whatever happens to it; and what it tells the training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import ArgumentError, RunCancelled, WorkerFailed
+from hopsml.storage import checkpoints, urls
+from tests.cluster.workloads import WAIT_S, wait_until
+from tests.experiment.conftest import store
+
+pytestmark = pytest.mark.local
+__all__ = ["store"]
+
+
+def judge(folder: Path, killed: str = "") -> dict[str, float]:
+    """What the checkpoint says; the first time that it meets the one of step 20 its process is killed."""
+    import os
+    import signal
+    from pathlib import Path
+
+    value = float((folder / "value").read_text())
+    if killed and folder.name.endswith("20") and not Path(killed).exists():
+        Path(killed).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"accuracy": value}
+
+
+def read_status(run_dir: str) -> Any:
+    return json.loads(Path(run_dir.removeprefix("file://"), "status.json").read_text())
+
+
+def save(run_dir: str, folder: Path, step: int, value: float) -> None:
+    folder.mkdir()
+    (folder / "value").write_text(str(value))
+    checkpoints.commit(folder, urls.join(run_dir, "checkpoints"), step)
+
+
+def files(run_dir: str) -> dict[str, Any]:
+    place = Path(run_dir.removeprefix("file://"), "evaluations")
+    return {path.stem: json.loads(path.read_text()) for path in place.glob("*.json")} if place.is_dir() else {}
+
+
+def test_every_checkpoint_is_judged_once_though_the_evaluator_dies(store: Path, tmp_path: Path) -> None:
+    with experiment.recorded("a training") as training:
+        save(training.run_dir, tmp_path / "a", 10, 0.5)
+        asked: dict[str, Any] = {"metric": "accuracy", "progress": False, "keep_warm": 60.0}
+        run = experiment.submit_evaluation(judge, training.run_dir, args={"killed": str(tmp_path / "killed")}, **asked)
+        wait_until(lambda: "step-000000010" in files(training.run_dir), "the first")
+        save(training.run_dir, tmp_path / "b", 20, 0.75)
+        save(training.run_dir, tmp_path / "c", 30, 0.25)
+        wait_until(lambda: len(files(training.run_dir)) == 4, "all three, and the best")
+    result = run.result(WAIT_S)
+    assert result.metrics["evaluated"] == 3 and result.metrics["best_step"] == 20 and result.metrics["accuracy"] == 0.75
+    found = files(training.run_dir)
+    assert found["best"]["step"] == 20 and found["step-000000030"]["metrics"] == {"accuracy": 0.25}
+    assert (tmp_path / "killed").exists() and "signal 9" in "".join(run.state.notes)
+    again = experiment.evaluate(judge, training.run_dir, **asked)  # after its end: nothing is left
+    assert again.metrics["evaluated"] == 3
+    assert files(training.run_dir) == found, "their times among them"
+
+
+def waits() -> None:
+    import threading
+
+    threading.Event().wait()
+
+
+def test_a_training_that_does_not_improve_is_asked_to_end(store: Path, tmp_path: Path) -> None:
+    training = experiment.submit(waits, num_workers=1, progress=False)
+    for number, value in enumerate((0.5, 0.4, 0.3), 1):
+        save(training.run_dir, tmp_path / str(number), number, value)
+    result = experiment.evaluate(judge, training, metric="accuracy", patience=2, progress=False)
+    assert result.metrics["best_step"] == 1
+    with pytest.raises(RunCancelled):
+        training.result(WAIT_S)
+    assert "early stopping" in str(read_status(training.run_dir))
+
+
+def broken(folder: Path) -> str:
+    return "good"
+
+
+def test_what_is_wrong_is_said(store: Path, tmp_path: Path) -> None:
+    with experiment.recorded("a training") as training:
+        save(training.run_dir, tmp_path / "a", 10, 0.5)
+    with pytest.raises(ArgumentError, match=r"there is no .*run.json"):
+        experiment.evaluate(judge, "nobody")
+    with pytest.raises(ArgumentError, match=r"called with a checkpoint's folder .*unexpected keyword argument 'x'"):
+        experiment.evaluate(judge, training.run_dir, args={"x": 1})
+    with pytest.raises(ArgumentError, match="order='last': it must be one of 'oldest', 'newest'"):
+        experiment.evaluate(judge, training.run_dir, order="last")
+    with pytest.raises(WorkerFailed, match="returned 'good', a str; it must return a number"):
+        experiment.evaluate(broken, training.run_dir, progress=False)

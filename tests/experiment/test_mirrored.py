@@ -1,0 +1,70 @@
+"""``experiment.mirrored``: one worker, and the model mirrored between its devices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from tests.experiment.conftest import store
+
+__all__ = ["store"]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+
+def batches(x: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(32)
+
+
+def train() -> dict[str, Any]:
+    import os
+
+    import keras
+    import numpy as np
+
+    import hopsml
+
+    strategy = hopsml.tensorflow.strategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    random = np.random.default_rng(0)
+    x = random.normal(size=(64, 4)).astype("float32") * np.arange(1, 5)
+    history = model.fit(x, x[:, :1], batch_size=32, epochs=2, verbose=0)
+    statistics = [value.numpy() for value in model.layers[0].moving_variance.value.values]
+    logs = hopsml.tensorflow.ServerLoop(model, lambda: batches(x), checkpoint_every=5).run(10)
+    return {
+        "steps": logs["steps"],
+        "strategy": type(strategy).__name__,
+        "replicas": strategy.num_replicas_in_sync,
+        "loss": history.history["loss"][-1],
+        "apart": float(np.abs(statistics[0] - statistics[1]).max()),
+        "tf_config": "TF_CONFIG" in os.environ,
+    }
+
+
+def test_a_model_is_mirrored_between_logical_devices_and_has_one_set_of_statistics(store: Path) -> None:
+    result = experiment.mirrored(train, logical_devices=2, progress=False)
+    found = dict(result.value)
+    assert found.pop("loss") > 0 and found.pop("apart") == 0.0
+    assert found == {"strategy": "MirroredStrategy", "replicas": 2, "tf_config": False, "steps": 10.0}
+
+
+ALONE = """
+import keras, hopsml
+from tests.training.server_workload import small_model, sums
+strategy = hopsml.tensorflow.strategy()
+loop = hopsml.tensorflow.ServerLoop(small_model(strategy), sums, checkpoint_every=5)
+print(loop.run(12)["steps"], loop.steps)
+"""
+
+
+def test_the_loop_for_parameter_servers_makes_its_steps_outside_of_a_run_too() -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=250)
+    assert done.stdout.split()[-2:] == ["12.0", "12"], done.stdout + done.stderr

@@ -1,0 +1,115 @@
+"""``experiment.parameter_server`` on the local backend: roles, exact steps, and who is lost and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import NotEnoughSlots
+from hopsml.experiment import parameter_servers, plan
+from hopsml.experiment.options import ParameterServerOptions
+from hopsml.experiment.run import Run
+from tests.cluster.server_run import noted, process_of
+from tests.cluster.workloads import WAIT_S, wait_until
+from tests.experiment.conftest import local_application
+from tests.training import server_workload
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
+LONG_S = 3 * WAIT_S  # for a run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for all tests here: its agents, and what they have imported, stay."""
+    with local_application(tmp_path_factory.mktemp("servers")) as project:
+        submit(dict).result(LONG_S)  # the agents are there before the first test looks for what it leaves behind
+        yield project
+
+
+def submit(function: Any, workers: int = 2, servers: int = 1, **given: Any) -> Run:
+    options = ParameterServerOptions(
+        function, num_workers=workers, num_ps=servers, progress=False, keep_warm=60.0, **given
+    )
+    return plan.start(parameter_servers.build(options))
+
+
+def steps_of(run: Run) -> int:
+    return run.state.members[0].step or 0 if 0 in run.state.members else 0
+
+
+def goes_on(run: Run, least: int = 40) -> None:
+    """Until the chief has reported so many steps more: what was lost is there again."""
+    before = steps_of(run)
+    wait_until(lambda: run.state.is_over or steps_of(run) >= before + least, "steps", LONG_S)
+    assert not run.state.is_over, run.state.error
+
+
+def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
+    run = submit(server_workload.train_exactly, args={"steps": 130, "checkpoint_every": 50})
+    result = run.result(LONG_S)
+    assert result.value["counted"] == 130 == result.value["steps"]
+    assert (result.value["began_at"], result.value["roles"]) == (0, ["chief", "ps", "worker"])
+    assert result.value["strategy"] == "ParameterServerStrategyV2" and "ServerLoop" in result.value["refused"]
+    assert result.value["loss"] < 5.0 and result.value["steps_per_second"] > 0 and result.value["staleness"] >= 0
+    assert result.ring_order == ["chief:0", "worker:0", "worker:1", "ps:0"]
+    folders = sorted(path.name for path in Path(run.run_dir.removeprefix("file://"), "checkpoints").glob("step-*"))
+    assert folders == ["step-000000050", "step-000000100", "step-000000130"]
+    assert "2 workers" in result.summary() and "WARNING" not in result.summary()
+    resumed = submit(server_workload.train_exactly, args={"steps": 20, "checkpoint_every": 50}, resume=run.run_id)
+    value = resumed.result(LONG_S).value
+    assert (value["began_at"], value["counted"]) == (130, 150) and value["iterations"] == 150
+
+
+def test_who_is_killed_or_stopped_comes_back_and_the_training_goes_on(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    run = submit(server_workload.train_until, args={"told": str(told)})
+    goes_on(run)
+    os.kill(process_of(run, 1), signal.SIGKILL)
+    noted(run, "rank 1 (worker) is there again")
+    goes_on(run)
+    os.kill(process_of(run, 3), signal.SIGKILL)
+    noted(run, "rank 3 (ps) is there again")
+    goes_on(run)
+    os.kill(process_of(run, 2), signal.SIGSTOP)  # the others wait for it, and TensorFlow says nothing
+    noted(run, "rank 2 (worker) is there again")
+    goes_on(run)
+    for rank in (3, 1):
+        os.kill(process_of(run, rank), signal.SIGKILL)
+    noted(run, "rank 3 (ps) is there again", 2)
+    goes_on(run)
+    told.write_text("30")
+    value = run.result(LONG_S).value
+    assert value["recoveries"] == 2 and value["more"] >= 30
+
+
+def test_an_evaluator_is_in_nobodys_cluster_and_a_loop_of_ones_own_works_as_it_is(tmp_path: Path) -> None:
+    told = tmp_path / "evaluator.json"
+    run = submit(server_workload.evaluate_beside, workers=1, evaluator=True, args={"told": str(told)})
+    assert run.result(LONG_S).value == {"roles": ["chief", "ps", "worker"], "total": 10.0}
+    config = json.loads(told.read_text())
+    assert config["task"] == {"type": "evaluator", "index": 0} and list(config["cluster"]) == ["evaluator"]
+
+
+def test_a_variable_in_parts_is_saved_and_restored() -> None:
+    first = submit(server_workload.save_parts, workers=1, servers=2, args={"value": 3.0})
+    found = first.result(LONG_S).value
+    assert (found["step"], found["parts"], found["kernel_parts"]) == (0, 2, 1)
+    again = submit(server_workload.save_parts, workers=1, servers=2, args={"value": 4.0}, resume=first.run_id)
+    value = again.result(LONG_S).value
+    assert (value["step"], value["restored"]) == (1, 3.0)
+
+
+def test_more_slots_than_there_are_are_refused_with_what_needs_them() -> None:
+    with pytest.raises(
+        NotEnoughSlots, match=r"num_workers=2, num_ps=3, the chief: 6 slots, but this cluster has at most 4"
+    ):
+        submit(server_workload.train_until, servers=3, args={"told": ""})
+    with pytest.raises(NotEnoughSlots, match="num_ps=4 needs at least 6 slots: the chief, one worker, the param"):
+        experiment.parameter_server(server_workload.train_until, num_ps=4, args={"told": ""}, progress=False)

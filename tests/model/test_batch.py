@@ -1,0 +1,110 @@
+"""``predict`` over pandas, with a real estimator of scikit-learn; and the estimator's own way into the registry."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from hopsml import model
+from hopsml.errors import ArgumentError, ArgumentTypeError, ModelNotFound
+from hopsml.model import batch
+from hopsml.model.description import Signature, TensorSpec
+from hopsml.model.flavors import contract
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def estimator(project: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One that is exported as ``lr``, and of which no earlier test has left a loaded copy."""
+    monkeypatch.setattr(batch, "_kept", {})
+    rows = np.random.default_rng(1).normal(size=(200, 4))
+    made = make_pipeline(StandardScaler(), LogisticRegression()).fit(rows, (rows[:, 0] > 0).astype(int))
+    assert model.export(made, "lr", metrics={"accuracy": 0.9}) is not None
+    return made
+
+
+def test_an_estimator_comes_back_with_its_signature(estimator: Any) -> None:
+    version = model.find("lr")
+    assert version.description.signature == Signature(
+        {"X": TensorSpec("float64", (None, 4))},
+        {"predict": TensorSpec("int64", (None,)), "predict_proba": TensorSpec("float64", (None, 2))},
+    )
+    assert version.description.requirements.keys() >= {"python", "sklearn", "numpy"}
+    rows = np.ones((3, 4))
+    found = contract.load(version.local_files(), version.description).predict({"X": rows})
+    np.testing.assert_array_equal(found["predict_proba"], estimator.predict_proba(rows))
+
+
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_rows_of_pandas_get_the_outputs_as_columns(estimator: Any, batch_size: int | None) -> None:
+    rows = np.random.default_rng(2).normal(size=(1000, 4))
+    table = pd.DataFrame({"id": range(1000), "features": list(rows)}, index=range(5, 1005))
+    found = model.predict(table, "lr", batch_size=batch_size, prefix="p_")
+    assert list(found.columns) == ["id", "features", "p_predict", "p_predict_proba"] and found.index.equals(table.index)
+    np.testing.assert_array_equal(found["p_predict"], estimator.predict(rows))
+    np.testing.assert_allclose(np.stack(list(found["p_predict_proba"])), estimator.predict_proba(rows))
+
+
+def test_a_model_that_knows_its_columns_finds_them(project: str, recwarn: pytest.WarningsRecorder) -> None:
+    table = pd.DataFrame({"b": [1.0, 2.0, 3.0, 4.0], "a": [0.0, 1.0, 0.0, 1.0]})
+    model.export(LogisticRegression().fit(table[["a", "b"]], [0, 1, 0, 1]), "named")
+    assert model.predict(table, "named")["predict"].tolist() == [0, 1, 0, 1]
+    assert [str(warning.message) for warning in recwarn if "feature names" in str(warning.message)] == []
+
+
+def test_the_model_is_loaded_once(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = []
+    load = contract.load
+    monkeypatch.setattr(contract, "load", lambda *given: loads.append(given) or load(*given))
+    for _ in range(3):
+        model.predict(pd.DataFrame({"features": [np.zeros(4)]}), "lr")
+    assert len(loads) == 1
+
+
+def test_trouble_is_told_before_anything_is_computed(estimator: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({"features": [np.zeros(4)]})
+    with pytest.raises(ModelNotFound, match="did you mean lr"):
+        model.predict(table, "Lr_")
+    with pytest.raises(ArgumentError, match=r"no common type each: .*give numbers, texts, or arrays"):
+        model.predict(pd.DataFrame({"features": [np.zeros((2, 2))]}), "lr")
+    with pytest.raises(ArgumentError, match="no column 'X'"):
+        model.predict(pd.DataFrame({"text": ["a"]}), "lr")
+    with pytest.raises(ArgumentError, match="batch_size=0: it must be a whole number from 1"):
+        model.predict(table, "lr", batch_size=0)
+    with pytest.raises(ArgumentTypeError, match="is a list; it must be a DataFrame"):
+        model.predict([1], "lr")  # type: ignore[type-var]
+    (tmp_path / "notes.txt").write_text("a")
+    model.export(tmp_path / "notes.txt", "notes")
+    with pytest.raises(ArgumentError, match="version 1 of the model 'notes' has no signature"):
+        model.predict(table, "notes")
+
+
+def test_an_estimator_that_cannot_be_pickled_names_its_part(project: str) -> None:
+    lock = threading.Lock()
+    held = make_pipeline(StandardScaler(), FunctionTransformer(lambda rows: (lock, rows)))
+    with pytest.raises(contract.UnsavableModel, match=r"cannot be pickled: the part steps\.functiontransformer\.func"):
+        model.export(held, "held")
+    with pytest.raises(ModelNotFound):
+        model.find("held")
+
+
+def test_an_estimator_of_texts_says_that_an_example_is_missing(project: str) -> None:
+    model.export(FunctionTransformer(str), "texts")
+    assert model.find("texts").description.signature is None
+
+
+def test_a_pickle_of_somebody_else_is_not_loaded(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hopsml.storage import trust
+
+    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    with pytest.raises(ArgumentError, match="to load this model is to run code that is in it"):
+        model.find("lr").local_files()

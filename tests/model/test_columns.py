@@ -1,0 +1,132 @@
+"""Which column is which input, and arrays in and out of Arrow: without a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.model.columns import bind, column_of, output_fields, tensors
+from hopsml.model.description import Signature, TensorSpec
+
+pytestmark = pytest.mark.fast
+
+IMAGE = TensorSpec("float32", (None, 2, 3))
+SCALAR = TensorSpec("float32", (None,))
+
+
+def signature(**inputs: TensorSpec) -> Signature:
+    return Signature(inputs, {"digit": TensorSpec("float32", (None, 10))})
+
+
+def table(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_each_input_is_the_column_of_its_name() -> None:
+    batch = table(extra=[1, 2], image=[[[1.0] * 3] * 2, [[2.0] * 3] * 2], other=["a", "b"])
+    bindings = bind(signature(image=IMAGE, extra=SCALAR), batch.schema)
+    assert [one.columns for one in bindings] == [("image",), ("extra",)]
+    found = tensors(bindings, batch)
+    assert found["image"].shape == (2, 2, 3) and found["extra"].tolist() == [1.0, 2.0]
+    assert {array.dtype.name for array in found.values()} == {"float32"}
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float32(), 6), pa.large_list(pa.int8())])
+def test_a_flat_array_gets_the_tensors_shape(kind: pa.DataType) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([[1, 2, 3, 4, 5, 6], [0] * 6, [6, 5, 4, 3, 2, 1]], kind)], ["image"])
+    found = tensors(bind(signature(image=IMAGE), batch.schema), batch.slice(1))["image"]
+    assert found.tolist() == [[[0, 0, 0], [0, 0, 0]], [[6, 5, 4], [3, 2, 1]]]
+
+
+def test_columns_side_by_side_and_by_the_features_names() -> None:
+    batch = table(b=[1, 2], a=[3.0, 4.0], c=[True, False])
+    rows = TensorSpec("float64", (None, 2))
+    found = tensors(bind(signature(X=rows), batch.schema, {"X": ["a", "b"]}), batch)["X"]
+    assert found.tolist() == [[3.0, 1.0], [4.0, 2.0]]
+    named = TensorSpec("float64", (None, 3), features=("a", "b", "c"))
+    assert bind(signature(X=named), batch.schema)[0].columns == ("a", "b", "c")
+
+
+def test_the_only_input_is_the_only_column_that_fits() -> None:
+    schema = table(id=[1], pixels=[[1.0]], label=["a"]).schema
+    assert bind(signature(keras_tensor=TensorSpec("float32", (None, None))), schema)[0].columns == ("pixels",)
+
+
+FLOATS = pa.list_(pa.float64())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "given", "words"),
+    [
+        ({"image": IMAGE}, {"image": "pixel"}, "no column 'pixel'; did you mean pixels"),
+        ({"image": IMAGE}, {"imag": "pixels"}, "no input 'imag'; did you mean image"),
+        ({"image": SCALAR}, None, "no column 'image' .*'id', 'x' would all do; rename a column, or pass inputs="),
+        ({"text": TensorSpec("bool", (None,))}, None, "no other column is one bool a row"),
+        ({"id": SCALAR, "far": SCALAR}, None, "no column 'far' .*there are: id, x, pixels, label"),
+        ({"label": SCALAR}, None, "column 'label' cannot be .*it is string, and the model takes one float32 a row"),
+        (
+            {"x": TensorSpec("int64", (None,))},
+            None,
+            "column 'x' cannot be .*it is double, and the model takes one int64",
+        ),
+        ({"x": IMAGE}, None, r"it is double, and the model takes float32 of shape \[2, 3\]"),
+        ({"pixels": SCALAR}, None, "it is list<item: double>, and the model takes one float32"),
+        ({"X": TensorSpec("float32", (None, 3))}, {"X": ["id", "x"]}, r"shape \[3\], and not made of 2 columns"),
+        ({"X": TensorSpec("float32", (32, 3))}, {"X": "pixels"}, "exactly 32 rows at once"),
+        ({"X": TensorSpec("float32", (None, 2), ("id", "y"))}, None, "no column 'X' .*nor are there 'y'"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_a_row_is_read(inputs: dict[str, TensorSpec], given: Any, words: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("pixels", FLOATS), ("label", pa.string())])
+    with pytest.raises(ArgumentError, match=words):
+        bind(signature(**inputs), schema, given)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([[1.0] * 6, [1.0] * 5], "'image' has lists of 5 to 6 values.*pad them"),
+        ([[1.0] * 5, [1.0] * 5], r"'image' has 5 values a row; the model's input 'image' is float32 of shape \[2, 3\]"),
+        ([[1.0] * 6, None], "'image' has no value in row 1 of a batch"),
+        ([[1.0] * 6, [1.0] * 5 + [None]], "'image' has no value in row 1 of a batch"),
+    ],
+)
+def test_rows_that_do_not_fit_are_told_with_their_column(values: list[Any], words: str) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(values, FLOATS)], ["image"])
+    with pytest.raises(ArgumentError, match=words):
+        tensors(bind(signature(image=IMAGE), batch.schema), batch)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool", "float16"])
+def test_outputs_become_columns_of_the_same_values(shape: tuple[int, ...], dtype: str) -> None:
+    given = (np.arange(np.prod(shape)) % 2).reshape(shape).astype(dtype)
+    made = Signature({}, {"out": TensorSpec(dtype, (None, *shape[1:]))})
+    (field,) = output_fields(made, pa.schema([]), "p_")
+    column = column_of(given, field)
+    assert field.name == "p_out" and column.type == field.type and column.to_pylist() == given.tolist()
+
+
+def test_a_vector_of_sparks_ml_is_told_what_to_do() -> None:
+    vector = pa.struct(
+        [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", FLOATS)]
+    )
+    with pytest.raises(ArgumentError, match="vector_to_array makes an array of it"):
+        bind(signature(features=TensorSpec("float32", (None, 4))), pa.schema([("features", vector)]))
+
+
+def test_texts_come_out_as_texts_and_go_in() -> None:
+    made = Signature({"text": TensorSpec("str", (None,))}, {"label": TensorSpec("str", (None,))})
+    batch = table(text=["a", "b"])
+    assert tensors(bind(made, batch.schema), batch)["text"].tolist() == ["a", "b"]
+    (field,) = output_fields(made, batch.schema, "")
+    assert column_of(np.array([b"x", "y"], object), field).to_pylist() == ["x", "y"]
+
+
+def test_an_output_does_not_hide_a_column() -> None:
+    with pytest.raises(ArgumentError, match="a second column 'digit'; pass prefix="):
+        output_fields(signature(), pa.schema([("digit", pa.int64())]), "")

@@ -1,0 +1,250 @@
+"""The registry on the local disk and on a store of fsspec's: what is there, what is found, what one is told else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopsml import model as registry
+from hopsml.errors import ArgumentError, ArgumentTypeError, ModelExists, ModelNotFound, PathNotFound, StorageError
+from hopsml.model import claims
+from hopsml.model.description import checked_metrics, usual_direction
+from hopsml.model.version import DamagedModel, Version
+from hopsml.storage import urls
+from hopsml.storage.filesystem import for_url
+from tests.model.conftest import MakeFolder
+
+pytestmark = pytest.mark.fast
+
+
+def exported(source: Path, name: str = "digits", **named: object) -> Version:
+    version = registry.export(source, name, **named)  # type: ignore[arg-type]
+    assert version is not None
+    return version
+
+
+def test_a_version_comes_back_as_it_was_exported(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    made = exported(folder("one"), metrics={"accuracy": np.float32(0.5)}, description="the first")
+    found = registry.find("digits")
+    assert (found.name, found.version, found.url) == ("digits", 1, f"{project}/Models/digits/1") == (*made_of(made),)
+    assert found.metrics == found["metrics"] == found.training_metrics == {"accuracy": 0.5}
+    assert found["description"] == found.description.description == "the first"
+    assert found.model_path == f"{project}/Models/digits" and found.version_path == found.url
+    assert found.description == made.description and dict(found) == dict(made)
+    local = found.local_files(private(tmp_path / "cache"))
+    assert (local / "weights.bin").read_bytes() == b"one" * 100 and (local / "inner" / "more.txt").read_text() == "one"
+    assert found.local_files(tmp_path / "cache") == local
+
+
+def made_of(version: Version) -> tuple[str, int, str]:
+    return version.name, version.version, version.url
+
+
+def private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def test_the_same_on_a_store_of_objects(monkeypatch: pytest.MonkeyPatch, folder: MakeFolder, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"memory://bucket/{tmp_path.name}")
+    for word in ("one", "two"):
+        exported(folder(word))
+    registry.set_alias("digits", 1, "production")
+    assert [one.version for one in registry.versions("digits")] == [1, 2] and registry.models() == ["digits"]
+    found = registry.find("digits", "production").local_files(private(tmp_path / "cache"))
+    assert (found / "inner" / "more.txt").read_text() == "one"
+    registry.delete("digits", 1, force=True)
+    assert registry.aliases("digits") == {} and exported(folder("three")).version == 3
+
+
+def test_which_version_is_meant(project: str, folder: MakeFolder) -> None:
+    for word, accuracy, loss in (("a", 0.7, 0.2), ("b", 0.9, 0.3), ("c", 0.9, 0.1)):
+        exported(folder(word), metrics={"accuracy": accuracy, "val_loss": loss})
+    registry.set_alias("digits", "latest", "production")
+    registry.set_alias("digits", 1, "canary")
+    registry.set_alias("digits", 2, "canary")
+    assert registry.aliases("digits") == {"production": 3, "canary": 2}
+    wanted = {
+        "latest": 3,
+        2: 2,
+        "2": 2,
+        "production": 3,
+        "best:accuracy": 3,
+        "best:val_loss": 3,
+        "best:val_loss:MAX": 2,
+    }
+    assert {said: registry.find("digits", said).version for said in wanted} == wanted  # type: ignore[arg-type]
+    assert registry.get_best_model("digits", "accuracy", registry.Metric.MIN).version == 1
+    assert registry.get_best_model("digits", "val_loss", "max").version == 2
+    registry.delete_alias("digits", "canary")
+    assert registry.aliases("digits") == {"production": 3}
+
+
+def test_best_without_a_metric_takes_the_only_one(project: str, folder: MakeFolder) -> None:
+    exported(folder("a"), metrics={"loss": 0.1})
+    exported(folder("b"), metrics={"loss": 0.2})
+    exported(folder("c"))
+    assert registry.find("digits", "best").version == 1
+    assert [usual_direction(name) for name in ("val_loss", "meanSquaredError", "accuracy", "lossless")] == [
+        "MIN", "MIN", "MAX", "MAX",
+    ]  # fmt: skip
+
+
+def test_what_is_not_there_is_told_with_what_is(project: str, folder: MakeFolder) -> None:
+    with pytest.raises(ModelNotFound, match=r"there is no model 'digits' in .*Models; there is none"):
+        registry.find("digits")
+    exported(folder("a"), metrics={"accuracy": 0.5, "recall": 0.5})
+    exported(folder("b"))
+    registry.set_alias("digits", 1, "production")
+    for said, words in (
+        (lambda: registry.find("digit"), "no model 'digit' .*did you mean digits"),
+        (lambda: registry.find("digits", 3), "no version 3; it has 1, 2"),
+        (lambda: registry.find("digits", "prodction"), "versions: 1, 2.*did you mean production"),
+        (lambda: registry.get_best_model("digits", "acuracy", "MAX"), "metric 'acuracy'; did you mean accuracy"),
+        (lambda: registry.get_best_model("digits", "accuracy", "UP"), "direction='UP': it must be MAX or MIN"),
+        (
+            lambda: registry.find("digits", "best"),
+            "several metrics: accuracy, recall; name one, such as 'best:accuracy'",
+        ),
+        (lambda: registry.delete_alias("digits", "canary"), "no version or alias 'canary'"),
+        (lambda: registry.set_alias("digits", 9, "canary"), "no version 9"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            said()
+
+
+@pytest.mark.parametrize("alias", ["latest", "best", "3", "v1", "", "a/b", "-x"])
+def test_an_alias_is_a_word_of_its_own(project: str, folder: MakeFolder, alias: str) -> None:
+    exported(folder("a"))
+    with pytest.raises(ArgumentError, match="alias="):
+        registry.set_alias("digits", 1, alias)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "error", "words"),
+    [
+        ({"accuracy": "0.5"}, ArgumentTypeError, r"metrics\['accuracy'\]='0.5' is a str"),
+        ({"accuracy": True}, ArgumentTypeError, "is a bool"),
+        ({"loss": float("nan")}, ArgumentError, r"metrics\['loss'\]=nan: it must be a finite"),
+        ({"loss": np.zeros(2)}, ArgumentTypeError, "is a ndarray"),
+        ({1: 0.5}, ArgumentTypeError, "the name 1 must be text"),
+        ([0.5], ArgumentTypeError, "must be a dict"),
+    ],
+)
+def test_metrics_are_numbers(metrics: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        checked_metrics(metrics)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 300, 3])
+def test_a_model_has_a_name_that_a_folder_can_have(project: str, folder: MakeFolder, name: object) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="model_name="):
+        registry.export(folder("a"), name)  # type: ignore[arg-type]
+
+
+def test_a_number_is_given_once(project: str, folder: MakeFolder) -> None:
+    exported(folder("a"), model_version=5)
+    with pytest.raises(ModelExists, match="version 5 of the model 'digits' is there already"):
+        exported(folder("b"), model_version=5)
+    assert exported(folder("c")).version == 6
+    registry.delete("digits", 6)
+    assert exported(folder("d")).version == 7
+    with pytest.raises(ModelExists, match="has been claimed: its export goes on, or was killed, or it was deleted"):
+        exported(folder("e"), model_version=6)
+    again = exported(folder("f"), model_version=5, overwrite=True)
+    assert again.version == 5 and "weights.bin" in again.description.files
+    assert [one.version for one in registry.versions("digits")] == [5, 7]
+
+
+def test_a_version_with_an_alias_is_not_deleted_by_mistake(project: str, folder: MakeFolder) -> None:
+    exported(folder("a"))
+    exported(folder("b"))
+    registry.set_alias("digits", 1, "production")
+    with pytest.raises(ArgumentError, match=r"version 1 of the model 'digits' is production.*nothing was deleted"):
+        registry.delete("digits", 1)
+    registry.delete("digits", 1, force=True)
+    registry.delete("digits", "latest")
+    with pytest.raises(ModelNotFound, match="no model 'digits'"):
+        registry.find("digits")
+
+
+def test_an_export_that_was_overtaken_does_not_count(project: str, folder: MakeFolder) -> None:
+    """Somebody overwrites the version while its files are still on their way."""
+    url = f"{project}/Models/digits"
+    slow = claims.claim(url, 1)
+    slow.fill(folder("slow"))
+    fast = exported(folder("fast"), model_version=1, overwrite=True)
+    with pytest.raises(StorageError, match="claimed anew while the model was exported"):
+        slow.complete(fast.description)
+    assert registry.find("digits", 1).description.digest == fast.description.digest
+
+
+def test_what_was_changed_on_the_store_is_not_used(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    version = exported(folder("a"))
+    place = urls.join(version.files_url, "weights.bin")
+    for_url(place).write_bytes(place, b"b" * 100)
+    with pytest.raises(DamagedModel, match=r"weights.bin is not what was exported \(100 bytes"):
+        version.local_files(private(tmp_path / "cache"))
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_version_that_is_deleted_while_it_is_fetched(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    version = exported(folder("a"))
+    registry.delete("digits", 1)
+    with pytest.raises(ModelNotFound, match="version 1 of the model 'digits' was deleted while it was fetched"):
+        version.local_files(private(tmp_path / "cache"))
+
+
+def test_a_cache_that_others_may_write_to_is_refused(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    version = exported(folder("a"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(ArgumentError, match="others than this user may write there"):
+        version.local_files(tmp_path / "open")
+
+
+def test_a_description_that_is_none_is_told_with_its_place(project: str, folder: MakeFolder) -> None:
+    version = exported(folder("a"))
+    place = urls.join(version.url, "model.json")
+    content = json.loads(for_url(place).read_bytes(place))
+    for_url(place).write_bytes(place, json.dumps({**content, "format": 99}).encode())
+    with pytest.raises(StorageError, match=r"Models/digits/1/model.json: a newer hopsml wrote it \(format 99"):
+        registry.find("digits")
+    for_url(place).write_bytes(place, b"{}")
+    with pytest.raises(StorageError, match=r"it is no model\.json of hopsml"):
+        registry.find("digits")
+
+
+def test_files_are_found_here_and_in_the_project(
+    project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = folder("a")
+    monkeypatch.chdir(made)
+    assert list(exported(Path("weights.bin")).description.files) == ["weights.bin"]
+    for_url(project).write_bytes(f"{project}/Resources/m/x.onnx", b"o")
+    version = registry.export("Resources/m", "onnx")
+    assert version is not None
+    assert version.description.flavor == "onnx" and version.description.artifacts == {"onnx": "x.onnx"}
+    with pytest.raises(PathNotFound, match=r"there is no .*/nowhere and no .*project/nowhere"):
+        registry.export("nowhere", "digits")
+    with pytest.raises(ArgumentError, match="takes one model"):
+        registry.export(made, "digits", model_path=made)
+    with pytest.raises(ArgumentTypeError, match="a int is no model; give a Keras model"):
+        registry.export(3, "digits")
+
+
+def test_files_of_a_run_have_its_lineage(project: str, folder: MakeFolder) -> None:
+    run = f"{project}/Experiments/app_1"
+    system = for_url(run)
+    system.write_bytes(f"{run}/export/model/weights.bin", b"w")
+    system.write_bytes(f"{run}/inputs.jsonl", b'{"url": "file:///b", "bytes": 2}\n')
+    around = {"code": {"git": {"commit": "abc", "dirty": True}}, "inputs": [{"url": "file:///a", "bytes": 1}]}
+    system.write_bytes(f"{run}/environment.json", json.dumps(around).encode())
+    version = registry.export(f"{run}/export/model", "digits")
+    assert version is not None
+    origin = version.description.lineage
+    assert (origin.run_id, origin.run_url, origin.commit, origin.dirty) == ("app_1", run, "abc", True)
+    assert [one["url"] for one in origin.data] == ["file:///a", "file:///b"]

@@ -1,0 +1,77 @@
+"""Modules of PyTorch in the registry: exported for any number of rows, called again without their code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).parents[2]
+JOB = """
+import numpy as np
+import pandas as pd
+import torch
+from hopsml import model
+from hopsml.model.flavors.contract import UnsavableModel
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, image, weight):
+        scores = self.dropout(self.linear(image.flatten(1)))
+        return {"scores": scores, "total": scores.sum(1) * weight}
+
+torch.manual_seed(1)
+made = Two().train()
+example = {"weight": np.ones(1, "float32"), "image": np.zeros((1, 2, 2), "float32")}
+version = model.export(made, "two", example=example)
+assert made.training and version.description.flavor == "torch"
+signature = version.description.signature
+assert {name: spec.shape for name, spec in signature.inputs.items()} == {"image": (None, 2, 2), "weight": (None,)}
+assert {name: (spec.dtype, spec.shape) for name, spec in signature.outputs.items()} == {
+    "scores": ("float32", (None, 3)), "total": ("float32", (None,)),
+}
+rows = np.random.default_rng(1).normal(size=(700, 4)).astype("float32")
+found = model.predict(pd.DataFrame({"image": list(rows), "weight": 2.0}), "two", batch_size=256)
+made.eval()
+wanted = made(torch.from_numpy(rows.reshape(700, 2, 2)), torch.full((700,), 2.0))
+np.testing.assert_allclose(np.stack(list(found["scores"])), wanted["scores"].detach().numpy(), rtol=1e-5, atol=1e-6)
+np.testing.assert_allclose(found["total"], wanted["total"].detach().numpy(), rtol=1e-4, atol=1e-5)
+
+scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 1)))
+assert set(model.export(scripted, "scripted", example=rows[:2]).description.artifacts) == {"torchscript"}
+assert model.predict(pd.DataFrame({"pixels": list(rows[:3])}), "scripted")["output_0"].map(len).tolist() == [1, 1, 1]
+
+class Peeking(torch.nn.Module):
+    def forward(self, rows):
+        return rows if rows.sum().item() > 0 else -rows
+
+for given, words in (
+    ((torch.nn.Sequential(torch.nn.Linear(4, 4), Peeking()), "peeking", rows[:2]), "the layer '1' (Peeking)"),
+    ((made, "silent", None), "does not tell what it takes: export(..., example=)"),
+    ((made, "wrong", {"imag": rows[:2]}), "forward() has no argument 'imag'; it has image, weight"),
+):
+    try:
+        model.export(given[0], given[1], example=given[2])
+    except ValueError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
+assert model.models() == ["scripted", "two"]
+print("as it should be")
+"""
+
+
+def test_modules_come_back_and_those_that_cannot_are_named(project: str) -> None:
+    """In a process of its own: PyTorch leaves threads where it is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOB], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["as it should be"], done.stderr[-4000:]

@@ -1,0 +1,29 @@
+"""A project with models of scikit-learn: each version of ``digits`` gives its number, whatever it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+VERSIONS = 3
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Its folder; what a test starts must be stopped by it."""
+    from sklearn.dummy import DummyRegressor
+
+    from hopsml import model
+
+    folder = tmp_path_factory.mktemp("serving")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPSML_PROJECT_URL", f"file://{folder}/project")
+        patch.setenv("HOPSML_SERVING_FOLDER", str(folder / "machine"))
+        patch.setenv("HOPSML_MLFLOW", "0")
+        for number in range(1, VERSIONS + 1):
+            constant = DummyRegressor(strategy="constant", constant=float(number))
+            model.export(constant.fit(np.zeros((2, 4)), np.zeros(2)), "digits", metrics={"accuracy": number / 10})
+        yield folder / "project"

@@ -1,0 +1,347 @@
+"""Both REST interfaces, asked in process: what is answered, and what is refused with which words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hopsml.serving.application import RestApplication
+from hopsml.serving.holder import VersionHolder
+from hopsml.serving.limits import ServingLimits
+from hopsml.serving.metrics import Meter
+from hopsml.serving.request_log import RequestLog
+from hopsml.serving.routes import Route, RouteRefused, Turned
+from tests.serving.models import Scaled, Two
+
+pytestmark = pytest.mark.fast
+TOKEN = "correct-horse-battery-staple"
+ONES = {"instances": [[1, 1, 1, 1]]}
+Ask = Callable[[httpx.AsyncClient], Awaitable[Any]]
+
+
+class Server:
+    """An application over these models, by version; ``told``: what became of routes."""
+
+    def __init__(self, models: dict[int, Any], folder: Path | None = None, **limits: Any) -> None:
+        self.models, self.told = models, list[Turned | RouteRefused]()
+        self.meter = Meter()
+        self._limits = ServingLimits(**limits)
+        self._log = None if folder is None else RequestLog(folder, "0")
+
+    def play(self, ask: Ask, route: Route | None = None, token: str = TOKEN) -> Any:
+        return asyncio.run(self._play(ask, route or Route(1, default=min(self.models)), token))
+
+    async def _play(self, ask: Ask, route: Route, token: str) -> Any:
+        self.holder = VersionHolder(self._load, self._limits, self.meter, self.told.append)
+        application = RestApplication("digits", self.holder, self._limits, TOKEN, self.meter, self._log)
+        try:
+            if route.number:
+                self.holder.follow(route)
+                await self.until(1)
+            transport = httpx.ASGITransport(application)
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            async with httpx.AsyncClient(transport=transport, base_url="http://server", headers=headers) as client:
+                return await ask(client)
+        finally:
+            self.holder.close()
+            application.close()
+            if self._log is not None:
+                self._log.close()
+
+    async def until(self, told: int) -> None:
+        while len(self.told) < told:
+            await asyncio.sleep(0.001)
+
+    def _load(self, version: int) -> tuple[Any, str]:
+        if isinstance(self.models[version], Exception):
+            raise self.models[version]
+        return self.models[version], "numpy"
+
+
+def asked(path: str, content: Any = None, model: Any = None, **options: Any) -> httpx.Response:
+    """The answer to one request."""
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        if content is None:
+            return await client.get(path)
+        body = {"content": content} if isinstance(content, bytes) else {"json": content}
+        return await client.post(path, **body)
+
+    token = options.pop("token", TOKEN)
+    return Server({3: model or Scaled()}, **options).play(ask, token=token)
+
+
+def refusal(path: str, content: Any, model: Any = None, **options: Any) -> tuple[int, str]:
+    found = asked(path, content, model, **options)
+    return found.status_code, found.json()["error"]
+
+
+V1, V2 = "/v1/models/digits", "/v2/models/digits"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "answer"),
+    [
+        (":predict", ONES, {"predictions": [[2, 2, 2, 2]]}),
+        (":predict", {"signature_name": "serving_default", **ONES}, {"predictions": [[2, 2, 2, 2]]}),
+        (":predict", {"instances": [{"x": [1, 2, 3, 4.5]}]}, {"predictions": [[2, 4, 6, 9]]}),
+        (":predict", {"inputs": [[1, 1, 1, 1]]}, {"outputs": [[2, 2, 2, 2]]}),
+        (":predict", {"inputs": {"x": [[1, 1, 1, 1]]}}, {"outputs": [[2, 2, 2, 2]]}),
+        ("/versions/3:predict", ONES, {"predictions": [[2, 2, 2, 2]]}),
+        ("/labels/stable:predict", ONES, {"predictions": [[2, 2, 2, 2]]}),
+    ],
+)
+def test_tensorflow_servings_form(path: str, content: Any, answer: Any) -> None:
+    found = asked(V1 + path, content)
+    assert (found.status_code, found.json()) == (200, answer)
+    assert found.headers["model-version"] == "3"
+
+
+def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
+    rows = [{"a": 1, "b": 2, "text": "x"}, {"a": 3, "b": 4, "text": {"b64": "eQ=="}}]
+    found = asked(f"{V1}:predict", {"instances": rows}, Two())
+    assert found.json() == {"predictions": [{"sum": 3, "upper": "X"}, {"sum": 7, "upper": "Y"}]}
+    columns = {"a": [1, 3], "b": [2, 4], "text": ["x", "y"]}
+    assert asked(f"{V1}:predict", {"inputs": columns}, Two()).json() == {
+        "outputs": {"sum": [3, 7], "upper": ["X", "Y"]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "the body is no JSON"),
+        (b'{"instances": [[NaN, 1, 1, 1]]}', "JSON has no NaN and no Infinity"),
+        (b"[1]", "the body must be a JSON object"),
+        ({}, "either instances (row by row) or inputs"),
+        ({**ONES, "inputs": []}, "either instances (row by row) or inputs"),
+        ({**ONES, "signature": ""}, "'signature' is not understood"),
+        ({**ONES, "signature_name": "train"}, "signature_name='train': only serving_default is served"),
+        ({"instances": []}, "instances must be a list with a row at least"),
+        ({"instances": [[1, 2, 3]]}, "input 'x': it has the shape (1, 3), and takes float32 (any, 4)"),
+        ({"instances": [[1, 2, 3, 4], [1]]}, "input 'x': its rows differ in shape; it takes float32 (any, 4)"),
+        ({"instances": [["a", "b", "c", "d"]]}, "input 'x': it holds text, and takes numbers (float32)"),
+        ({"instances": [[1, None, 3, 4]]}, "input 'x': it holds null, and takes numbers (float32)"),
+        ({"instances": [[1, 1e300, 3, 4]]}, "input 'x': it holds a number beyond float32"),
+        ({"instances": [{"y": [1, 1, 1, 1]}]}, "'y' is no input of the model; there are: x"),
+        ({"instances": [{"x": [1, 1, 1, 1]}, {"z": 1}]}, "instances[1] must be an object with x, as the first row is"),
+        ({"inputs": {}}, "input 'x' is missing; the model takes x (float32 (any, 4))"),
+    ],
+)
+def test_what_does_not_fit_is_named(content: Any, words: str) -> None:
+    status, text = refusal(f"{V1}:predict", content)
+    assert status == 400 and words in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"instances": [1, 2]}, "instances: the model has 3 inputs, so each must be named: a, b, text"),
+        ({"instances": [{"a": 1, "b": 2}]}, "input 'text' is missing"),
+        ({"inputs": {"a": [1], "b": [2, 3], "text": ["x"]}}, "input 'b' has 2 rows and 'a' 1"),
+        (
+            {"inputs": {"a": [1.5], "b": [2], "text": ["x"]}},
+            "input 'a': it holds numbers, and takes whole numbers (int32)",
+        ),
+        (
+            {"inputs": {"a": [2**40], "b": [2], "text": ["x"]}},
+            "input 'a': 1099511627776 to 1099511627776 do not fit into int32",
+        ),
+        ({"inputs": {"a": [1], "b": [2], "text": [7]}}, "input 'text': it takes text, and holds 7"),
+        ({"inputs": {"a": [1], "b": [2], "text": [{"b64": "?"}]}}, "it is no base64"),
+    ],
+)
+def test_what_does_not_fit_several_inputs_is_named(content: Any, words: str) -> None:
+    status, text = refusal(f"{V1}:predict", content, Two())
+    assert status == 400 and words in text
+
+
+def infer(**changes: Any) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1], **changes}]}
+
+
+def test_open_inference_protocol() -> None:
+    answer = {"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [2, 2, 2, 2]}
+    whole = {"model_name": "digits", "model_version": "3", "outputs": [answer]}
+    assert asked(f"{V2}/infer", infer()).json() == whole
+    assert asked(f"{V2}/versions/3/infer", {**infer(data=[[1, 1, 1, 1]]), "id": "7"}).json() == {**whole, "id": "7"}
+    two = Scaled(outputs=("y", "total"))
+    total = asked(f"{V2}/infer", {**infer(), "outputs": [{"name": "total"}]}, two).json()["outputs"]
+    assert total == [{"name": "total", "datatype": "FP32", "shape": [1], "data": [8]}]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"inputs": [{"name": "x"}]}, "inputs[0] has no shape"),
+        ({"inputs": 3}, "inputs must be a list of objects"),
+        ({}, "input 'x' is missing"),
+        (infer(datatype="FLOAT"), "the datatype 'FLOAT' is none of BOOL"),
+        (infer(shape=[1, -4]), "its shape must be a list of whole numbers"),
+        (infer(data=[1, 1]), "its data are 2 values, its shape [1, 4] is of 4"),
+        (infer(data="1111"), "its data must be a list"),
+        (infer(shape=[2, 2]), "it has the shape (2, 2), and takes float32 (any, 4)"),
+        ({**infer(), "outputs": [{"name": "z"}]}, "'z' is no output of the model; there are: y"),
+    ],
+)
+def test_what_does_not_fit_the_protocol_is_named(content: Any, words: str) -> None:
+    status, text = refusal(f"{V2}/infer", content)
+    assert status == 400 and words in text
+
+
+def test_metadata_and_status() -> None:
+    signature = asked(f"{V1}/metadata").json()["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    dims = [{"size": "-1", "name": ""}, {"size": "4", "name": ""}]
+    assert signature["inputs"]["x"]["dtype"] == "DT_FLOAT" and signature["inputs"]["x"]["tensor_shape"]["dim"] == dims
+    status = {"error_code": "OK", "error_message": ""}
+    shown = {"model_version_status": [{"version": "3", "state": "AVAILABLE", "status": status}]}
+    assert asked(V1).json() == asked(f"{V1}/versions/3").json() == asked(f"{V1}/labels/stable").json() == shown
+    assert asked(V2).json() == {
+        "name": "digits", "versions": ["3"], "platform": "numpy",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 4]}],
+    }  # fmt: skip
+    assert asked(f"{V2}/ready").json() == {"name": "digits", "ready": True}
+    assert asked("/v2").json()["name"] == "hopsml"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "words"),
+    [
+        ("/v1/models/didgits:predict", ONES, 404, "there is no model 'didgits' here; there is: digits"),
+        (f"{V1}/versions/9:predict", ONES, 404, "version 9 is not served; there are: 3"),
+        (f"{V1}/versions/x:predict", ONES, 404, "a version is a whole number"),
+        (f"{V1}/labels/best:predict", ONES, 404, "no version has the label 'best'; there are: stable"),
+        (f"{V1}:classify", ONES, 404, ":classify is not there"),
+        ("/predict", ONES, 404, "/predict is not there; a model is asked at /v1/models/NAME:predict"),
+        (f"{V1}:predict", None, 405, "is asked by POST, not by GET"),
+    ],
+)
+def test_what_is_not_there(path: str, content: Any, status: int, words: str) -> None:
+    found = asked(path, content)
+    assert found.status_code == status and words in found.json()["error"]
+
+
+def test_a_token_is_asked_for_but_by_whoever_looks_whether_the_server_lives() -> None:
+    for token in ("", "wrong", f"{TOKEN}x"):
+        found = asked(f"{V1}:predict", ONES, token=token)
+        assert found.status_code == 401 and found.headers["www-authenticate"] == "Bearer"
+        assert asked("/metrics", token=token).status_code == 401
+        assert asked("/v2/health/live", token=token).json() == {"live": True}
+        assert asked("/v2/health/ready", token=token).json() == {"ready": True}
+
+
+def test_a_body_has_a_bound_said_or_not() -> None:
+    body = b'{"instances": [[' + b"1," * 1000 + b"1]]}"
+
+    async def unsaid() -> AsyncIterator[bytes]:
+        for begin in range(0, len(body), 100):
+            yield body[begin : begin + 100]
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        path = f"{V1}:predict"
+        return [await client.post(path, content=body), await client.post(path, content=unsaid())]
+
+    for found in Server({3: Scaled()}, body_bytes=999).play(ask):
+        assert found.status_code == 413 and "a request may have 999 bytes" in found.json()["error"]
+
+
+def test_before_a_version_is_loaded() -> None:
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await client.get("/v2/health/ready"), await client.post(f"{V1}:predict", json=ONES)]
+
+    ready, predicted = Server({3: Scaled()}).play(ask, Route(0, default=3))
+    assert ready.status_code == 503 and ready.json() == {"ready": False}
+    assert predicted.status_code == 503 and predicted.headers["retry-after"] == "1"
+
+
+def test_what_the_model_raises_is_told_and_one_that_is_late_or_too_many() -> None:
+    status, text = refusal(f"{V1}:predict", {"instances": [[-1, 1, 1, 1]]})
+    assert (status, text) == (500, "the model failed: ValueError: cannot compute -1")
+    model = Scaled()
+    server = Server({3: model}, queue_requests=1)
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        model.gate.clear()
+        model.entered.clear()
+        held = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
+        await asyncio.to_thread(model.entered.wait, 30)
+        waits = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
+        while not server.holder.waiting:
+            await asyncio.sleep(0)
+        too_many = await client.post(f"{V1}:predict", json=ONES)
+        model.gate.set()
+        return [await held, await waits, too_many]
+
+    held, waits, too_many = server.play(ask)
+    assert (held.status_code, waits.status_code, too_many.status_code) == (200, 200, 429)
+    assert too_many.headers["retry-after"] == "1"
+    late = asked(f"{V1}:predict", ONES, deadline_s=0.0)
+    assert late.status_code in (408, 503)
+
+
+def test_a_roll_and_a_canary_without_a_failed_request() -> None:
+    """Requests go on all the while; each is answered by a version that was there."""
+    server = Server({3: Scaled(2), 4: Scaled(3), 5: ValueError("broken file"), 6: Scaled(4)})
+    answered: list[tuple[int, str, float]] = []
+    over = asyncio.Event()
+
+    async def load(client: httpx.AsyncClient) -> None:
+        while not over.is_set():
+            found = await client.post(f"{V1}:predict", json=ONES)
+            answered.append(
+                (found.status_code, found.headers.get("model-version", ""), found.json()["predictions"][0][0])
+            )
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        clients = [asyncio.create_task(load(client)) for _ in range(4)]
+        for told, route in enumerate(
+            (Route(2, default=4), Route(3, default=5), Route(4, default=4, canary=6, share=0.25)), start=2
+        ):
+            seen = len(answered)
+            server.holder.follow(route)
+            await server.until(told)
+            while len(answered) < seen + 40:
+                await asyncio.sleep(0)
+        over.set()
+        await asyncio.gather(*clients)
+
+    server.play(ask)
+    assert {(status, version, value) for status, version, value in answered} == {
+        (200, "3", 2.0), (200, "4", 3.0), (200, "6", 4.0)
+    }  # fmt: skip
+    assert server.told == [Turned(1), Turned(2), RouteRefused(3, "ValueError: broken file"), Turned(4)]
+    assert server.holder.versions == {4: "AVAILABLE", 6: "AVAILABLE"}
+
+
+def test_metrics_count_by_version_and_status() -> None:
+    async def ask(client: httpx.AsyncClient) -> str:
+        for content in (ONES, ONES, {}):
+            await client.post(f"{V1}:predict", json=content)
+        return (await client.get("/metrics")).text
+
+    found = Server({3: Scaled()}).play(ask)
+    assert 'hopsml_requests_total{version="3",status="200"} 2' in found
+    assert 'hopsml_requests_total{version="3",status="400"} 1' in found
+    assert 'hopsml_batch_rows_bucket{le="1"} 2' in found and "hopsml_batch_rows_count 2" in found
+    assert "# TYPE hopsml_request_seconds histogram" in found
+
+
+def test_requests_are_logged_with_what_was_answered(tmp_path: Path) -> None:
+    import json
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        await client.post(f"{V1}:predict", json=ONES)
+        await client.post(f"{V2}/infer", json={**infer(data=[-1, 1, 1, 1]), "id": "b"})
+
+    Server({3: Scaled()}, tmp_path).play(ask)
+    (segment,) = tmp_path.iterdir()
+    first, second = map(json.loads, segment.read_text().splitlines())
+    assert first["inputs"] == {"x": [[1, 1, 1, 1]]} and first["outputs"] == {"y": [[2, 2, 2, 2]]}
+    assert (first["version"], first["status"]) == (3, 200)
+    assert (second["id"], second["outputs"], second["status"]) == ("b", None, 500)

@@ -1,0 +1,77 @@
+"""Counts of several replicas together, and the segments of the request log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopsml.serving import metrics, request_log
+from hopsml.serving.metrics import Meter, Sum
+from hopsml.serving.request_log import RequestLog
+
+pytestmark = pytest.mark.fast
+OK = 'hopsml_requests_total{version="1",status="200"}'
+
+
+def test_counts_add_up_and_never_fall_when_a_replica_ends() -> None:
+    total = Sum()
+    total.update(0, {OK: 5, "hopsml_queue_requests": 2})
+    total.update(1, {OK: 3, "hopsml_queue_requests": 1})
+    assert total.total() == {OK: 8, "hopsml_queue_requests": 3}
+    total.ended(0)
+    assert total.total() == {OK: 8, "hopsml_queue_requests": 1}
+    total.update(0, {OK: 1})
+    assert total.total()[OK] == 9
+    total.update(1, {OK: 2})  # an older word of it came later
+    assert total.total()[OK] == 9
+
+
+def test_buckets_stand_in_the_order_of_their_bounds() -> None:
+    meter = Meter()
+    for rows in (1, 3, 2000):
+        meter.batch(rows)
+    lines = [line for line in metrics.text(meter.counts).splitlines() if "bucket" in line]
+    assert [line.split()[1] for line in lines] == ["1", "1", *["2"] * (len(lines) - 3), "3"]
+    assert lines[-1].startswith('hopsml_batch_rows_bucket{le="+Inf"}')
+
+
+def test_a_segment_is_complete_when_it_is_long_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_log, "SEGMENT_BYTES", 20)
+    log = RequestLog(tmp_path, "0")
+    log.write(b"0123456789\n")
+    log.flush(now_s=0.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["0-1.part"]
+    log.write(b"0123456789\n")
+    log.flush(now_s=1.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["0-1.jsonl"]
+    log.write(b"x\n")
+    log.flush(now_s=2.0)
+    log.flush(now_s=2.0 + request_log.SEGMENT_S)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-1.jsonl", "0-2.jsonl"]
+    log.close()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_without_room_lines_are_dropped_and_counted(tmp_path: Path) -> None:
+    log = RequestLog(tmp_path, "0", most_bytes=10)
+    log.write(b"0123\n")
+    log.close()
+    log.write(b"012345\n")
+    log.write(b"0\n")
+    log.close()
+    assert log.dropped == 2 and (tmp_path / "0-1.jsonl").read_bytes() == b"0123\n"
+    (tmp_path / "0-1.jsonl").unlink()  # shipped
+    log.write(b"again\n")
+    log.close()
+    assert (tmp_path / "0-2.jsonl").read_bytes() == b"again\n"
+
+
+def test_what_a_killed_writer_left_is_whole_lines(tmp_path: Path) -> None:
+    (tmp_path / "0-1.part").write_bytes(b"whole\nhal")
+    (tmp_path / "0-2.part").write_bytes(b"hal")
+    names = [path.name for path in tmp_path.iterdir()]
+    assert sorted(request_log.left_by([*names, "1-1.part", "0-0.jsonl"], {"1"})) == ["0-1.part", "0-2.part"]
+    for name in names:
+        request_log.finish(tmp_path / name)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("0-1.jsonl", b"whole\n")]

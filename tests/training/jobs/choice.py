@@ -1,0 +1,34 @@
+"""A job on whose collectives a strategy takes, as this process's devices and libraries say."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+from hopsml.cluster.worker.context import CollectiveSeat, current
+from hopsml.training.tensorflow import collective_ops
+from hopsml.training.tensorflow.choice import choose
+
+
+def by_devices() -> dict[str, Any]:
+    """One process, in the place of one of two."""
+    import tensorflow as tf
+
+    alone = current()
+    assert alone is not None
+    seat = CollectiveSeat(("127.0.0.1:1", "127.0.0.1:2"), b"0123456789abcdef")
+    context = dataclasses.replace(alone, world_size=2, collective=seat)
+    found: dict[str, Any] = {"version": tf.__version__, "CPUs": choose(context, "auto", [])}
+    devices = tf.config.get_visible_devices
+    tf.config.get_visible_devices = lambda kind: ["GPU:0"]
+    found["GPUs"] = choose(context, "auto", [])
+    tf.config.get_visible_devices = devices
+    collective_ops.LIBRARIES = Path("nowhere")
+    collective_ops._loaded.cache_clear()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        found["no library"] = choose(context, "auto", [])
+    found["printed"] = printed.getvalue().splitlines()
+    return found

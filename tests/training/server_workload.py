@@ -1,0 +1,131 @@
+"""Training functions for runs with parameter servers, that leave traces a test can look at; shipped to workers by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def small_model(strategy: Any) -> Any:
+    """Compiled and built in the strategy's scope."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((8,)), *layers])
+        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+
+
+def sums() -> Any:
+    """Batches of 16 whose target is the sum of what is given."""
+    import tensorflow as tf
+
+    x = tf.random.stateless_uniform((256, 8), seed=(1, 2))
+    return tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, axis=1, keepdims=True))).shuffle(256).batch(16)
+
+
+def train_exactly(steps: int, checkpoint_every: int) -> dict[str, Any]:
+    """In the form of TensorFlow's tutorial, whose branch for servers is not taken on the chief; by hopsml's loop."""
+    import json
+    import os
+
+    import tensorflow as tf
+
+    import hopsml
+
+    config = json.loads(os.environ["TF_CONFIG"])
+    if config["task"]["type"] in ("worker", "ps"):
+        tf.distribute.Server(tf.train.ClusterSpec(config["cluster"])).join()
+    strategy = hopsml.tensorflow.strategy()
+    model = small_model(strategy)
+    refused = ""
+    try:
+        model.fit(sums(), epochs=1)
+    except ValueError as error:
+        refused = str(error)
+    loop = hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every=checkpoint_every)
+    began_at = loop.steps
+    logs = loop.run(began_at + steps)
+    return {
+        **logs,
+        "began_at": began_at,
+        "counted": loop.steps,
+        "roles": sorted(config["cluster"]),
+        "refused": refused,
+        "strategy": type(strategy).__name__,
+        "iterations": int(model.optimizer.iterations.numpy()),
+    }
+
+
+def train_until(told: str, checkpoint_every: int = 20) -> dict[str, Any]:
+    """Steps until there is a file of this name, then as many as it says."""
+    import os
+    from pathlib import Path
+
+    import hopsml
+
+    model = small_model(hopsml.tensorflow.strategy())
+    loop = hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every=checkpoint_every)
+    while not os.path.exists(told):
+        loop.run(loop.steps + checkpoint_every)
+    more = int(Path(told).read_text())
+    before = loop.steps
+    logs = loop.run(before + more)
+    return {**logs, "more": loop.steps - before, "recoveries": loop.recoveries}
+
+
+def evaluate_beside(told: str) -> dict[str, Any]:
+    """The evaluator writes down what it is told of the cluster, the chief goes on only then."""
+    import json
+    import os
+    from pathlib import Path
+
+    from tests.cluster.workloads import wait_for_files
+
+    config = json.loads(os.environ["TF_CONFIG"])
+    if config["task"]["type"] == "evaluator":
+        Path(told).with_suffix(".part").write_text(json.dumps(config))
+        Path(told).with_suffix(".part").rename(told)
+        return {}
+    wait_for_files(os.path.dirname(told), os.path.basename(told))
+    return {"roles": sorted(config["cluster"]), "total": _by_hand()}
+
+
+def _by_hand() -> float:
+    """A loop of one's own over raw variables, by TensorFlow's own strategy."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    with strategy.scope():
+        total = tf.Variable(0.0)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    @tf.function
+    def step() -> None:
+        total.assign_add(1.0)
+
+    for _ in range(10):
+        coordinator.schedule(step)
+    coordinator.join()
+    return float(total.numpy())
+
+
+def save_parts(value: float) -> dict[str, Any]:
+    """A variable in parts beside a Keras model; what was saved of an earlier run is restored."""
+    import keras
+    import tensorflow as tf
+
+    import hopsml
+
+    strategy = hopsml.tensorflow.strategy()
+    with strategy.scope():
+        table = tf.Variable(tf.zeros((4096, 64)), name="table")
+        model = keras.Sequential([keras.Input((4096,)), keras.layers.Dense(64)])
+    checkpointer = hopsml.tensorflow.Checkpointer(table=table, model=model)
+    step = checkpointer.restore_latest()
+    restored = float(tf.reduce_mean(tf.convert_to_tensor(table)))
+    table.assign(tf.fill((4096, 64), value))
+    checkpointer.save(step + 1)
+    parts = [len(getattr(one, "variables", [one])) for one in (table, model.layers[0].kernel.value)]
+    return {"step": step, "restored": restored, "parts": parts[0], "kernel_parts": parts[1]}

@@ -1,0 +1,47 @@
+"""Which checkpoint an evaluator judges next, which is best, when it asks the training to end; pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsml.cluster.shared.spec import Evaluation
+from hopsml.training.evaluation import Judgement, best_of, due, stagnates
+
+pytestmark = pytest.mark.fast
+
+
+def judged(*values: float | None) -> list[Judgement]:
+    return [
+        Judgement(10 * number, {} if value is None else {"metric": value}, problem="gone" if value is None else "")
+        for number, value in enumerate(values, 1)
+    ]
+
+
+def test_each_once_in_either_order() -> None:
+    assert due([30, 10, 20], [10], "oldest") == 20 and due([30, 10, 20], [10], "newest") == 30
+    assert due([10], [10], "oldest") is None is due([], [], "newest")
+
+
+def test_the_best_is_the_earliest_of_equals_and_a_number() -> None:
+    asked = Evaluation(run="r")
+    best = best_of(judged(0.1, 0.5, None, 0.5, float("nan")), asked)
+    assert best is not None and best.step == 20
+    least = best_of(judged(0.4, 0.1, 0.3), Evaluation(run="r", direction="min"))
+    assert least is not None and least.step == 20
+    assert best_of(judged(None, float("inf")), asked) is None is best_of([], asked)
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "ends"),
+    [
+        ((0.1, 0.5, 0.4, 0.5), 2, True),
+        ((0.1, 0.5, 0.4, None), 2, False),
+        ((0.5, 0.4, 0.6), 2, False),
+        ((0.5, 0.1, 0.1, 0.1), None, False),
+        ((), 1, False),
+    ],
+)
+def test_it_stagnates_after_so_many_that_were_no_better(
+    values: tuple[float | None, ...], patience: int | None, ends: bool
+) -> None:
+    assert stagnates(judged(*values), Evaluation(run="r", patience=patience)) is ends

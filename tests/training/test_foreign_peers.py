@@ -1,0 +1,40 @@
+"""Who is served by a run that trains: another user at no port; the same user without the secret at none of TensorFlow's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import foreign_peers
+from benchmarks.foreign_peers import BY_HAND, NOBODY, WAYS, WORKERS
+from tools import build_native
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    """It is built."""
+    build_native.build_server()
+
+
+@pytest.mark.parametrize(
+    "way", [way if way == "tensorflow" else pytest.param(way, marks=pytest.mark.variant) for way in WAYS]
+)  # the other way has fewer doors; over hopsml's collective nothing listens: tests/collective/test_strangers.py
+def test_a_stranger_is_served_at_no_port_of_a_run(way: str) -> None:
+    found = foreign_peers.doors(way, Path(sys.executable), NOBODY, os.geteuid())
+    assert len(found) >= 2 * (1 + WORKERS + (WORKERS if way == "tensorflow" else 0))  # coordinator, doors, servers
+    assert [door for door in found if door.served] == []
+
+
+@pytest.mark.variant  # of the answer that a served stranger gets: tests/cluster/test_server_guard.py has whom it lets in
+def test_tensorflow_by_hand_serves_everybody() -> None:
+    """What the other test asks is answered where nothing guards."""
+    found = foreign_peers.doors(BY_HAND, Path(sys.executable), NOBODY)
+    assert [door.served for door in found] == ["answers calls"] * WORKERS

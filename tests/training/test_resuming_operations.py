@@ -1,0 +1,17 @@
+"""TensorFlow's operations go on where members are killed and stopped amid a step, and new ones come."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.parametrize(("size", "seed"), [(3, 1)])
+def test_a_traced_function_outlasts_its_group(size: int, seed: int) -> None:
+    command = [sys.executable, "-m", "tests.training.jobs.resuming_operations", str(size), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]

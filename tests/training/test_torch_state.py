@@ -1,0 +1,37 @@
+"""State dictionaries of torch taken apart into a commit's arrays, and put together again."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from hopsml.training.torch.state_tensors import apart, together
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_state_comes_back_with_its_types_shapes_and_values_and_shares_nothing() -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).to(torch.bfloat16)
+    optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
+    model(torch.ones(4, 3, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    odd: dict[Any, Any] = {
+        "empty": torch.zeros(0, 3), "number": torch.tensor(7), "flags": torch.tensor([True, False]),
+        5: [torch.ones(2).t()],
+        "strided": torch.arange(6).reshape(2, 3).t(), "complex": torch.tensor([1 + 2j]),
+    }  # fmt: skip
+    for state in (model.state_dict(), optimizer.state_dict(), odd):
+        rest, arrays = apart("x", state)
+        assert arrays and all(array.dtype == "uint8" for array in arrays.values())
+        back = together(pickle.loads(pickle.dumps(rest)), arrays)
+        torch.testing.assert_close(back, dict(state), rtol=0, atol=0)
+        tensors = [one for one in back.values() if isinstance(one, torch.Tensor)]
+        if tensors:
+            arrays[next(iter(arrays))][:] = 0
+            torch.testing.assert_close(back, dict(state), rtol=0, atol=0)
+    model.load_state_dict(together(*apart("x", model.state_dict())))
+    optimizer.load_state_dict(together(*apart("x", optimizer.state_dict())))
