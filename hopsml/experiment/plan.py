@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from hopsml import redact, settings, tracebacks
 from hopsml.cluster.driver import capture
 from hopsml.cluster.driver.formation import RunRequest
-from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
 from hopsml.cluster.shared.plain import as_json
@@ -119,9 +119,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         resume=begins,
     )
     try:
-        run, application = _launch(plan, request, captured, directory, application, events)
-        if tell is not None:
-            run.observe(tell(run.state, spec.name, directory.url))
+        run, application = _launch(plan, request, captured, directory, application, events, tell)
         if continues:
             where = f"the checkpoint of step {begins.step}" if begins.url else "the beginning: it had no checkpoint yet"
             _note(run, f"goes on with {continues} from {where}")
@@ -166,13 +164,19 @@ def _launch(
     directory: RunDir,
     application: applications.Application,
     events: EventsFolder,
+    tell: Callable[[RunState, str, str], Observer] | None,
 ) -> tuple[Run, applications.Application]:
     spec, standing = request.spec, plan.standing
+
+    def observe(state: RunState) -> None:
+        if tell is not None:  # before it begins: a quick run prints all its lines while a display is made
+            state.observe(tell(state, spec.name, directory.url))
+
     try:
-        state = application.coordinator.launch(request)
+        state = application.coordinator.launch(request, observe)
     except CoordinatorLost:  # it closed for idleness this very moment
         application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
-        state = application.coordinator.launch(request)
+        state = application.coordinator.launch(request, observe)
     coordinator, run_id = application.coordinator, request.run_id
     recording = None
     if standing.recorded:

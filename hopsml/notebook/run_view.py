@@ -98,7 +98,9 @@ def state_of(story: Story) -> Lifecycle:
 
 def _stages(story: Story, end: float) -> tuple[StageView, ...]:
     """In the order in which they were first reached; one that came again, as with a changing group, has one time in all."""
-    ends = [*(stage.began for stage in story.stages[1:]), end][: len(story.stages)]  # none: it had ended before it was shown
+    ends = [*(stage.began for stage in story.stages[1:]), end][
+        : len(story.stages)
+    ]  # none: it had ended before it was shown
     seconds: dict[str, float] = {}
     times: Counter[str] = Counter()
     for stage, until in zip(story.stages, ends, strict=True):

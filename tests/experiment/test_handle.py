@@ -16,7 +16,8 @@ from hopsml import experiment
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import Phase
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
-from hopsml.experiment import progress
+from hopsml.experiment import mlflow
+from hopsml.experiment.run import Run
 from tests.cluster.backend_contract import submit
 from tests.cluster.workloads import WAIT_S, Trap, wait_until
 
@@ -41,14 +42,14 @@ def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.C
 def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cell's stop button at the worst moment: the run is launched, its display about to appear."""
+    """The cell's stop button at the worst moment: the run is launched, its handle not yet returned."""
     started: list[RunState] = []
 
-    def interrupted(state: RunState, name: str, run_dir: str) -> Any:
-        started.append(state)
+    def interrupted(run: Run, *arguments: Any, **options: Any) -> None:
+        started.append(run.state)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(progress, "of_run", lambda: interrupted)
+    monkeypatch.setattr(mlflow, "follow", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         experiment.collective_all_reduce(lambda: time.sleep(600), num_workers=1)
     assert hasattr(caught.value, "_render_traceback_")  # a notebook shows no frame of ours

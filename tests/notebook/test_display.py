@@ -97,7 +97,9 @@ def test_a_run_that_is_closed_already_is_shown_so(state: RunState, front_end: Fr
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase.is_final])
-def test_a_run_that_ended_while_its_display_was_made_is_shown(state: RunState, front_end: FrontEnd, phase: Phase) -> None:
+def test_a_run_that_ended_while_its_display_was_made_is_shown(
+    state: RunState, front_end: FrontEnd, phase: Phase
+) -> None:
     state.phase = phase  # final, and not closed yet: its last files are written
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     state.publish(Change("closed", metrics={"accuracy": 0.5}))

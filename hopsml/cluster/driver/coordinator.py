@@ -101,9 +101,14 @@ class Coordinator:
         """Whether runs can still be launched."""
         return self._thread.is_alive() and not self._closing.is_set()
 
-    def launch(self, request: RunRequest) -> RunState:
-        """Begin a run; returns its state at once. Raises CoordinatorLost where the coordinator is closed."""
+    def launch(self, request: RunRequest, observe: Callable[[RunState], object] = lambda state: None) -> RunState:
+        """Begin a run; returns its state at once. Raises CoordinatorLost where the coordinator is closed.
+
+        ``observe`` is called with the state before anything happens: who observes from then on misses nothing.
+        """
         state = RunState(request.run_id, request.spec.group.size)
+        if self.is_alive:
+            observe(state)
         with self._gate:
             if not self.is_alive:
                 raise CoordinatorLost("the coordinator of this application is closed; start the run again")
