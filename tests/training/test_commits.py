@@ -18,8 +18,11 @@ import numpy as np
 import pytest
 
 import hopsml
-from hopsml.cluster.agent.commit_door import CommitDoor, fetch
+from hopsml.cluster.agent.commit_door import CommitDoor, FoundCommit, fetch
+from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.shared.commit_slots import Buffer, CommitSlots
+from hopsml.cluster.shared.protocol import CommitSource, Formation
+from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import CommitPort, WorkerContext
 from hopsml.errors import ArgumentError
@@ -214,22 +217,27 @@ def test_a_commit_in_whose_middle_the_worker_is_killed_is_not_there(slots: Commi
 
 def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
     content = memoryview(os.urandom(3_000_000))
-    got = bytearray(len(content))
+    got, overwritten = bytearray(len(content)), list[bool]()
 
     async def take(position: int, piece: bytes) -> None:
         got[position : position + len(piece)] = piece
 
     async def scenario() -> None:
-        door = CommitDoor(TOKEN, lambda step: content if step == 9 else None)
+        held = FoundCommit(9, content, lambda: not overwritten)
+        door = CommitDoor(TOKEN, lambda step, or_newer: held if step == 9 or (or_newer and step < 9) else None)
         await door.open("127.0.0.1")
         address, certificate = f"127.0.0.1:{door.port}", door.identity.certificate if door.identity else ""
         try:
-            assert await fetch(address, certificate, TOKEN, 9, take) == len(content)
+            assert await fetch(address, certificate, TOKEN, 9, take) == (9, len(content))
+            assert await fetch(address, certificate, TOKEN, 7, take, or_newer=True) == (9, len(content))
             with pytest.raises(LookupError, match="step 8"):
                 await fetch(address, certificate, TOKEN, 8, take)
             for wrong in ("x" * 43, f"x{TOKEN[1:]}", f"{TOKEN[:-1]}x"):  # the whole token counts
                 with pytest.raises(LookupError):
                     await fetch(address, certificate, wrong, 9, take)
+            overwritten.append(True)
+            with pytest.raises(InterruptedError, match="a newer commit than that of step 9"):
+                await fetch(address, certificate, TOKEN, 9, take)
         finally:
             await door.close()
         with pytest.raises(OSError):
@@ -237,6 +245,38 @@ def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
 
     asyncio.run(scenario())
     assert bytes(got) == bytes(content)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_newcomer_takes_a_newer_commit_and_one_that_goes_on_with_others_takes_theirs(
+    tmp_path: Path, joins: bool
+) -> None:
+    def tell(told: Any) -> None:
+        raise AssertionError(told)
+
+    async def scenario() -> None:
+        trains = HeldCommits("run", tmp_path / "trains", TOKEN, tell)
+        comes = HeldCommits("run", tmp_path / "comes", TOKEN, tell)
+        await trains.door.open("127.0.0.1")
+        try:
+            for step, slot in ((4, 0), (6, 1)):
+                trains.slots.write(slot, step, [b"commit of step %d" % step])
+                trains.committed(step, slot)
+            identity = trains.door.identity
+            assert identity is not None
+            source = CommitSource(4, f"127.0.0.1:{trains.door.port}", identity.certificate)
+            begins = Formation("run", 1, RunSpec(), b"", "", "", "", 2, commit=source, joins=joins)
+            if joins:
+                await comes.obtain(begins)
+                assert (comes.step, bytes(comes.slots.read(comes.slot))) == (6, b"commit of step 6")
+            else:
+                with pytest.raises(LookupError, match="step 4"):
+                    await comes.obtain(begins)
+        finally:
+            await trains.close()
+            await comes.close()
+
+    asyncio.run(scenario())
 
 
 # ------------------------------------------------------------------------------------------ State

@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hopsml.cluster.agent.commit_door import CommitDoor, fetch
+from hopsml.cluster.agent.commit_door import CommitDoor, FoundCommit, fetch
 from hopsml.cluster.shared.commit_slots import CommitSlots
-from hopsml.cluster.shared.protocol import Formation, Persisted
+from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted
 from hopsml.storage.backoff import Outage, pause_s
 
 STATE_FILE = "state.hopsml"
 DESCRIPTION = "checkpoint.json"
 KEEP_CHECKPOINTS = 3
+OBTAIN_ATTEMPTS = 5
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0  # beside the training
 LAST_RETRY_S = 5.0  # where the run's end, or the end of a node, waits for it
 
@@ -49,11 +50,12 @@ class HeldCommits:
         """What is held is not the state that the next generation goes on from."""
         self.step, self.slot = -1, -1
 
-    def _find(self, step: int) -> memoryview | None:
-        if step != self.step:
+    def _find(self, step: int, or_newer: bool) -> FoundCommit | None:
+        held, slot = self.step, self.slot
+        if held < step or (held > step and not or_newer):
             return None
         try:
-            return self.slots.read(self.slot)
+            return FoundCommit(held, self.slots.read(slot), lambda: self.slots.step(slot) == held)
         except LookupError:
             return None
 
@@ -68,19 +70,30 @@ class HeldCommits:
     # ------------------------------------------------------------------------------------------ from another agent
 
     async def obtain(self, formation: Formation) -> None:
-        """Have the commit that the generation goes on from; raises OSError or LookupError, naming the holder."""
-        commit = formation.commit
-        if commit.step < 0:
-            return
+        """Have the commit that the generation goes on from; raises OSError or LookupError, naming the holder.
+
+        A newcomer prepares beside the others, who make further commits: any newer one does as well.
+        """
+        commit, attempts = formation.commit, OBTAIN_ATTEMPTS if formation.joins else 1
+        while commit.step >= 0:
+            attempts -= 1
+            try:
+                return await self._obtain(commit, formation.joins)
+            except InterruptedError:
+                if not attempts:
+                    raise
+
+    async def _obtain(self, commit: CommitSource, or_newer: bool) -> None:
         slot = self.slots.free(self.slot)
         self.slots.begin(slot)
 
         async def take(position: int, piece: bytes) -> None:
             await asyncio.to_thread(self.slots.put, slot, position, piece)
 
-        length = await fetch(commit.holder, commit.certificate, self._token, commit.step, take)
-        self.slots.complete(slot, commit.step, length)
-        self.committed(commit.step, slot)
+        asked = commit.holder, commit.certificate, self._token, commit.step
+        step, length = await fetch(*asked, take, or_newer=or_newer)
+        self.slots.complete(slot, step, length)
+        self.committed(step, slot)
 
     # ------------------------------------------------------------------------------------------ to shared storage
 
