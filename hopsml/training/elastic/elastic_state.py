@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _OWN = (
     *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
-    *("_pace", "_hold_s", "_committed_at", "_left_at"),
+    *("_pace", "_divided", "_hold_s", "_committed_at", "_left_at"),
 )
 AUTOMATIC_SHARE = 0.01  # of the training's time that automatic commits may take
 
@@ -75,6 +75,7 @@ class State:
         self._sampler: Sampler | None = None
         self._batches: int = 0
         self._restored: bool = False
+        self._divided: bool | None = None
         self._pace = CommitPace()
         self._hold_s: float = 0.0
         self._committed_at = time.monotonic()
@@ -186,12 +187,21 @@ class State:
             return False
         self._see_batch(self._writer)
         parks = self._port is not None and self._port.slots.park
-        if not parks and not self._is_due(every):
+        due = parks or self._is_due(every)
+        if self._is_divided():
+            due = state_tensors.agreed(due)
+        if not due:
             return False
         self._write(self._writer)
         if parks:
             self._stand_still()
         return True
+
+    def _is_divided(self) -> bool:
+        """Whether torch's tensors are divided between workers (``fully_shard``); looked at once."""
+        if self._divided is None:
+            self._divided = "torch" in sys.modules and state_tensors.are_divided(self._values.values())
+        return self._divided
 
     def _see_batch(self, writer: CommitWriter) -> None:
         """Measure what a batch takes, and so what it costs that a commit is written beside it."""
@@ -263,7 +273,7 @@ class State:
         for name, pickled in snapshot.values.items():
             value = commit_format.unpickle(pickled)
             if _has_state_dict(self._values[name]):
-                self._values[name].load_state_dict(_together(value, tensors))
+                _load(self._values[name], _together(value, tensors))
             else:
                 self._values[name] = value
         if self._sampler is not None and snapshot.position:
@@ -323,6 +333,13 @@ def _apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 def _together(state: Any, tensors: dict[str, NDArray[Any]]) -> Any:
     return state_tensors.together(state, tensors) if tensors else state
+
+
+def _load(value: Any, state: Any) -> None:
+    if "torch" in sys.modules:
+        state_tensors.load(value, state)
+    else:
+        value.load_state_dict(state)
 
 
 def _pickled(name: str, value: Any) -> bytes:

@@ -1,10 +1,12 @@
 """Tensors of state dictionaries as a commit's arrays: copied once, and written beside the training.
 
 What a module, an optimizer or a scaler gives as its state is taken apart into its tensors and the rest, which is pickled.
+Of a tensor that is divided between workers (``fully_shard``) the whole is kept, so that any number of them can go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,62 @@ class TensorOf:
     key: str
     dtype: str  # "float32", as torch names it
     shape: tuple[int, ...]
+
+
+def are_divided(values: Iterable[Any]) -> bool:
+    """Whether parameters of any of these modules or optimizers are divided between workers."""
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(one, DTensor) for value in values for one in _parameters(value))
+
+
+def agreed(due: bool) -> bool:
+    """Whether it is ``due`` on any worker: to put together what is divided is a collective operation."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return due
+    asked = torch.tensor(int(due), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(asked, dist.ReduceOp.MAX)
+    return bool(asked)
+
+
+def load(value: Any, state: Any) -> None:
+    """Have ``value`` take a state, dividing its tensors as ``value``'s own are divided. Each worker gives the whole."""
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        own = value.state_dict(keep_vars=True)
+        state = {name: _as(own[name], one) if name in own else one for name, one in state.items()}
+    elif isinstance(value, torch.optim.Optimizer):
+        numbered = dict(enumerate(_parameters(value)))  # as an optimizer's state dictionary counts them
+        of_each = {
+            number: {name: _as(numbered[number], one) for name, one in of_one.items()}
+            for number, of_one in state["state"].items()
+        }
+        state = {**state, "state": of_each}
+    value.load_state_dict(state)
+
+
+def _as(own: Any, given: Any) -> Any:
+    """The whole tensor ``given``, divided as ``own`` is, where it is of its shape: no counter of steps is."""
+    import torch
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(own, DTensor) or not isinstance(given, torch.Tensor) or given.shape != own.shape:
+        return given
+    return distribute_tensor(given.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
+
+
+def _parameters(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        return list(value.parameters())
+    if isinstance(value, torch.optim.Optimizer):
+        return [one for group in value.param_groups for one in group["params"]]
+    return []
 
 
 def apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
@@ -57,7 +115,10 @@ def together(state: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 def _bytes_of(tensor: torch.Tensor) -> NDArray[Any]:
     import torch
+    from torch.distributed.tensor import DTensor
 
+    if isinstance(tensor, DTensor):
+        tensor = tensor.full_tensor()
     held = tensor.detach().to("cpu", copy=True).contiguous().reshape(-1)
     found: NDArray[Any] = held.view(torch.uint8).numpy()
     return found

@@ -1,0 +1,85 @@
+"""A model of ``fully_shard`` and its optimizer in a ``State``: trained by 2, then 3, then 1 worker, and after a loss."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.workloads import WAIT_S, wait_until
+from tests.experiment.conftest import store
+from tests.experiment.test_torch import logged, submit
+
+pytestmark = pytest.mark.torch
+__all__ = ["store"]
+
+
+def sharded(folder: str) -> dict[str, Any]:
+    """Trains a divided model; writes down each step, and the weights, whole, at the end."""
+    import os
+    import time
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    import hopsml
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3)).double()
+    if dist.is_initialized():
+        for layer in (model[0], model[2], model):
+            fully_shard(layer)
+        assert isinstance(model[0].weight, DTensor)
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
+    state = hopsml.elastic.State(model=model, optimizer=optimizer, schedule=schedule, worlds=[])
+    x = torch.randn(96, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.arange(96) % 3
+    log = Path(folder, f"steps-{os.getpid()}")
+    for batch in state.resume(hopsml.elastic.Sampler(96, global_batch_size=12, seed=1, epochs=40)):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+        optimizer.step()
+        schedule.step()
+        state.worlds = [*state.worlds, hopsml.distributed.world_size()]
+        with log.open("a") as file:
+            file.write(f"{hopsml.distributed.rank()} {hopsml.distributed.world_size()} {state.batches}\n")
+        state.commit(every=5)
+        if not Path(folder, "hurry").exists():
+            time.sleep(0.02)
+    weights = [getattr(one, "full_tensor", lambda one=one: one)().detach() for one in model.parameters()]
+    return {"json": [torch.cat([one.reshape(-1) for one in weights]).tolist(), state.worlds]}
+
+
+def test_weights_are_those_of_an_undisturbed_training_whatever_becomes_of_the_group(
+    store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "hurry").touch()
+    expected, _ = (
+        submit(sharded, num_workers=1, args={"folder": str(tmp_path / "alone")}).result(WAIT_S).metrics["json"]
+    )
+    run = submit(sharded, min_workers=1, max_workers=3, args={"folder": str(tmp_path)})
+    run.resize(2)
+
+    def of(world: int) -> dict[int, int]:
+        """Processes by rank, once all of a group of this size have made so many steps that one was a commit's."""
+        made = {own[-1][0]: pid for pid, own in logged(tmp_path).items() if sum(one[1] == world for one in own) > 10}
+        return made if made.keys() == set(range(world)) else {}
+
+    wait_until(lambda: of(2), "steps of two")
+    run.resize(3)
+    victim = wait_until(lambda: of(3), "steps of three")[2]
+    os.kill(victim, signal.SIGKILL)
+    run.resize(1)
+    wait_until(lambda: of(1), "steps of one")
+    (tmp_path / "hurry").touch()
+    weights, worlds = run.result(WAIT_S).metrics["json"]
+    assert {1, 2, 3} <= set(worlds) and len(worlds) == 320, "each step was made once along what the weights come from"
+    assert weights == pytest.approx(expected, rel=1e-9, abs=1e-9)
