@@ -21,6 +21,7 @@ from tests.chaos.runner import Outcome
 PARTS = {
     "local": ["test_local.py", "test_mends.py"],
     "fit": ["test_fit.py", "test_fit_mends.py"],
+    "torch": ["test_torch.py"],
     "spark": ["test_spark.py"],
     "yarn": ["test_yarn.py"],
     "drain": ["test_yarn_drain.py"],

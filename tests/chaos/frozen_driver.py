@@ -21,10 +21,13 @@ WAIT_S = 120.0
 ROOT = Path(__file__).parents[2]
 
 
-def play(folder: Path, frozen_s: float, store: Path) -> Outcome:
-    """Stop the driver for ``frozen_s`` seconds amid a mend; agents outlive it for ten."""
+def play(folder: Path, frozen_s: float, store: Path, framework: str = "arrays") -> Outcome:
+    """Stop the driver for ``frozen_s`` seconds amid a mend; agents outlive it for ten.
+
+    ``framework``: "arrays" or "torch".
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, mending_driver.__file__, str(folder)]
+    command = [sys.executable, mending_driver.__file__, str(folder), framework]
     with open(folder / "output", "wb") as output:
         driver = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
     problem, value, notes, disturbed, reached = "", None, list[str](), 0.0, 0
@@ -62,7 +65,9 @@ def play(folder: Path, frozen_s: float, store: Path) -> Outcome:
         mends=history.mends(folder),
     )
     return judge(
-        Scenario(f"the driver stands still for {frozen_s:g} s amid a mend", lambda trial: None), "local", evidence
+        Scenario(f"the driver stands still for {frozen_s:g} s amid a mend", lambda trial: None),
+        "torch" if framework == "torch" else "local",
+        evidence,
     )
 
 

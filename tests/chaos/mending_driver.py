@@ -1,6 +1,7 @@
 """A driver whose elastic training goes on over hopsml's collective when workers are lost; says when it is about to.
 
-Arguments: a folder for the training's files, in which ``mending`` appears once the group is told to go on, and ``result``.
+Arguments: a folder for the training's files, in which ``mending`` appears once the group is told to go on, and ``result``;
+"arrays" or "torch".
 """
 
 from __future__ import annotations
@@ -9,20 +10,30 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from hopsml import experiment
-from tests.cluster import elastic_workload
+from hopsml.experiment import collective, plan
+from hopsml.experiment.options import TorchOptions
+from hopsml.experiment.run import Run
+from tests.cluster import elastic_torch_workload, elastic_workload
 from tests.cluster.elastic_workload import announce
 
 
-def main(folder: str) -> None:
+def _start(framework: str, **given: Any) -> Run:
+    if framework == "torch":
+        options = TorchOptions(elastic_torch_workload.train, backend="hopsml", **given)
+        return plan.start(collective.build(options, "torch", "torch"))
+    return experiment.submit(elastic_workload.train, implementation="hopsml", **given)
+
+
+def main(folder: str, framework: str) -> None:
     """Of three workers, to the end."""
-    run = experiment.submit(
-        elastic_workload.train,
+    run = _start(
+        framework,
         args={"folder": folder, "step_s": 0.1, "patience_s": 1.0, "over": "hopsml"},
         min_workers=1,
         max_workers=3,
-        implementation="hopsml",
         checkpoint_every=0.2,
         progress=False,
     )
@@ -34,4 +45,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -14,6 +14,7 @@ import psutil
 
 from hopsml import experiment
 from hopsml.errors import RunError
+from hopsml.experiment.run import Run
 from tests import clock
 from tests.chaos import history
 from tests.chaos.history import Generation, Mend, Samples, generations, recovered_s, steps_lost
@@ -71,33 +72,33 @@ def play(
     folder: Path,
     cluster: Any = None,
     program: Callable[..., Any] = elastic_workload.train,
+    start: Callable[..., Run] | None = None,
     **options: Any,
 ) -> Outcome:
-    """Start the run, disturb it, wait for its end, give everything back, look at what happened."""
+    """Start the run, disturb it, wait for its end, give everything back, look at what happened.
+
+    ``start``: another verb than ``experiment.submit``; it chooses its collectives itself.
+    """
     with scenario.around(folder):
         if scenario.before is not None:
             scenario.before(cluster)
-        return _play(scenario, backend, folder, cluster, program, options)
+        args = {"folder": str(folder), "commit": COMMIT_EVERY, "patience_s": PATIENCE_S, **scenario.args}
+        if OVER == "hopsml" and program is elastic_workload.train:
+            args["over"] = OVER
+        if OVER and start is None:
+            options = {"implementation": OVER, **options}
+        asked: dict[str, Any] = {
+            "args": args,
+            "min_workers": scenario.least,
+            "max_workers": scenario.most,
+            "progress": False,
+        }
+        run = (start or experiment.submit)(program, **asked, **scenario.options, **options)
+        return _play(scenario, backend, Trial(run, folder, cluster), int(args["commit"]))
 
 
-def _play(
-    scenario: Scenario, backend: str, folder: Path, cluster: Any, program: Callable[..., Any], options: dict[str, Any]
-) -> Outcome:
-    args = {"folder": str(folder), "commit": COMMIT_EVERY, "patience_s": PATIENCE_S, **scenario.args}
-    if OVER == "hopsml" and program is elastic_workload.train:
-        args["over"] = OVER
-    if OVER:
-        options = {"implementation": OVER, **options}
-    run = experiment.submit(
-        program,
-        args=args,
-        min_workers=scenario.least,
-        max_workers=scenario.most,
-        progress=False,
-        **scenario.options,
-        **options,
-    )
-    trial = Trial(run, folder, cluster)
+def _play(scenario: Scenario, backend: str, trial: Trial, commit_every: int) -> Outcome:
+    run, folder = trial.run, trial.folder
     began = time.time()
     problem, value = "", None
     try:
@@ -114,7 +115,7 @@ def _play(
         problem = f"the disturbance did not find its victim: {error}; {'; '.join(run.state.notes)}"
     finally:
         experiment.shutdown()
-    limit = 0 if scenario.loses_nothing else int(args["commit"]) + 1
+    limit = 0 if scenario.loses_nothing else commit_every + 1
     limit = limit if trial.may_lose is None else trial.may_lose
     left = left_over(pids(folder))
     return judge(

@@ -191,9 +191,10 @@ def _network_away(trial: Trial) -> None:
 
 def network_lost(trial: Trial) -> None:
     """For good: the member on that host ends itself, because nobody can tell it to."""
+    generation = trial.await_world(2)
     trial.await_step(4)
     there = _rank_on(f"{networks.SUBNET}.11", trial)
-    worker, agent = psutil.Process(trial.pid(there)), trial.above(there, "agent")
+    worker, agent = psutil.Process(trial.pid(there, generation)), trial.above(there, "agent", generation)
     networks.pull_cable(1)
     trial.disturbed = time.time()
     wait_until(lambda: not (_lives(worker) or _lives(agent)), "the end of those that are cut off", WAIT_S)
@@ -221,11 +222,12 @@ def _out_of_memory(trial: Trial) -> None:
 
 def _failing_host(trial: Trial) -> None:
     """A worker fails, which is enough to set its host aside; when the host has cooled down the group is whole again."""
+    generation = trial.await_world(2)
     trial.await_step(4)
     there = _rank_on(f"{networks.SUBNET}.11", trial)
-    os.kill(trial.pid(there), signal.SIGKILL)
+    os.kill(trial.pid(there, generation), signal.SIGKILL)
     trial.disturbed = time.time()
-    generation = trial.await_world(1, 0)
+    generation = trial.await_world(1, generation)
     alone = time.monotonic()
     trial.await_world(2, generation)
     trial.detail = f"alone for {time.monotonic() - alone:.1f} s"

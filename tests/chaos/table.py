@@ -7,7 +7,13 @@ from typing import Any
 
 from tests.chaos.runner import Outcome
 
-BACKENDS = {"local": "local", "spark": "Spark", "yarn": "YARN", "fit": "local, Keras `fit`"}  # in this order
+BACKENDS = {
+    "local": "local",
+    "spark": "Spark",
+    "yarn": "YARN",
+    "fit": "local, Keras `fit`",
+    "torch": "local, PyTorch",
+}  # in this order
 WAYS = {
     "hopsml": "Over hopsml's collective: the others go on in their processes, where they can",
     "tensorflow": "As over TensorFlow's collectives: all begin anew",
@@ -50,7 +56,8 @@ def page(outcomes: Sequence[Outcome], about: str) -> str:
         "shares of the batches under way may be given up: no other sample, and of two batches at most. The weights equal",
         "those of an undisturbed training that sees the same samples, except where a cell says FAILED. The loops of the",
         "columns local, Spark and YARN keep in step by hopsml's collective or, in place of TensorFlow's, by files; `fit`",
-        "uses the collectives themselves. Made by `make chaos`.",
+        "uses the collectives themselves; PyTorch has `hopsml.torch.prepare` in the first table,",
+        "DDP over gloo in the second. Made by `make chaos`.",
     ]
     newest = max(one.on for one in outcomes)
     for over, title in WAYS.items():

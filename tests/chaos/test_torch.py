@@ -1,0 +1,81 @@
+"""The scenarios on a training by PyTorch: ``prepare`` over hopsml's collective, and DDP over gloo, where all begin anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.experiment import collective, plan
+from hopsml.experiment.options import TorchOptions
+from hopsml.experiment.run import Run
+from tests.chaos import frozen_driver
+from tests.chaos.mends import GOES_ON, MENDS
+from tests.chaos.runner import COMMIT_EVERY, OVER, Outcome, play
+from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, Trial
+from tests.cluster import elastic_torch_workload
+from tests.experiment.conftest import store
+
+pytestmark = [pytest.mark.chaos, pytest.mark.torch]
+__all__ = ["store"]
+WAY = "gloo" if OVER == "tensorflow" else "hopsml"
+ALWAYS = ("3 workers, then 1, then 3", "three of four are lost within an epoch")
+
+
+def _three_within_an_epoch(trial: Trial) -> None:
+    """Each as soon as the others make steps without the one before, in the second of three epochs."""
+    generation = trial.await_world(4)
+    trial.await_step(14)
+    trial.disturbed = time.time()
+    for left in (3, 2, 1):
+        os.kill(trial.pid(left, generation), signal.SIGKILL)
+        generation = trial.await_world(left, generation)
+        trial.run.resize(left)  # or its successor would come, which is another scenario
+    trial.hurry()
+
+
+LOSSES = Scenario("three of four are lost within an epoch", _three_within_an_epoch, least=1, most=4,
+                  args={"step_s": 0.1}, notes=GOES_ON)  # fmt: skip
+
+
+def start(function: Callable[..., Any], **given: Any) -> Run:
+    """``experiment.torch`` over the way that is played, not waiting for the run's end."""
+    return plan.start(collective.build(TorchOptions(function, backend=WAY, **given), "torch", "torch"))
+
+
+def _here(scenario: Scenario) -> Scenario:
+    """Over the way that is played; with commits: agents come one by one here, and a newcomer begins from one."""
+    commit = min(scenario.args.get("commit", COMMIT_EVERY), 5)
+    return dataclasses.replace(scenario, args={**scenario.args, "commit": commit, "over": WAY})
+
+
+GO_ON = (*MENDS, LOSSES) if WAY == "hopsml" else ()
+HERE = [
+    pytest.param(_here(scenario), id=scenario.name, marks=[] if scenario.name in ALWAYS else [pytest.mark.variant])
+    for scenario in (*SCENARIOS, *GO_ON)
+    if scenario.needs != "spark" and (FULL or scenario.quick)
+]
+
+
+@pytest.mark.parametrize("scenario", HERE)
+def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+    outcome = play(scenario, "torch", tmp_path, program=elastic_torch_workload.train, start=start)
+    outcomes.append(outcome)
+    assert outcome.passed, str(outcome)
+
+
+@pytest.mark.variant
+@pytest.mark.skipif(WAY != "hopsml", reason="all begin anew there")
+@pytest.mark.parametrize("frozen_s", [5.0, 20.0])
+def test_a_driver_that_stands_still(store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float) -> None:
+    folder = tmp_path / "training"
+    folder.mkdir()
+    outcome = frozen_driver.play(folder, frozen_s, store, "torch")
+    outcomes.append(outcome)
+    assert outcome.passed, str(outcome)
