@@ -35,6 +35,7 @@ _group: Group | None = None
 _pause_point: PausePoint | None = None  # of a group that may change
 _place = (0, 1)  # in the group, for the batch under way
 _needs_all = ""  # why the group cannot go on without members that are lost; "" where it can
+_fixed = ""  # why no newcomer can come into it; "" where one can
 
 
 def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> np.ndarray[Any, Any]:
@@ -92,11 +93,10 @@ def barrier(*, name: str = "") -> None:
         joined.barrier(name=name)
 
 
-def group(timeout_s: float = 0.0, fixed: str = "") -> Group | None:
+def group(timeout_s: float = 0.0) -> Group | None:
     """The group of the workers that train, formed by the first call; None for a worker alone and outside a run.
 
-    Of the call that forms it: ``timeout_s``, seconds that an operation may take, 0 for as long as all members live;
-    ``fixed``, why no newcomer can come into it while it is in use.
+    ``timeout_s``: of the call that forms it, seconds that an operation may take, 0 for as long as all members live.
 
     Raises ArgumentError on a parameter server and an evaluator, CollectiveTimeout when a member does not appear,
     CollectiveUnavailable where the library is missing.
@@ -117,7 +117,7 @@ def group(timeout_s: float = 0.0, fixed: str = "") -> Group | None:
             in_force.formed("hopsml", context.world_size)
             atexit.register(formed.end, "the worker's function has ended")
             if context.mends is not None:
-                _pause_point = mending.watch(formed, context.mends, lambda changed: _reform(formed, changed), fixed)
+                _pause_point = mending.watch(formed, context.mends, lambda changed: _reform(formed, changed), _fixed)
         return _group
 
 
@@ -199,6 +199,15 @@ def keep_all(reason: str) -> None:
     if not _needs_all and context is not None and context.mends is not None:
         context.mends.announce("mendable", -1, -1, reason)
     _needs_all = reason
+
+
+def keep_out(reason: str) -> None:
+    """From now on no newcomer comes into the group while it trains, for this ``reason``: all begin anew for one."""
+    global _fixed
+    context = current()
+    if _group is not None and not _fixed and context is not None and context.mends is not None:
+        context.mends.announce("mendable", -1, -1, reason)
+    _fixed = _fixed or reason
 
 
 def _reform(formed: Group, context: WorkerContext) -> None:

@@ -132,8 +132,11 @@ def loop(folder: str, step_s: float = 0.02) -> dict[str, Any]:
     return {"weights": hopsml.all_gather(weights.numpy()).tolist()}
 
 
-def fit(folder: str, step_s: float = 0.02, as_dataset: bool = False) -> dict[str, Any]:
-    """Keras's ``fit``, with a validation, of the mean of what the workers have: the weights are those of one worker."""
+def fit(folder: str, step_s: float = 0.02, as_dataset: bool = False, shuffles: bool = True) -> dict[str, Any]:
+    """Keras's ``fit``, with a validation, of the mean of what the workers have: the weights are those of one worker.
+
+    ``counts``: how often each sample was trained on, in all. ``shuffles``: anew for each epoch, of a dataset.
+    """
     import numpy as np
 
     import hopsml
@@ -148,6 +151,7 @@ def fit(folder: str, step_s: float = 0.02, as_dataset: bool = False) -> dict[str
         def build(self, shape: Any) -> None:
             self.slope = self.add_weight(shape=(), initializer="zeros", name="slope")
             self.steps = self.add_weight(shape=(), initializer="zeros", dtype="int32", trainable=False, name="steps")
+            self.counts = self.add_weight(shape=(N_SAMPLES,), initializer="zeros", trainable=False, name="counts")
 
         def call(self, x: Any, training: bool = False) -> Any:
             return self.slope * x
@@ -156,6 +160,9 @@ def fit(folder: str, step_s: float = 0.02, as_dataset: bool = False) -> dict[str
             traces.append(1)
             logs = super().train_step(data)
             self.steps.assign_add(1)
+            rows = tf.cast(tf.round((keras.utils.unpack_x_y_sample_weight(data)[0][:, 0] + 1) / 2 * (N_SAMPLES - 1)), tf.int32)
+            mine = tf.math.unsorted_segment_sum(tf.ones_like(rows, tf.float32), rows, N_SAMPLES)
+            self.counts.assign_add(tf.distribute.get_replica_context().all_reduce("SUM", mine))
             return logs
 
     class Watch(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
@@ -171,10 +178,12 @@ def fit(folder: str, step_s: float = 0.02, as_dataset: bool = False) -> dict[str
     given: dict[str, Any] = {"x": x, "y": 3 * x, "batch_size": BATCH, "validation_data": (x, 3 * x)}
     if as_dataset:
         pairs = tf.data.Dataset.from_tensor_slices((x, 3 * x))
-        given = {"x": pairs.shuffle(N_SAMPLES, seed=5).batch(BATCH), "validation_data": pairs.batch(BATCH)}
+        mixed = pairs.shuffle(N_SAMPLES, seed=5, reshuffle_each_iteration=shuffles)
+        given = {"x": mixed.batch(BATCH), "validation_data": pairs.batch(BATCH)}
     history = model.fit(**given, epochs=EPOCHS, verbose=0, callbacks=callbacks)
     return {
         "weights": hopsml.all_gather(np.array([model.slope.numpy(), model.steps.numpy()], np.float32)).tolist(),
+        "counts": hopsml.all_gather(model.counts.numpy()).tolist(),
         "epochs": len(history.history["val_loss"]),
         "val_loss": history.history["val_loss"][-1],
     }

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from hopsml.experiment.run import Run
+from tests.cluster import mending_workload
 from tests.cluster.mending_workload import STEPS, Step, steps_of
 from tests.cluster.test_mending import await_smaller, await_step, check_end, notes, pid_of, submit
 from tests.cluster.workloads import WAIT_S, wait_until
@@ -73,6 +77,30 @@ def test_a_loss_while_a_newcomer_prepares(store: Path, tmp_path: Path) -> None:
     await_whole(tmp_path, chief, 3)
     check_end(run, tmp_path)
     assert "begin anew" not in notes(run)
+
+
+def two_of_three(folder: Path, function: Callable[..., Any], **args: Any) -> tuple[Run, list[int]]:
+    """A group of two, which may have three; and its processes."""
+    run = submit(folder, 3, function, args={"step_s": 0.4, **args})  # until a newcomer is there, which imports TensorFlow
+    run.resize(2)
+    return run, [pid_of(folder, rank) for rank in range(2)]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("function", [mending_workload.loop, mending_workload.fit])
+def test_one_more_comes_to_what_is_traced(store: Path, tmp_path: Path, function: Callable[..., Any]) -> None:
+    run, staying = two_of_three(tmp_path, function)
+    await_step(tmp_path, 6, staying[0])  # there is a commit
+    run.resize(3)
+    for pid in staying:
+        await_whole(tmp_path, pid, 3)
+    value = check_end(run, tmp_path)
+    newcomer = pid_of(tmp_path, 2, 1)
+    for pid in (*staying, newcomer):
+        assert {one.traces for one in steps_of(tmp_path, pid)} == {1} and steps_of(tmp_path, pid)[-1].world == 3
+    assert len(value["weights"]) == 3 and "1 more joined at step" in notes(run)
+    assert all(set(counts) == {mending_workload.EPOCHS} for counts in value.get("counts", ())), "each once an epoch"
+    assert value.get("epochs", mending_workload.EPOCHS) == mending_workload.EPOCHS
 
 
 @pytest.mark.variant  # of the rule of the gang's; all begin anew after ten seconds alone

@@ -6,7 +6,8 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.agent.held_commits import STATE_FILE
@@ -32,6 +33,15 @@ _OWN = (
     *("_pace", "_divided", "_hold_s", "_committed_at", "_left_at"),
 )
 AUTOMATIC_SHARE = 0.01  # of the training's time that automatic commits may take
+_BESIDE = ""  # no value of a State has this name
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the others have given to a newcomer."""
+
+    snapshot: Snapshot
+    beside: Any
 
 
 class State:
@@ -119,24 +129,38 @@ class State:
             self._meet_newcomers()
         self._finish()
 
-    def _meet_newcomers(self) -> bool:
-        """Between two batches: wait where the group pauses for newcomers; whether this is one, and goes on with others."""
+    def _meet_newcomers(self) -> None:
+        """Between two batches: wait where the group pauses for newcomers, and as one of these go on from what they have."""
+        if (given := self._meet()) is not None:
+            self._take_up(given)
+
+    def _meet(self, beside: Callable[[], Any] = tuple) -> Given | None:
+        """Between two batches: wait where the group pauses for newcomers. As one of these, what to go on from.
+
+        ``beside``: what is given with the state, to be pickled; asked where there are newcomers.
+        """
         generation = collective.paused()
         if generation is None:
-            return False
+            return None
         joins = collective.prospect() is not None
         room = state_exchange.room(len(self._found() or b"")) if joins else None
         group = collective.meet(generation, self._batches)
         if group is None:
-            return False
+            return None
         if group.rank == 0:
-            state_exchange.send(group, self._snapshot())
-        else:
-            snapshot = state_exchange.receive(group, room)
-            if snapshot is not None:
-                self._take(snapshot)
-                self._drop_held_gradients()
-        return joins
+            snapshot = self._snapshot()
+            state_exchange.send(group, replace(snapshot, values=snapshot.values | {_BESIDE: pickle.dumps(beside())}))
+            return None
+        received = state_exchange.receive(group, room)
+        if received is None:
+            return None
+        values = dict(received.values)
+        return Given(beside=commit_format.unpickle(values.pop(_BESIDE)), snapshot=replace(received, values=values))
+
+    def _take_up(self, given: Given) -> None:
+        """As a newcomer: go on from the state of the others; what has come of the batch alone is not kept."""
+        self._take(given.snapshot)
+        self._drop_held_gradients()
 
     def _drop_held_gradients(self) -> None:
         """What has come of a batch that is not kept, and waits for the next one."""
@@ -164,7 +188,7 @@ class State:
 
     def _finish(self) -> None:
         """Commit the end of the loop, which need not be repeated if another worker fails in what comes after."""
-        if self._writer is None:
+        if self._writer is None or collective.prospect() is not None:
             return
         self._writer.wait()  # a commit in the slot may not be announced yet
         if self._batches > self._writer.written:

@@ -29,6 +29,7 @@ from hopsml.cluster.shared.spec import GradientSettings
 from hopsml.cluster.worker import in_force
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
+from hopsml.training import collective
 from hopsml.training.tensorflow import (
     batch_statistics,
     collective_ops,
@@ -92,11 +93,11 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
 
     @property
     def _num_workers(self) -> int:
-        return collective_ops.rank_and_size()[1]
+        return _place()[1]
 
     @property
     def _id_in_cluster(self) -> int:
-        return collective_ops.rank_and_size()[0]
+        return _place()[0]
 
     @property
     def _is_chief(self) -> bool:
@@ -164,6 +165,11 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
     def _input_workers_with_options(self, options: Any = None) -> Any:
         on_device = not options or options.experimental_fetch_to_device
         return input_lib.InputWorkers([(self._worker_device, self._devices if on_device else (self._worker_device,))])
+
+
+def _place() -> tuple[int, int]:
+    """Rank and number of workers; of a newcomer that prepares alone those that it is to have."""
+    return collective.prospect() or collective_ops.rank_and_size()
 
 
 def _exchange(gradients: GradientSettings) -> GradientExchange | None:

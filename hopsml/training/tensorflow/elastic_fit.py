@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
+from hopsml.training import collective
 from hopsml.training.elastic import commit_format, elastic_state
+from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic.elastic_state import Given
 from hopsml.training.elastic.sampler import Scaling
-from hopsml.training.tensorflow import fit_feed, fits
+from hopsml.training.tensorflow import callback_state, fit_feed, fits
 from hopsml.training.tensorflow.callbacks import FitHooks, Logs, give_history_back
 from hopsml.training.tensorflow.fits import FitCheckpointer
 
 _fits = 0  # of this process so far
 _batches = 0  # that they have done
+_given: Given | None = None  # as a newcomer: the state of the others, who are at a later one
 
 
 class ElasticCallback(FitHooks):
@@ -25,7 +30,10 @@ class ElasticCallback(FitHooks):
     callbacks begin anew.
 
     Over hopsml's own collective the loss of a worker, except the chief, ends no other process: ``fit`` goes on in the
-    batch, of which the lost share may not be trained on, and divides what follows among those that are left.
+    batch, of which the lost share may not be trained on, and divides what follows among those that are left. Nor does a
+    newcomer end any: it trains on one batch by itself, of which nothing is kept, when training begins; between two batches
+    of the others it gets their state, and what their ``EarlyStopping``, ``ReduceLROnPlateau`` and ``ModelCheckpoint`` have
+    counted. A callback of your own that counts gives it on by ``state_dict()`` and ``load_state_dict()``.
 
     A function may call ``fit`` several times, always in the same order: those that were complete are passed over.
     """
@@ -42,6 +50,12 @@ class ElasticCallback(FitHooks):
         self._rate = _Rate()
         self._went_on = False
         self._workers = 1  # that the data is divided among
+        self._companions: tuple[Any, ...] = ()  # all callbacks of this fit
+        self._given: Given | None = None  # as a newcomer: what is to be taken up at the first batch
+
+    def set_companions(self, callbacks: tuple[Any, ...]) -> None:
+        """Called when training begins, with all of its callbacks."""
+        self._companions = callbacks
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Restore the newest commit of this ``fit``; skip it if it was complete, begin anew if there is no commit of it."""
@@ -50,16 +64,32 @@ class ElasticCallback(FitHooks):
         epochs = int((self.params or {}).get("epochs", 1))
         strategy, seed = self.model.distribute_strategy, fit_feed.order_seed()
         self._feed = fit_feed.of_fit(epochs, strategy, self._scaling, self._reference, seed)
+        self._feed.between = self._between
+        if self._feed.fixed:
+            collective.keep_out(self._feed.fixed)
         self._state = elastic_state.State(model=self.model, fit=_fits, done=0, history={}, rate=None)
         self._state._progress = None  # ReportCallback tells it
+        if _given is not None:
+            self._come_to(_given, epochs)
+            return
         committed, order = _committed()
         if committed is not None and committed > _fits:
             # What a later one began with holds what came of this one.
-            self.model._initial_epoch, self._feed = epochs, None
+            self._pass_over(epochs)
             return
         if committed is None or committed < _fits:
             self._begin_anew()
-            return
+        else:
+            self._go_on(order, epochs)
+        if collective.prospect() is not None and self._state.done != epochs:
+            self._join_others(epochs)
+
+    def _pass_over(self, epochs: int) -> None:
+        self.model._initial_epoch, self._feed = epochs, None
+
+    def _go_on(self, order: int, epochs: int) -> None:
+        """Start from the newest commit, which is of this ``fit``."""
+        assert self._feed is not None and self._state is not None
         self._feed.position.seed = order  # a continued run keeps the order it began with
         self._state._begin(self._feed.position)
         self._feed.join()
@@ -67,6 +97,49 @@ class ElasticCallback(FitHooks):
         self._rate = _Rate(self._state.rate)
         # One that was over is not begun again, whatever ended it; with more epochs it goes on.
         self.model._initial_epoch = epochs if self._state.done == epochs else self._feed.position.epoch
+
+    def _join_others(self, epochs: int) -> None:
+        """As a newcomer: train on one batch alone, so that nobody waits for what is traced, then wait to be let in."""
+        import tensorflow as tf
+
+        assert self._feed is not None and self._state is not None
+        with contextlib.suppress(tf.errors.OutOfRangeError, StopIteration):  # of a share without samples
+            self.model.train_function(self._feed.alone())
+        given = self._state._meet()
+        if given is not None:
+            self._come_to(given, epochs)
+
+    def _come_to(self, given: Given, epochs: int) -> None:
+        """As a newcomer: begin where the others are; their state is taken up at the first batch, behind all callbacks."""
+        global _given
+        assert self._feed is not None and self._state is not None
+        number, _ = _position_of(given.snapshot)
+        if number != _fits:
+            _given = given
+            self._pass_over(epochs)
+            return
+        values, position = given.snapshot.values, given.snapshot.position
+        _given, self._given = None, given
+        self._feed.position.seed = int(position["seed"])
+        self._feed.position.go_to(position)
+        self._feed.join()
+        self._state._sampler, self._state._restored = self._feed.position, True
+        self._state.history, self._went_on = commit_format.unpickle(values["history"]), True
+        self._rate = _Rate(commit_format.unpickle(values["rate"]))
+        self.model._initial_epoch = self._feed.position.epoch
+
+    def _between(self) -> None:
+        """Between two batches: wait where newcomers come; as one of them, take up what the others have given."""
+        global _batches
+        assert self._feed is not None and self._state is not None
+        if self._given is not None:
+            given, self._given = self._given, None
+            self._state._take_up(given)
+            callback_state.give(self._companions, given.beside)
+            _batches = self._state.batches
+            return
+        self._state.rate = self._rate.base
+        self._state._meet(beside=lambda: callback_state.read(self._companions))
 
     def _begin_anew(self) -> None:
         """Start without a commit: from the values given, or from a checkpoint of a run of fixed size."""
@@ -93,7 +166,7 @@ class ElasticCallback(FitHooks):
         self._workers = self._feed.position.world_size
         self._restore_history()
         self._feed.begin(epoch)
-        if self._state.batches:
+        if self._state.batches and self._given is None:
             self._commit()
 
     def _restore_history(self) -> None:
@@ -162,9 +235,11 @@ def _committed() -> tuple[int | None, int]:
     Raises ArgumentError for the commit of another loop.
     """
     content = elastic_state.found(current())
-    if content is None:
-        return None, 0
-    snapshot = commit_format.decode(content)
+    return (None, 0) if content is None else _position_of(commit_format.decode(content))
+
+
+def _position_of(snapshot: Snapshot) -> tuple[int, int]:
+    """Which ``fit`` it belongs to, and the seed of its order. Raises ArgumentError where it is another loop's."""
     values = snapshot.values
     if "fit" not in values:
         raise ArgumentError(

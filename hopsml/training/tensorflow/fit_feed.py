@@ -14,7 +14,7 @@ import copy
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -116,10 +116,12 @@ class Feed(ABC):
     """Batches of ``fit`` from ``position`` on. ``total``: in the present epoch, None while unknown."""
 
     total: int | None
+    fixed = ""  # why no newcomer can take a share of the data in the middle of an epoch
 
     def __init__(self, position: Sampler, strategy: Any, steps_per_execution: int) -> None:
         self.position, self.steps_per_execution = position, steps_per_execution
         self._strategy, self._together = strategy, current() is not None and in_group(strategy)
+        self.between: Callable[[], object] = lambda: None  # called between two batches, before the first one of an epoch too
 
     def join(self) -> bool:
         """Take this worker's share of the data, all of it where the strategy spans one worker; whether it is another one."""
@@ -148,15 +150,33 @@ class Feed(ABC):
 
     def steps(self, epoch_iterator: Any) -> Iterator[Any]:
         """The interface of Keras's epoch iterator: first and last batch of each call, and the iterator for it."""
+        self.between()
+        self.join()
         step = self._next_step()
         iterator = self.iterator(step)
         while self.total is None or step < self.total:
-            if self.join():  # members were lost
-                step = self._next_step()
-                iterator = self.iterator(step)
             epoch_iterator._steps_seen = step + self.steps_per_execution
             yield step, step + self.steps_per_execution - 1, iterator
             step += self.steps_per_execution
+            if self.total is not None and step >= self.total:
+                return  # a validation follows, which is of those who have begun the epoch
+            self.between()
+            if self.join():  # members were lost, or have come
+                step = self._next_step()
+                iterator = self.iterator(step)
+
+    def alone(self) -> Any:
+        """An iterator over the present epoch from its first batch on, of which nothing is counted: to prepare with."""
+        position, self.position = self.position, copy.copy(self.position)
+        self.position.offset = 0
+        try:
+            return self.iterator(0)
+        finally:
+            self.position = position
+            self.renew()
+
+    def renew(self) -> None:
+        """Forget what was drawn from the data: the next iterator is as the first of the process."""
 
     def _next_step(self) -> int:
         """How many batches of the present group's size have been trained on in this epoch."""
@@ -244,10 +264,9 @@ class DatasetFeed(Feed):
         dataset = epoch_iterator.data_adapter.get_tf_dataset()
         _check_order(dataset)
         super().__init__(Sampler(self.total or _UNKNOWN, 1, **options), strategy, epoch_iterator.steps_per_execution)
-        self._dataset, self._shuffles = dataset, _shuffles_anew(dataset)
-        self._distributed = self._divided()
-        self._made = 0  # iterators
-        self._is_divided_anew = False
+        self._dataset, self.fixed = dataset, _why_fixed(dataset)
+        self._distributed: Any = None  # the whole data, divided among the workers
+        self._made = 0  # iterators of it
         self._running: Any = None
 
     def join(self) -> bool:
@@ -256,36 +275,49 @@ class DatasetFeed(Feed):
         Else from the next epoch on: copies of a dataset draw their orders from one sequence, so that that of the present
         epoch cannot be had again. One that repeats without end has no such moment, and keeps its shares.
         """
-        if not super().join() or not self._made:
+        if not super().join():
             return False
-        if not self._shuffles:
-            self._distributed, self._made, self._running = self._divided(), 0, None
-            return True
-        self._is_divided_anew = not self._stream
-        return False
+        if self.fixed and self._made:
+            if not self._stream:
+                self._distributed = None
+            return False
+        self.renew()
+        return True
 
-    def _divided(self) -> Any:
-        return _distributed(self._dataset, self._strategy, repeat=self._stream)
+    def renew(self) -> None:
+        """See ``Feed``."""
+        self._distributed, self._made, self._running = None, 0, None
 
     def iterator(self, first: int) -> Any:
         """See ``Feed``. A dataset that shuffles has another order for each iterator that is made of it."""
         if self._running is not None:
             return self._running
-        if self._is_divided_anew:
-            self._is_divided_anew, self._distributed = False, self._divided()
-        epoch = 0 if self._stream else self.position.epoch
-        while self._made <= epoch:
-            found = iter(self._distributed)
-            self._made += 1
         dropped = first + (self.position.epoch * (self.total or 0) if self._stream else 0)
-        for _ in range(dropped):
-            next(found)
+        if dropped and not self.fixed:
+            found = iter(self._divided(dropped))
+        else:
+            found = self._of_whole(0 if self._stream else self.position.epoch)
+            for _ in range(dropped):
+                next(found)
         if self._stream:
             self._running = found
         return found
 
+    def _of_whole(self, epoch: int) -> Any:
+        """An iterator over all of it, as of this epoch."""
+        if self._distributed is None:
+            self._distributed = self._divided()
+        found, self._made = iter(self._distributed), self._made + 1
+        while self._made <= epoch:
+            found, self._made = iter(self._distributed), self._made + 1
+        return found
 
-def _distributed(dataset: Any, strategy: Any, repeat: bool) -> Any:
+    def _divided(self, dropped: int = 0) -> Any:
+        """Divided among the workers that there are, without the first so many global batches."""
+        return _distributed(self._dataset, self._strategy, self._stream, dropped)
+
+
+def _distributed(dataset: Any, strategy: Any, repeat: bool, dropped: int) -> Any:
     import tensorflow as tf
 
     if isinstance(dataset, tf.distribute.DistributedDataset):
@@ -295,7 +327,20 @@ def _distributed(dataset: Any, strategy: Any, repeat: bool) -> Any:
         options = tf.data.Options()  # by files the share would depend on the number of workers
         options.experimental_distribute.auto_shard_policy = policy.DATA
         dataset = dataset.with_options(options)
-    return strategy.experimental_distribute_dataset(dataset.repeat() if repeat else dataset)
+    dataset = dataset.repeat() if repeat else dataset
+    # All workers leave the same out, whatever else some of them do beside it: drawing would be a call of the group's.
+    return strategy.experimental_distribute_dataset(dataset.skip(dropped) if dropped else dataset)
+
+
+def _why_fixed(dataset: Any) -> str:
+    """Why a newcomer cannot have the rest of an epoch as the others have it; empty where it can."""
+    import tensorflow as tf
+
+    if isinstance(dataset, tf.distribute.DistributedDataset):
+        return "fit() was given a dataset that the function has divided itself"
+    if _shuffles_anew(dataset):
+        return "fit() was given a dataset that is shuffled anew for each epoch, in an order of the processes that are there"
+    return ""
 
 
 def _check_order(dataset: Any) -> None:

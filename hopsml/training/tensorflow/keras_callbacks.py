@@ -46,6 +46,22 @@ def install(trainer: ModuleType) -> None:
     _share_backup(BackupAndRestore)
     _link_after_training(ModelCheckpoint)
     _link_after_training(CSVLogger)
+    _introduce()
+
+
+def _introduce() -> None:
+    """Let callbacks that ask for it by ``set_companions`` know all callbacks of the training that begins."""
+    from keras.src.callbacks.callback_list import CallbackList
+
+    original = CallbackList.on_train_begin
+
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        for one in self.callbacks:
+            if hasattr(one, "set_companions"):
+                one.set_companions(tuple(self.callbacks))
+        original(self, logs)
+
+    CallbackList.on_train_begin = on_train_begin
 
 
 def private_folder() -> Path:

@@ -18,8 +18,6 @@ from hopsml.training.tensorflow.choice import Implementation, choose
 from hopsml.training.tensorflow.merge import parse_merge_scope
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
 
-FIXED = "newcomers do not come into a group in which TensorFlow trains yet"
-
 
 def strategy(
     merge_scope: int | str | None = None,
@@ -154,7 +152,7 @@ def _own(context: WorkerContext | None, timeout_s: float | None, gradients: Grad
     import tensorflow as tf
 
     setup.prepare(context)
-    group = None if _evaluates(context) else collective.group(timeout_s or 0.0, FIXED)
+    group = None if _evaluates(context) else collective.group(timeout_s or 0.0)
     if group is None:
         return tf.distribute.get_strategy()
     group.use()
