@@ -35,6 +35,7 @@ _group: Group | None = None
 _pause_point: PausePoint | None = None  # of a group that may change
 _place = (0, 1)  # in the group, for the batch under way
 _needs_all = ""  # why the group cannot go on without members that are lost; "" where it can
+_aside = False  # whether this newcomer, who has been let in, has not come to the next batch of the others yet
 _fixed = ""  # why no newcomer can come into it; "" where one can
 
 
@@ -57,7 +58,7 @@ def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> np.n
 
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction={reduction!r}: it must be one of {', '.join(REDUCTIONS)}")
-    joined = group()
+    joined = _group_of_calls()
     return np.array(x) if joined is None else joined.all_reduce(np.asarray(x), reduction, name=name)
 
 
@@ -68,7 +69,7 @@ def all_gather(x: Any, *, name: str = "") -> np.ndarray[Any, Any]:
     """
     import numpy as np
 
-    joined = group()
+    joined = _group_of_calls()
     return np.array(x)[None] if joined is None else joined.all_gather(np.asarray(x), name=name)
 
 
@@ -79,7 +80,7 @@ def broadcast(x: Any, root: int = 0, *, name: str = "") -> np.ndarray[Any, Any]:
     """
     import numpy as np
 
-    joined = group()
+    joined = _group_of_calls()
     size = 1 if joined is None else joined.size
     if not isinstance(root, int | np.integer) or not 0 <= root < size:
         raise ArgumentError(f"root={root!r}: there are {size} worker(s), so it must be from 0 to {size - 1}")
@@ -88,7 +89,7 @@ def broadcast(x: Any, root: int = 0, *, name: str = "") -> np.ndarray[Any, Any]:
 
 def barrier(*, name: str = "") -> None:
     """Wait until all workers that train have called it. Errors as of ``all_reduce``."""
-    joined = group()
+    joined = _group_of_calls()
     if joined is not None:
         joined.barrier(name=name)
 
@@ -190,6 +191,27 @@ def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Gro
             f"{late}; a worker's first operation waits start_timeout={limit_s:g} s for those of all others: make that "
             "longer, or call hopsml.barrier() on all before the work that takes one of them so long"
         ) from None
+
+
+def step_aside() -> None:
+    """As a newcomer who has been let in amid what others do: until ``step_in`` each call is made alone, as before."""
+    global _aside
+    _aside = True
+
+
+def step_in() -> None:
+    """As such a newcomer: the next call is that of the others."""
+    global _aside
+    _aside = False
+
+
+def is_aside() -> bool:
+    """Whether this worker makes its calls alone although it is in the group; see ``step_aside``."""
+    return _aside
+
+
+def _group_of_calls() -> Group | None:
+    return None if _aside else group()
 
 
 def keep_all(reason: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopsml.errors import ArgumentError, UnsupportedVersion
+from hopsml.training import collective
 
 Reduction = Literal["sum", "mean", "min", "max"]
 Wire = Literal["same", "float16", "bfloat16"]
@@ -45,6 +46,8 @@ def all_reduce(
         pack_bytes: small tensors travel together, up to so many bytes.
     """
     _refuse_compiled()
+    if _is_alone():
+        return [_itself(tensor) for tensor in tensors]
     library = load()
     by_type: dict[Any, list[int]] = {}
     for position, tensor in enumerate(tensors):
@@ -69,6 +72,8 @@ def all_reduce(
 def all_gather(value: Any, label: str = "") -> Any:
     """The members' rows one below the other, in rank order; members may have another number of rows each."""
     _refuse_compiled()
+    if _is_alone():
+        return _itself(value)
     library = load()
     with _on_host():
         return library.hopsml_all_gather(order=_order(), value=value, label=label).gathered
@@ -77,6 +82,8 @@ def all_gather(value: Any, label: str = "") -> Any:
 def broadcast(value: Any, root: int = 0, label: str = "") -> Any:
     """The value of the member with rank ``root``; type and shape are the same on all members."""
     _refuse_compiled()
+    if _is_alone():
+        return _itself(value)
     library = load()
     with _on_host():
         return library.hopsml_broadcast(order=_order(), value=value, root=root, label=label)
@@ -167,6 +174,19 @@ def _name_of(tensor: Any) -> str:
     import tensorflow as tf
 
     return "" if tf.executing_eagerly() else str(tensor.name)
+
+
+def _is_alone() -> bool:
+    """Whether a call is not the group's: of a newcomer who has not come to the others' next batch yet."""
+    import tensorflow as tf
+
+    return collective.is_aside() and tf.executing_eagerly()
+
+
+def _itself(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.identity(value)
 
 
 def _refuse_compiled() -> None:

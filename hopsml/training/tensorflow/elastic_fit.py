@@ -107,6 +107,7 @@ class ElasticCallback(FitHooks):
             self.model.train_function(self._feed.alone())
         given = self._state._meet()
         if given is not None:
+            collective.step_aside()  # Keras and callbacks reduce what they reset before the first batch
             self._come_to(given, epochs)
 
     def _come_to(self, given: Given, epochs: int) -> None:
@@ -134,6 +135,7 @@ class ElasticCallback(FitHooks):
         assert self._feed is not None and self._state is not None
         if self._given is not None:
             given, self._given = self._given, None
+            collective.step_in()
             self._state._take_up(given)
             callback_state.give(self._companions, given.beside)
             _batches = self._state.batches
