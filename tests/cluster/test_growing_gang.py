@@ -99,6 +99,20 @@ def test_no_more_prepare_than_there_are_places_for() -> None:
     assert of_kind(machine.handle(events.Closed("c", 1), 3.7), events.ReturnAgents) or "c" in machine.spares
 
 
+def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_the_pause() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))]
+    actions = machine.handle(events.Mendable("a", 0, "the data is shuffled anew"), 4.1)
+    assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.newcomers
+    assert not machine.pausing and machine.anew == "the data is shuffled anew"
+    assert paused(machine, "a") == [], "it had agreed before"
+    assert paused(machine, "b") == [events.MendGroup(2, ("a", "b"), meets=False)]
+    mended(machine, "a", "b")
+    actions = machine.handle(events.Closed("c", 1), 4.3)
+    assert machine.phase is Phase.PARKING and "begin anew for them: the data is shuffled anew" in notes(actions)
+
+
 # ---------------------------------------------------------------------------------------------------- newcomers fail
 
 

@@ -77,6 +77,8 @@ class GrowingGang(MendingGang):
                 return self._paused(event, now)
             case events.Mendable():
                 self.anew = self.anew or event.fixed
+                if event.fixed and not self.paused:
+                    self._end_pause()  # it may never come; who pauses all the same is let go on
                 return [*super()._other(event, now), *self._use_spares(now)]
         return super()._other(event, now)
 
@@ -173,9 +175,9 @@ class GrowingGang(MendingGang):
         return [events.Note(text), *self._dismiss((agent_id,), now), *self._use_spares(now)]
 
     def _unneeded(self) -> tuple[str, ...]:
-        """Newcomers that are not to come: the group ends or begins anew, is to be no larger, or they leave."""
+        """Newcomers that are not to come: the group ends, begins anew (for them, too), is to be no larger, or they leave."""
         grows = self.phase in (Phase.RUNNING, Phase.MENDING, Phase.SETTLING)
-        if not grows or any(member.finished for member in self.members.values()):
+        if not grows or self.anew or any(member.finished for member in self.members.values()):
             return tuple(self.newcomers)
         places = max(0, self.target - len(self.members))
         staying = [agent_id for agent_id in self.newcomers if agent_id not in self.leaving][:places]
@@ -224,8 +226,9 @@ class GrowingGang(MendingGang):
             newcomer.ready_at = now
             return self._ask_pause(now)
         current = event.agent_id in self.members and event.generation == self.generation
-        if not current or not self.pausing or self.phase is not Phase.RUNNING:
+        if not current or self.phase is not Phase.RUNNING:
             return []
+        self.pausing = True
         self.paused.add(event.agent_id)
         self.pause_until = now + PAUSE_S if self.pause_until is None else self.pause_until
         return self._let_in(self._ready(), now) if self.paused >= self.members.keys() else []

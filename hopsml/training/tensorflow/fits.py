@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hopsml.cluster.worker.context import WorkerContext, current
+from hopsml.cluster.worker.context import current
 from hopsml.storage.run_dir import fit_name, fit_of
 from hopsml.training.checkpoint_files import complete_checkpoints
 from hopsml.training.tensorflow import file_exchange
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
 
-_function: WorkerContext | None = None  # the function whose calls are counted, by its context
+_function: tuple[str, Any] = ("", None)  # the one whose calls are counted: of which run, in which trial of it
 _begun = 0
 _one_has_trained = False
 
@@ -38,9 +38,12 @@ def trains() -> None:
 
 
 def _look_at_function() -> None:
+    """Begin to count anew for another function; a group that goes on in its processes has another context, not another one."""
     global _function, _begun, _one_has_trained
-    if _function is not current():
-        _function, _begun, _one_has_trained = current(), 0, False
+    context = current()
+    run, trial = (context.run_id, context.trial) if context is not None else ("", None)
+    if _function[0] != run or _function[1] is not trial:
+        _function, _begun, _one_has_trained = (run, trial), 0, False
 
 
 class FitCheckpointer(Checkpointer):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
+from hopsml.training import collective
 from hopsml.training.elastic.sampler import Scaling
 from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallback
 from hopsml.training.tensorflow.elastic_fit import ElasticCallback
@@ -48,6 +49,7 @@ def callbacks(
         raise ArgumentError(f"callbacks(scaling={scaling!r}) needs a group that may change: min_workers=, and Keras 3")
     if context.commits is not None:
         print("hopsml: fit() of tf_keras goes on at the last epoch's checkpoint, newcomers wait for it", flush=True)
+        collective.keep_out("fit() of tf_keras begins no epoch in its middle")
     return [ReportCallback(), events, CheckpointCallback(every=checkpoint_every, keep=keep)]
 
 

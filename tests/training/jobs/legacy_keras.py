@@ -26,7 +26,7 @@ def training(own: str, kind: str = "tensorflow") -> dict[str, Any]:
         verbose=0,
         callbacks=[callback, hopsml.tensorflow.ReportCallback(interval_s=0)],
     )
-    set_current(dataclasses.replace(current()))  # type: ignore[type-var]  # as for another call of the function
+    set_current(dataclasses.replace(current(), run_id="again"))  # type: ignore[type-var]  # as for another function
     again = _model(strategy)
     resumed = hopsml.tensorflow.CheckpointCallback()
     epoch = resumed.restore(again)
