@@ -44,6 +44,7 @@ GOALS = {
     "collective.auto_ratio": 1.03,
     "collective.reform_s": 0.2,
     "collective.recovery_ratio": 0.06,
+    "collective.grow_pause_s": 0.3,
     "torch.step_ratio": 1.02,
     "jax.step_ratio": 1.02,
     "torch.warm_ratio": 0.25,

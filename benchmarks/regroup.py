@@ -1,7 +1,7 @@
 """From the loss of a worker to the next step of all others, which go on in their processes; beside it torchrun's.
 
 Over hopsml's own collective, with a state of 100 MB. The killed worker is any but the chief. Its successor joins soon, which
-begins all processes anew: what that costs is not in here (``recovery.grow_s``).
+ends no process: for how long do the others stand still then?
 """
 
 from __future__ import annotations
@@ -29,24 +29,29 @@ PEER = "torchrun"
 
 def run(options: Options) -> Report:
     """The figures of groups that go on, with two workers and with four."""
+    pauses: dict[int, list[float]] = {2: [], 4: []}
     candidates: dict[str, Callable[[], float]] = {
-        "2 workers": partial(_ours, 2),
-        "4 workers": partial(_ours, 4),
+        "2 workers": partial(_ours, 2, pauses[2]),
+        "4 workers": partial(_ours, 4, pauses[4]),
     }
     if options.wants(PEER):
         candidates[PEER] = recovery.once_only(partial(recovery._of_peer, PEER, options))
     times = alternate(options.rounds_of(5, 1), candidates, options.say)
     two, four = times["2 workers"], times["4 workers"]
-    slower = max(two, four, key=lambda values: spread_of(values).median)
+    slower = _slower(two, four)
     report = Report(
         [
             measured("collective.reform_s", slower, "s"),
             measured("collective.reform_n2_s", two, "s"),
             measured("collective.reform_n4_s", four, "s"),
+            measured("collective.grow_pause_s", _slower(*pauses.values()), "s"),
+            measured("collective.grow_pause_n2_s", pauses[2], "s"),
+            measured("collective.grow_pause_n4_s", pauses[4], "s"),
         ],
         [
             f"regroup: kill -9 of a worker that is not the chief to the next step of all others in their processes, a state "
-            f"of {STATE_MB} MB; collective.reform_s is the slower of two and four workers"
+            f"of {STATE_MB} MB; grow_pause: its successor comes to them, from the last step of one without it to its first "
+            "with it, of the one that waits longest; without a number of workers, the slower of two and four"
         ],
     )
     if PEER in times:
@@ -54,18 +59,33 @@ def run(options: Options) -> Report:
     return report
 
 
-def _ours(workers: int) -> float:
-    """One session: the median over some kills."""
+def _slower(*of_workers: list[float]) -> list[float]:
+    return max(of_workers, key=lambda values: spread_of(values).median)
+
+
+def _ours(workers: int, pauses: list[float]) -> float:
+    """One session: the median over some kills; that over the growths that follow them is added to ``pauses``."""
     with temporary_folder() as name, Session(Path(name), workers) as session:
         folder = session.folder / "elastic"
         folder.mkdir()
         session.ask("elastic", folder=str(folder), least=1, most=workers, implementation="hopsml", ballast_mb=STATE_MB)
-        seconds = []
-        for _ in range(KILLS):
+        seconds, growths = [], []
+        for number in range(KILLS + 1):
             recovery._wait(session, lambda: recovery._at_work(folder, workers), f"{workers} workers at work")
             recovery._settle(session, folder, workers)
-            seconds.append(_kill_and_wait(session, folder, workers))
+            if number:
+                growths.append(_growth(folder))
+            if number < KILLS:
+                seconds.append(_kill_and_wait(session, folder, workers))
+        pauses.append(spread_of(growths).median)
         return spread_of(seconds).median
+
+
+def _growth(folder: Path) -> float:
+    """Seconds for which those stood still to whom a successor has come last."""
+    logs = steps_read.read(folder)
+    *_, before, after = sorted({log.generation for log in logs})
+    return steps_read.stood_still(logs, before, after)
 
 
 def _kill_and_wait(session: Session, folder: Path, workers: int) -> float:

@@ -45,6 +45,15 @@ def pause(logs: list[Log], before: int, after: int) -> float:
     return max(min(log.steps.values()) for log in logs if log.generation == after) - last
 
 
+def stood_still(logs: list[Log], before: int, after: int) -> float:
+    """Seconds from a process's last step in the one generation to its first in the other, of the one that took longest.
+
+    Of those that made steps in both: they went on in their processes. Raises ValueError where there is none.
+    """
+    last = {log.pid: max(log.steps.values()) for log in logs if log.generation == before}
+    return max(min(log.steps.values()) - last[log.pid] for log in logs if log.generation == after and log.pid in last)
+
+
 def repeated(logs: list[Log], before: int, after: int) -> int:
     """Steps that the one generation had finished on all ranks and the next one did again."""
     ends: dict[int, list[int]] = defaultdict(list)

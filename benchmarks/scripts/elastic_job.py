@@ -26,9 +26,10 @@ def train(folder: str, ballast_mb: int = 0) -> None:
     data = hopsml.elastic.Sampler(model.EXAMPLES, model.GLOBAL_BATCH, epochs=10**6)
     for _ in state.resume(data):
         step()
-        if (
-            context := current() or context
-        ).generation != log.generation:  # others were lost: it is one of fewer by now
+        context = current() or context
+        if context.joins:  # nothing is kept of the batch by which a newcomer prepares
+            continue
+        if context.generation != log.generation:  # others were lost, or have come
             log = StepsLog(folder, context.rank, context.generation)
         log.finished(state.batches)
         time.sleep(STEP_S)

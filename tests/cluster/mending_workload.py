@@ -1,7 +1,8 @@
 """Trainings over hopsml's own collective, whose workers go on in their processes when members are lost.
 
 Each worker writes ``pid-<rank>`` with its pid when it begins, and for each step a line ``step world generation traces`` into
-``steps-<pid>``. A newcomer begins with its preparation once there is no file ``hold``.
+``steps-<pid>``. A newcomer begins with its preparation once there is no file ``hold``, and with its first epoch of ``fit``,
+into which it has been let, once there is no file ``hold-first``; there it says by a file ``held`` which process it is.
 """
 
 from __future__ import annotations
@@ -49,8 +50,16 @@ class _Log:
         self._folder, self._step_s = Path(folder), step_s
         self._file = open(self._folder / f"steps-{os.getpid()}", "a", buffering=1)  # noqa: SIM115 until the process ends
         announce(self._folder / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
+        self._came_late = context.joins
         while context.joins and (self._folder / "hold").exists():
             time.sleep(0.01)
+
+    def begins(self) -> None:
+        """An epoch begins."""
+        if self._came_late and (self._folder / "hold-first").exists():
+            announce(self._folder / "held", str(os.getpid()))
+            while (self._folder / "hold-first").exists():
+                time.sleep(0.01)
 
     def made(self, step: int, traces: int = 0) -> None:
         """A step is over; takes as long as one is to take, until a file ``hurry`` is there."""
@@ -160,12 +169,16 @@ def fit(folder: str, step_s: float = 0.02, as_dataset: bool = False, shuffles: b
             traces.append(1)
             logs = super().train_step(data)
             self.steps.assign_add(1)
-            rows = tf.cast(tf.round((keras.utils.unpack_x_y_sample_weight(data)[0][:, 0] + 1) / 2 * (N_SAMPLES - 1)), tf.int32)
+            inputs = keras.utils.unpack_x_y_sample_weight(data)[0][:, 0]
+            rows = tf.cast(tf.round((inputs + 1) / 2 * (N_SAMPLES - 1)), tf.int32)
             mine = tf.math.unsorted_segment_sum(tf.ones_like(rows, tf.float32), rows, N_SAMPLES)
             self.counts.assign_add(tf.distribute.get_replica_context().all_reduce("SUM", mine))
             return logs
 
     class Watch(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            log.begins()
+
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             log.made(int(self.model.steps.numpy()), len(traces))
 

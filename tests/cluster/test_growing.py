@@ -81,7 +81,9 @@ def test_a_loss_while_a_newcomer_prepares(store: Path, tmp_path: Path) -> None:
 
 def two_of_three(folder: Path, function: Callable[..., Any], **args: Any) -> tuple[Run, list[int]]:
     """A group of two, which may have three; and its processes."""
-    run = submit(folder, 3, function, args={"step_s": 0.4, **args})  # until a newcomer is there, which imports TensorFlow
+    run = submit(
+        folder, 3, function, args={"step_s": 0.4, **args}
+    )  # until a newcomer is there, which imports TensorFlow
     run.resize(2)
     return run, [pid_of(folder, rank) for rank in range(2)]
 
@@ -101,6 +103,25 @@ def test_one_more_comes_to_what_is_traced(store: Path, tmp_path: Path, function:
     assert len(value["weights"]) == 3 and "1 more joined at step" in notes(run)
     assert all(set(counts) == {mending_workload.EPOCHS} for counts in value.get("counts", ())), "each once an epoch"
     assert value.get("epochs", mending_workload.EPOCHS) == mending_workload.EPOCHS
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("lost", ["newcomer", pytest.param("member", marks=pytest.mark.variant)])
+def test_a_loss_while_a_newcomer_comes_to_a_fit(store: Path, tmp_path: Path, lost: str) -> None:
+    (tmp_path / "hold-first").touch()
+    run, (chief, other) = two_of_three(tmp_path, mending_workload.fit)
+    await_step(tmp_path, 6, chief)
+    run.resize(3)
+    wait_until((tmp_path / "held").exists, "a newcomer that has been let in, and has made no step")
+    newcomer = int((tmp_path / "held").read_text())
+    before = steps_of(tmp_path, chief)[-1].number
+    os.kill(newcomer if lost == "newcomer" else other, signal.SIGKILL)
+    (tmp_path / "hold-first").unlink()
+    await_step(tmp_path, before + 2, chief)
+    value = check_end(run, tmp_path)
+    assert {one.traces for one in steps_of(tmp_path, chief)} == {1} and "went on at step" in notes(run)
+    assert value["epochs"] == mending_workload.EPOCHS
+    assert bool(steps_of(tmp_path, newcomer)) == (lost == "member")
 
 
 @pytest.mark.variant  # of the rule of the gang's; all begin anew after ten seconds alone

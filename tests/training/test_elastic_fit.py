@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tensorflow
 def test_a_successor_ends_with_the_weights_of_an_undisturbed_training(tmp_path: Path) -> None:
     (found,) = run_group("elastic_fit:interrupted", tmp_path, workers=1, slots=str(tmp_path / "slots"))
     found.pop("sent")
-    assert len(found) == 5
+    assert len(found) == 7
     for name, (undisturbed, broken_off) in found.items():
         assert broken_off[0] == undisturbed[0], f"{name}: other weights"
         assert broken_off[1:3] == undisturbed[1:3], f"{name}: another history"
@@ -40,3 +40,12 @@ def test_data_without_an_order_that_can_be_found_again_is_refused(tmp_path: Path
     assert "give shuffle() a seed=" in found["unseeded"]
     assert "steps_per_epoch= with arrays" in found["steps"]
     assert "give fit() the arrays, with batch_size=" in found["linear"]
+
+
+def test_what_a_newcomer_draws_alone_and_what_it_is_given_of_callbacks(tmp_path: Path) -> None:
+    (found,) = run_group("elastic_fit:newcomer", tmp_path, workers=1, slots=str(tmp_path / "slots"))
+    drawn = found["drawn"]
+    assert drawn["arrays"] == [[5, 5, 5], ""], "its first batches, whole; two of 17 samples are for the validation"
+    assert drawn["in order"] == [[5, 5, 5, 2], ""]
+    assert "shuffled anew for each epoch" in drawn["dataset"][1] and "shuffled anew" in drawn["unknown"][1]
+    assert found["given"] == [3, 3, True, 2, True]

@@ -121,7 +121,9 @@ class Feed(ABC):
     def __init__(self, position: Sampler, strategy: Any, steps_per_execution: int) -> None:
         self.position, self.steps_per_execution = position, steps_per_execution
         self._strategy, self._together = strategy, current() is not None and in_group(strategy)
-        self.between: Callable[[], object] = lambda: None  # called between two batches, before the first one of an epoch too
+        self.between: Callable[[], object] = lambda: (
+            None
+        )  # called between two batches, before the first one of an epoch too
 
     def join(self) -> bool:
         """Take this worker's share of the data, all of it where the strategy spans one worker; whether it is another one."""
@@ -175,7 +177,7 @@ class Feed(ABC):
             self.position = position
             self.renew()
 
-    def renew(self) -> None:
+    def renew(self) -> None:  # noqa: B027 arrays keep nothing
         """Forget what was drawn from the data: the next iterator is as the first of the process."""
 
     def _next_step(self) -> int:

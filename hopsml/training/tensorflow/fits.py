@@ -38,7 +38,7 @@ def trains() -> None:
 
 
 def _look_at_function() -> None:
-    """Begin to count anew for another function; a group that goes on in its processes has another context, not another one."""
+    """Begin to count anew for another function: a context alone also is another one when the group has changed."""
     global _function, _begun, _one_has_trained
     context = current()
     run, trial = (context.run_id, context.trial) if context is not None else ("", None)

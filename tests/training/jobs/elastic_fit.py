@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import hopsml
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.worker.context import CommitPort, current, set_current
 from hopsml.errors import ArgumentError
-from hopsml.training.tensorflow import elastic_fit
+from hopsml.training.tensorflow import callback_state, elastic_fit
 from tests.training.jobs.common import digest
 
 SAMPLES, BATCH, EPOCHS = 17, 5, 3
@@ -109,8 +110,74 @@ def _kinds() -> dict[str, Callable[[Any, list[Any]], Any]]:
         again = [*hopsml.tensorflow.callbacks(checkpoint_every=1), breaks]
         return model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=again)
 
+    def in_order(model: Any, callbacks: list[Any]) -> Any:
+        return model.fit(_in_order(), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+
+    def stream_in_order(model: Any, callbacks: list[Any]) -> Any:
+        return model.fit(_in_order().repeat(), steps_per_epoch=3, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+
     kinds = {"arrays": arrays, "dataset": dataset, "unknown": of_unknown_length, "stream": stream, "two fits": two_fits}
-    return kinds
+    return {**kinds, "in order": in_order, "stream in order": stream_in_order}
+
+
+def _in_order() -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(_arrays()).batch(BATCH)
+
+
+def newcomer(slots: str) -> dict[str, Any]:
+    """What a newcomer draws by itself, for each kind of data; and what it is given of Keras's callbacks."""
+    strategy = hopsml.tensorflow.strategy()
+    import keras
+
+    _join(CommitPort(CommitSlots.create(Path(slots)), -1, lambda *what: None))
+    found: dict[str, Any] = {}
+
+    class Draw(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 1 and name not in found:
+                feed = next(one for one in self.companions if isinstance(one, elastic_fit.ElasticCallback))._feed
+                before, total = feed.position.position(), feed.total
+                rows = [len(strategy.experimental_local_results(one[0])[0]) for one in feed.alone()]
+                assert feed.position.position() == before and feed.total == total
+                found[name] = [rows, feed.fixed]
+                self.model.stop_training = True
+
+        def set_companions(self, callbacks: Any) -> None:
+            self.companions = callbacks
+
+    for name, fit in _kinds().items():
+        if "stream" not in name:
+            with strategy.scope():
+                model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+                model.compile("sgd", "mse")
+            fit(model, [*hopsml.tensorflow.callbacks(), Draw()])
+    return {"drawn": found, "given": _given(strategy)}
+
+
+def _given(strategy: Any) -> list[Any]:
+    import keras
+
+    def callbacks() -> list[Any]:
+        stopping = keras.callbacks.EarlyStopping("loss", mode="max", patience=9, restore_best_weights=True)
+        return [keras.callbacks.History(), stopping, keras.callbacks.ReduceLROnPlateau("loss", mode="max", patience=9)]
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+    theirs, mine = callbacks(), callbacks()
+    x, y = _arrays()
+    model.fit(x, y, epochs=4, verbose=0, callbacks=theirs)
+    callback_state.give(mine, pickle.loads(pickle.dumps(callback_state.read(theirs))))
+    stopping, plateau = mine[1:]
+    return [
+        stopping.wait,
+        plateau.wait,
+        stopping.best == theirs[1].best,
+        len(stopping.best_weights),
+        mine[0].history == {},
+    ]
 
 
 def together(slots: str) -> dict[str, Any]:

@@ -1,0 +1,100 @@
+"""What a newcomer is, and is given, where no group is needed to see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsml
+from hopsml.cluster.worker import context as contexts
+from hopsml.cluster.worker.context import MendPort, WorkerContext
+from hopsml.training import collective
+from hopsml.training.tensorflow import callback_state, fits
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Iterator[list[Any]]:
+    """What the worker of this context says of its group."""
+    told: list[Any] = []
+    folders: dict[str, Any] = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), tmp_path)
+    facts: dict[str, Any] = {"run_id": "app_1", "generation": 1, "rank": 2, "world_size": 3, "local_rank": 0}
+    port = MendPort(lambda seconds: None, lambda: True, lambda *what: told.append(what))
+    contexts.set_current(WorkerContext(**facts, role="worker", run_url="", mends=port, **folders))
+    yield told
+    contexts.set_current(None)
+    collective.step_in()
+
+
+def with_other(**changes: Any) -> None:
+    here = contexts.current()
+    assert here is not None
+    contexts.set_current(dataclasses.replace(here, **changes))
+
+
+def test_a_group_that_goes_on_has_the_same_fits_and_another_function_has_others(said: list[Any]) -> None:
+    assert fits.next_number() == 1
+    with_other(generation=2, rank=1, world_size=2)
+    assert fits.next_number() == 2, "a mend replaces the context"
+    with_other(run_id="app_2")
+    assert fits.next_number() == 1
+    with_other(trial=object())
+    assert fits.next_number() == 1
+
+
+def test_who_stands_aside_makes_calls_alone(said: list[Any]) -> None:
+    collective.step_aside()
+    assert hopsml.all_reduce([1.0, 2.0], "sum").tolist() == [1.0, 2.0]
+    assert hopsml.all_gather(3.0).tolist() == [3.0] and hopsml.broadcast(4.0).tolist() == 4.0
+    hopsml.barrier()
+    collective.step_in()
+    with pytest.raises(hopsml.errors.ArgumentError, match="which does not train"):
+        hopsml.barrier()
+
+
+def test_a_group_says_once_why_no_newcomer_can_come(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collective, "_fixed", "")
+    collective.keep_out("shuffled anew")
+    assert said == [], "there is no group; it is said when there is one"
+    monkeypatch.setattr(collective, "_fixed", "")
+    monkeypatch.setattr(collective, "_group", object())
+    collective.keep_out("shuffled anew")
+    collective.keep_out("another reason")
+    assert said == [("mendable", -1, -1, "shuffled anew")]
+
+
+class Counter:
+    """A callback of a user's that counts."""
+
+    def __init__(self, seen: int = 0) -> None:
+        self.seen = seen
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+
+
+class Silent:
+    """One that says nothing of what it holds."""
+
+    def __init__(self, seen: int = 0) -> None:
+        self.seen = seen
+
+
+def test_a_callback_gives_its_own_state_and_others_are_left_alone() -> None:
+    newcomers: list[Any] = [Counter(), Silent(), Counter()]
+    callback_state.give(newcomers, callback_state.read([Counter(4), Silent(5), Silent(6)]))
+    assert [one.seen for one in newcomers] == [4, 0, 0], "the third is of another class"
+
+
+def test_what_is_plain_is_given() -> None:
+    assert all(map(callback_state._is_plain, (None, 1, 0.5, True, np.float32(2), np.zeros(2), [np.ones(3)])))
+    assert not any(map(callback_state._is_plain, ("/a/path", {}, [1, "x"], np.less, object())))
