@@ -12,6 +12,7 @@ from hopsml.errors import ModelExists, ModelNotFound
 from hopsml.model.batch import predict
 from hopsml.model.description import Metric
 from hopsml.model.exporting import export
+from hopsml.model.flavors.onnx import to_onnx
 from hopsml.model.registry import (
     aliases,
     delete,
@@ -43,5 +44,6 @@ __all__ = [
     "models",
     "predict",
     "set_alias",
+    "to_onnx",
     "versions",
 ]

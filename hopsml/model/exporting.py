@@ -48,8 +48,8 @@ def export(
     other ranks get None. The version's lineage is the run, with the commit of its code and the inputs that it has noted.
 
     Args:
-        model: a Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn; or the path or URL of files,
-            local or relative to the project.
+        model: a Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn, an
+            ``onnx.ModelProto`` (see ``to_onnx``); or the path or URL of files, local or relative to the project.
         model_name: letters, digits, ``_``, ``-`` and ``.``.
         model_version: the version's number; by default the next free one.
         overwrite: replace the version of that number.

@@ -32,7 +32,7 @@ TESTED = {  # page -> words of each of its snippets
     ELASTIC: ("state.resume(",),
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
     SEARCH: ("Searchspace(",),
-    MODELS: ("hopsml.model.export(", "hopsml.model.set_alias(", "hopsml.model.predict("),
+    MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
     NOTEBOOK: ("%load_ext",),
     AIRFLOW: ("HopsMLOperator(",),
     SERVING: ("serving.canary(",),

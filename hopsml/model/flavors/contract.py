@@ -70,9 +70,16 @@ _KINDS = (
     ("tensorflow.python.module.module", "Module", "tensorflow"),
     ("sklearn.base", "BaseEstimator", "sklearn"),
     ("torch.nn.modules.module", "Module", "torch"),
+    ("onnx.", "ModelProto", "onnx"),
 )
 # Those that hopsml calls itself, and from which of a version's artifacts, the one that is taken first at the front.
-LOADERS = {"saved_model": "tensorflow", "sklearn": "sklearn", "torch_export": "torch", "torchscript": "torch"}
+LOADERS = {
+    "saved_model": "tensorflow",
+    "sklearn": "sklearn",
+    "torch_export": "torch",
+    "torchscript": "torch",
+    "onnx": "onnx",
+}
 
 
 def named(flavor: str) -> Flavor:
@@ -87,7 +94,7 @@ def flavor_of(model: Any) -> str:
             fits = kind.__module__.startswith(module) if module.endswith(".") else kind.__module__ == module
             if fits and kind.__name__ == name:
                 return flavor
-    known = "a Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn, or a path"
+    known = "a Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn, an ONNX graph, or a path"
     raise ArgumentTypeError(f"export({model!r:.80}): a {type(model).__name__} is no model; give {known}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hopsml.model.flavors import onnx
 from hopsml.model.flavors.contract import SavedModel
 
 _BY_SUFFIX = {".keras": ("keras", "keras"), ".onnx": ("onnx", "onnx"), ".pt2": ("torch", "torch_export")}
@@ -17,5 +18,7 @@ def described(folder: Path) -> tuple[str, SavedModel]:
     found = [path.name for path in folder.iterdir() if path.suffix in _BY_SUFFIX]
     if len(found) == 1:
         flavor, artifact = _BY_SUFFIX[Path(found[0]).suffix]
-        return flavor, SavedModel({artifact: found[0]})
+        return flavor, SavedModel(
+            {artifact: found[0]}, onnx.signature_of(folder / found[0]) if flavor == "onnx" else None
+        )
     return "files", SavedModel({})

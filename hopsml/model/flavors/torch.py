@@ -34,15 +34,15 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
         raise ArgumentError(
             f"a {type(whole).__name__} does not tell what it takes: export(..., example=), with a row or more of its inputs"
         )
-    given = _named(whole, example)
-    with _evaluating(whole), torch.no_grad():
+    given = named(whole, example)
+    with evaluating(whole), torch.no_grad():
         if isinstance(whole, torch.jit.ScriptModule):
             torch.jit.save(whole, str(folder / _SCRIPTED))
             artifacts = {"torchscript": _SCRIPTED}
         else:
             torch.export.save(_checked_export(whole, given), folder / _EXPORTED)
             artifacts = {"torch_export": _EXPORTED}
-        found = _by_name(whole(*given.values()))
+        found = by_name(whole(*given.values()))
     signature = Signature(
         {name: _spec(tensor) for name, tensor in given.items()}, {name: _spec(found[name]) for name in found}
     )
@@ -81,10 +81,10 @@ class _Module:
 
         given = [torch.from_numpy(np.require(inputs[name], requirements=["C", "W"])) for name in self.signature.inputs]
         with torch.inference_mode():
-            return {name: tensor.numpy() for name, tensor in _by_name(self._module(*given)).items()}
+            return {name: tensor.numpy() for name, tensor in by_name(self._module(*given)).items()}
 
 
-def _named(model: Any, example: Any) -> dict[str, Any]:
+def named(model: Any, example: Any) -> dict[str, Any]:
     """The example's tensors by the names of ``forward``'s arguments, in their order; at least two rows.
 
     One row alone would be taken for a size that never changes.
@@ -150,7 +150,7 @@ def _culprit(model: Any, given: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: Any) -> Iterator[None]:
     was_training = model.training
     model.eval()
     try:
@@ -159,7 +159,7 @@ def _evaluating(model: Any) -> Iterator[None]:
         model.train(was_training)
 
 
-def _by_name(found: Any) -> dict[str, Any]:
+def by_name(found: Any) -> dict[str, Any]:
     """What ``forward`` returns: by its own names, or numbered."""
     if isinstance(found, Mapping):
         return dict(found)
