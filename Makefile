@@ -84,15 +84,16 @@ test-fast: $(COMPILED) $(NATIVE)  ## what decides, and what starts little: no ag
 # The same examples of hypothesis each time; test-fast and test-all look for new ones.
 SAME := --hypothesis-profile=ci
 
-# The rest runs three at a time, on two cores: one of them waits most of the time. Who shares a cluster stays in one process
-# (tests/side_by_side.py).
+# The rest runs four at a time, on two cores: two of them wait most of the time. Who shares a cluster stays in one process
+# (tests/side_by_side.py). Where one of the four crashes the others end, too: they would wait for its tests for ever.
+SIDE_BY_SIDE := -n 4 --dist loadgroup --max-worker-restart=0 --durations=20 --durations-min=5
+
 test: lint $(COMPILED) $(NATIVE)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
 	@status=0; $(FAST) $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 --dist worksteal || status=$$?; \
-	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" -n 3 --dist loadgroup \
-	    --durations=20 --durations-min=5 || status=$$?; exit $$status
+	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" $(SIDE_BY_SIDE) || status=$$?; exit $$status
 
 test-all: lint $(COMPILED) $(NATIVE)  ## and the variants: what is said of one backend, said of each
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup --durations=20 --durations-min=5
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE)
 
 bench: $(STAMP) $(NATIVE)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)

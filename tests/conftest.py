@@ -178,6 +178,19 @@ def _restore(environment: dict[str, str]) -> None:
             os.environ.pop(name)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def zygotes() -> Iterator[None]:
+    """What imports TensorFlow for the agents of this machine does so once for the tests of this process."""
+    from hopsml.experiment import applications
+    from tests.kept_zygotes import KeptZygotes
+
+    kept = KeptZygotes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(applications, "ZygoteProcess", kept)
+        yield
+    kept.end()
+
+
 @pytest.fixture(scope="session")
 def hadoop(request: pytest.FixtureRequest) -> Iterator[Any]:
     """HDFS and YARN, 2 DataNodes, 2 NodeManagers with 2 GPUs each. It goes with the session, even by kill -9."""

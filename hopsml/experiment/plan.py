@@ -148,7 +148,11 @@ def _modules(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
     """What is imported before workers are forked, unless the call says so."""
     # Servers import TensorFlow, whatever the function does.
     of_servers = ("tensorflow",) if spec.group.relaunches and spec.framework == "tensorflow" else ()
-    return tuple(dict.fromkeys((*of_function, *FRAMEWORK_MODULES.get(spec.framework, ()), *of_servers)))
+    modules = (*of_function, *FRAMEWORK_MODULES.get(spec.framework, ()), *of_servers)
+    if "torch" in modules and not {"tensorflow", "keras", "tf_keras"}.isdisjoint(modules):
+        # Triton's library, which torch's optimizers import, crashes a process that has loaded TensorFlow's before.
+        modules = ("torch", "torch._dynamo", *modules)
+    return tuple(dict.fromkeys(modules))
 
 
 def _note(run: Run, *texts: str) -> None:

@@ -119,7 +119,7 @@ def test_an_error_of_the_users_own_code_ends_the_run(store: Path, tmp_path: Path
 
 
 def test_a_worker_that_stands_still_is_named_and_replaced(store: Path, tmp_path: Path) -> None:
-    run = submit(tmp_path, progress_timeout=1.5)
+    run = submit(tmp_path, progress_timeout=3)
     await_step(tmp_path, 7)
     os.kill(pid_of(tmp_path, 1), signal.SIGSTOP)
     check_result(run, 1)

@@ -16,7 +16,7 @@ from tests.collective.together import TRANSPORTS
 pytestmark = pytest.mark.local
 
 SIZE = 3
-NOTICED_WITHIN_S = 2.0  # it is 20 ms where fifteen processes do not share two cores
+NOTICED_WITHIN_S = 10.0  # it is 20 ms where fifteen processes do not share two cores, and once was 2.8 s where they did
 
 
 def do_harm(harm: str, transport: str) -> dict[str, list[dict[str, Any]]]:

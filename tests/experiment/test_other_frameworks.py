@@ -124,3 +124,21 @@ def test_outside_of_a_run_there_is_one_worker() -> None:
     where = hopsml.distributed
     assert (where.rank(), where.world_size(), where.local_rank(), where.port()) == (0, 1, 0, 0)
     assert where.exchange({"a": 1}) == [{"a": 1}] and where.addresses() == ["127.0.0.1:0"]
+
+
+def both() -> dict[str, Any]:
+    """What a script does that loads data with TensorFlow and trains with torch."""
+    import sys
+
+    import tensorflow as tf
+    import torch
+
+    weights = torch.nn.Parameter(torch.tensor(tf.ones(3).numpy()))
+    torch.optim.SGD([weights], lr=0.5).zero_grad()
+    return {"json": [name for name in ("tensorflow", "torch") if name in sys.modules]}
+
+
+@pytest.mark.variant
+def test_tensorflow_and_torch_in_one_function(project: Path) -> None:
+    result = experiment.distributed(both, num_workers=1, progress=False)
+    assert result.metrics["json"] == ["tensorflow", "torch"]
