@@ -89,6 +89,11 @@ def test_who_is_killed_or_stopped_comes_back_and_the_training_goes_on(tmp_path: 
     assert value["recoveries"] == 2 and value["more"] >= 30
 
 
+def test_a_server_that_was_started_again_before_anybody_noticed_counts_as_lost() -> None:
+    """The coordinator connects anew for a worker that comes back, and what lay on a server lost with it is of another one."""
+    assert submit(server_workload.losses_told, workers=1).result(LONG_S).value == [True, True, True, False, False]
+
+
 def test_an_evaluator_is_in_nobodys_cluster_and_a_loop_of_ones_own_works_as_it_is(tmp_path: Path) -> None:
     told = tmp_path / "evaluator.json"
     run = submit(server_workload.evaluate_beside, workers=1, evaluator=True, args={"told": str(told)})

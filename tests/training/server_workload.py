@@ -129,3 +129,24 @@ def save_parts(value: float) -> dict[str, Any]:
     checkpointer.save(step + 1)
     parts = [len(getattr(one, "variables", [one])) for one in (table, model.layers[0].kernel.value)]
     return {"step": step, "restored": restored, "parts": parts[0], "kernel_parts": parts[1]}
+
+
+def losses_told() -> list[bool]:
+    """Which errors of TensorFlow's tell of a server that is lost: three that do, and two of the model's own."""
+    from tensorflow import errors
+    from tensorflow.python.distribute.coordinator.cluster_coordinator import ClosureInputError
+
+    from hopsml.training.tensorflow.server_loop import tells_of_a_loss
+
+    restarted = errors.InvalidArgumentError(
+        None,
+        None,
+        "Resource input tensor contains an invalid device. This might happen when the client has connected to a different "
+        "cluster, or some remote workers have been restarted. [Op:ReadVariableOp] name: ",
+    )
+    lost = (restarted, errors.UnavailableError(None, None, "Socket closed"), ClosureInputError(restarted))
+    own = (
+        errors.InvalidArgumentError(None, None, "Incompatible shapes: [16,1] vs. [16,2]"),
+        ValueError("unknown device"),
+    )
+    return [tells_of_a_loss(error) for error in (*lost, *own)]

@@ -22,6 +22,11 @@ from hopsml.training.tensorflow.server_variables import make_again
 REPORT_S = 5.0
 POLL_S = 0.01
 _PROGRESS_S = 0.5
+_OTHER_SERVER = (
+    "remote workers have been restarted",
+    "unknown device",
+    "unable to find the relevant tensor remote_handle",
+)
 
 
 class ServerLoop:
@@ -192,8 +197,6 @@ class ServerLoop:
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
         """What ``act`` gives; where a parameter server is lost meanwhile, once more after all is restored."""
-        import tensorflow as tf
-
         lost = False
         while True:
             try:
@@ -201,12 +204,11 @@ class ServerLoop:
                     self._recover()
                     lost = False
                 return act()
-            except (
-                tf.errors.UnavailableError,
-                tf.errors.AbortedError,
-            ) as error:  # also where another one is lost amid this
-                self._fruitless += 1
-                if not self._served or self._fruitless > self._most_recoveries:
+            except Exception as error:
+                if not self._served or not tells_of_a_loss(error):
+                    raise
+                self._fruitless += 1  # also where another one is lost amid this
+                if self._fruitless > self._most_recoveries:
                     raise
                 lost = True
                 print(
@@ -234,6 +236,22 @@ class ServerLoop:
         step = self._checkpointer.restore_latest() if self._checkpointer is not None else 0
         self._opened_at = self._count()
         return step > 0 or (self._checkpointer is not None and bool(self._checkpointer.notes))
+
+
+def tells_of_a_loss(error: Exception) -> bool:
+    """Whether a call failed because a server is not there, or has been started again since its variables were made.
+
+    The latter is what a call meets when the coordinator has connected anew, for a worker that came back, before anybody has
+    asked the parameter server that was lost with it.
+    """
+    import tensorflow as tf
+
+    error = getattr(
+        error, "original_exception", error
+    )  # of a step whose inputs could not be made, as TensorFlow wraps it
+    if isinstance(error, tf.errors.InvalidArgumentError):
+        return any(words in str(error).lower() for words in _OTHER_SERVER)
+    return isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError)
 
 
 def _stop(coordinator: Any) -> None:
