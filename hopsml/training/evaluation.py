@@ -2,7 +2,8 @@
 
 What comes of a checkpoint is one small file of the run that is judged, ``evaluations/step-000000120.json``, written once and
 whole: an evaluator that is killed, and another one later, goes on where the files end. Which checkpoint is next, which is
-the best and whether the training has stopped to improve are functions of what these files say.
+the best and whether the training has stopped to improve are functions of what these files say. A run whose driver is gone
+without a word will have no further checkpoint: that is an end as well.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import msgspec
 from hopsml.cluster.shared.spec import Evaluation
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.cluster.worker.returned import plain
-from hopsml.errors import ArgumentError, PathExists, PathNotFound
+from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import cancel_request, checkpoints, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, step_name, step_of, to_json
+from hopsml.tracking import catalog
 
 LOOK_S = 1.0  # between two looks for a checkpoint
+SILENT_S = 60.0  # drivers give a sign of life every ten seconds
+AWAY_S = 600.0  # for a store that does not answer
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -63,13 +67,58 @@ def _value(one: Judgement, asked: Evaluation) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
+def is_lost(lives: bool | None, sign_s: float | None, quiet_s: float) -> bool:
+    """Whether the driver of a run without an end is gone.
+
+    ``lives``: whether its process does, None where only its own machine could tell; ``sign_s``: seconds since its newest
+    sign of life was seen first, None where there is none yet; ``quiet_s``: seconds since its directory changed.
+    """
+    if lives is False:
+        return True
+    return catalog.state_without_end(lives, quiet_s) == catalog.LOST if sign_s is None else sign_s >= SILENT_S
+
+
 # ------------------------------------------------------------------------------------------ in the evaluator's process
+
+
+class DriverWatch:
+    """Whether the driver of a run is gone. StorageError where the store does not answer."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._sign: dict[str, Any] | None = None
+        self._heard_s = time.monotonic()
+
+    def is_lost(self) -> bool:
+        """As it is now; the sign of life counts from when it was first seen."""
+        sign = self._newest_sign()
+        now = time.monotonic()
+        if sign != self._sign:
+            self._sign, self._heard_s = sign, now
+        lives = catalog.driver_lives(self._run.read_run().get("driver_process") or {})
+        quiet_s = time.time() - catalog.last_change_s(self._run) if sign is None else 0.0
+        return is_lost(lives, None if sign is None else now - self._heard_s, quiet_s)
+
+    def _newest_sign(self) -> dict[str, Any] | None:
+        try:
+            return self._run.read_json(self._run.driver_json)
+        except PathNotFound:
+            return None
 
 
 def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: WorkerContext) -> dict[str, Any]:
     """Call ``function(folder, **arguments)`` for each complete checkpoint, until the run has ended and none is left."""
     evaluator = Evaluator(function, arguments, context)
-    while not evaluator.look():
+    answered_s = time.monotonic()
+    while True:
+        try:
+            if evaluator.look():
+                break
+            answered_s = time.monotonic()
+        except StorageError as error:  # the training goes on meanwhile, and so does its evaluator
+            if evaluator.is_calling or time.monotonic() - answered_s > AWAY_S:
+                raise
+            print(f"hopsml: the evaluation waits for the store: {error}", flush=True)
         time.sleep(LOOK_S)
     best = best_of(evaluator.judgements, evaluator.asked)
     skipped = [one.step for one in evaluator.judgements if one.problem]
@@ -86,14 +135,24 @@ class Evaluator:
         self.asked = context.spec.evaluation
         self._run = RunDir(self.asked.run, context.spec.storage_timeout_s)
         self._folder = self._run.evaluations
+        self._watch = DriverWatch(self._run)
+        self._best_written: Judgement | None = None
+        self.is_calling = False  # what is raised then is the function's
         self.judgements = self._written()
 
     def look(self) -> bool:
         """Judge what is there; whether nothing more can come."""
         ended = self._run.read_status() is not None  # asked first: what it left is there by then
+        lost = not ended and self._watch.is_lost() and self._run.read_status() is None  # not just now
         while (step := due(self._complete(), [one.step for one in self.judgements], self.asked.order)) is not None:
             self._note(self._judge(step))
-        return ended
+        self._write_best()
+        if lost:
+            print(
+                f"hopsml: the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if "
+                "the run goes on after all, evaluate() takes up what it adds"
+            )
+        return ended or lost
 
     def _complete(self) -> list[int]:
         source = self._run.checkpoints
@@ -115,8 +174,10 @@ class Evaluator:
             checkpoints.CorruptCheckpoint,
         ) as error:  # its run keeps a few, and has deleted it meanwhile
             return Judgement(step, problem=str(error))
+        self.is_calling = True
         try:
             value = self._function(folder, **self._arguments)
+            self.is_calling = False
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return Judgement(step, _metrics(value), time.monotonic() - began)
@@ -132,12 +193,18 @@ class Evaluator:
         self.judgements.append(judgement)
         if not judgement.problem:
             self._context.send({"step": judgement.step, "metrics": judgement.metrics})
-        if (best := best_of(self.judgements, self.asked)) is not None and best.step == judgement.step:
-            url = urls.join(self._folder, "best.json")
-            for_url(url).write_bytes(url, to_json(msgspec.to_builtins(best)))
+        self._write_best()
         if stagnates(self.judgements, self.asked) and self._run.read_status() is None:
             why = f"early stopping: {self.asked.patience} checkpoints were no better"
             cancel_request.write(self._run, why)
+
+    def _write_best(self) -> None:
+        """Where the best one is another than it was, or could not be written then."""
+        best = best_of(self.judgements, self.asked)
+        if best is not None and best != self._best_written:
+            url = urls.join(self._folder, "best.json")
+            for_url(url).write_bytes(url, to_json(msgspec.to_builtins(best)))
+            self._best_written = best
 
     def _written(self) -> list[Judgement]:
         try:

@@ -65,6 +65,32 @@ def test_every_checkpoint_is_judged_once_though_the_evaluator_dies(store: Path, 
     assert files(training.run_dir) == found, "their times among them"
 
 
+def test_of_a_run_whose_driver_was_killed_what_it_has_left_is_judged(store: Path, tmp_path: Path) -> None:
+    with experiment.recorded("a training") as training:
+        save(training.run_dir, tmp_path / "a", 10, 0.5)
+    folder = Path(training.run_dir.removeprefix("file://"))
+    (folder / "status.json").unlink()
+    record = json.loads((folder / "run.json").read_text())
+    record["driver_process"]["process_started"] += 1  # of another process, which had the number earlier
+    (folder / "run.json").write_text(json.dumps(record))
+    run = experiment.submit_evaluation(judge, training.run_dir, metric="accuracy", progress=False, keep_warm=60.0)
+    assert run.result(WAIT_S).metrics["evaluated"] == 1
+    assert "is gone without a word" in run.logs()
+
+
+def test_a_store_that_is_away_for_a_while_ends_no_evaluation(store: Path, tmp_path: Path) -> None:
+    with experiment.recorded("a training") as training:
+        folder = Path(training.run_dir.removeprefix("file://"))
+        save(training.run_dir, tmp_path / "a", 10, 0.5)
+        run = experiment.submit_evaluation(judge, training.run_dir, metric="accuracy", progress=False, keep_warm=60.0)
+        wait_until(lambda: "best" in files(training.run_dir), "the first")
+        folder.rename(tmp_path / "away")
+        wait_until(lambda: "the evaluation waits for the store" in run.logs(), "the evaluator's word")
+        (tmp_path / "away").rename(folder)
+        save(training.run_dir, tmp_path / "b", 20, 0.75)
+    assert run.result(WAIT_S).metrics["evaluated"] == 2
+
+
 def waits() -> None:
     import threading
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopsml.cluster.shared.spec import Evaluation
-from hopsml.training.evaluation import Judgement, best_of, due, stagnates
+from hopsml.training.evaluation import SILENT_S, Judgement, best_of, due, is_lost, stagnates
 
 pytestmark = pytest.mark.fast
 
@@ -45,3 +45,11 @@ def test_it_stagnates_after_so_many_that_were_no_better(
     values: tuple[float | None, ...], patience: int | None, ends: bool
 ) -> None:
     assert stagnates(judged(*values), Evaluation(run="r", patience=patience)) is ends
+
+
+def test_a_run_without_an_end_is_lost_when_its_driver_is() -> None:
+    day_s = 86400.0
+    assert is_lost(False, 1.0, 0.0) and not is_lost(True, None, day_s) and not is_lost(None, None, 10.0)
+    assert is_lost(None, None, day_s), "of another machine, and nothing has changed for a day"
+    assert not is_lost(None, SILENT_S / 2, day_s) and is_lost(None, SILENT_S, 0.0)
+    assert is_lost(True, SILENT_S, 0.0), "its process goes on, and has left the run without an end"
