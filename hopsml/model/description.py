@@ -19,6 +19,7 @@ from hopsml import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError, StorageError
 
 MODEL_JSON = "model.json"
+FILES = "files"  # the folder of a version's files
 FORMAT = 1  # of the file; a reader refuses a higher one
 LATEST, BEST = "latest", "best"  # computed, so no alias may be called so
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
@@ -64,7 +65,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     """The content of ``model.json``.
 
     ``artifacts``: what can be loaded, by format (``saved_model``, ``keras``, ``torch_export``, ``torchscript``, ``onnx``,
-    ``sklearn``), as a path below ``files/``, "" for that folder itself. ``files``: by path below ``files/``.
+    ``sklearn``), as a path below ``folder``, "" for that folder itself. ``files``: by path below ``folder``.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     requirements: dict[str, str] = {}  # package -> version
     files: dict[str, ModelFile] = {}
     bytes: int = 0  # of all files
+    folder: str = FILES  # where they lie, beside model.json
     format: int = FORMAT
 
     @property

@@ -132,7 +132,7 @@ def delete(name: str, version: int | str, *, force: bool = False, project: str |
         _no_such_version(name, number, project)
     for alias in standing:
         kept.delete(alias)
-    claims.clear(urls.join(url, str(number)))
+    claims.delete(urls.join(url, str(number)))
     if mlflow_registry.tracking_uri():
         mlflow_registry.unpublish(name, url, number)
 

@@ -18,7 +18,6 @@ from hopsml.storage import causes, trust, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.tree import download_tree
 
-FILES = "files"
 CACHE = "HOPSML_MODEL_CACHE"
 _RUNS_CODE = {"sklearn", "torch_export"}  # artifacts with pickles in them: to load one is to run what its author wrote
 _CHUNK = 1 << 20
@@ -84,7 +83,7 @@ class Version(Mapping[str, Any]):
     @property
     def files_url(self) -> str:
         """URL of the directory with the model's files."""
-        return urls.join(self.url, FILES)
+        return urls.join(self.url, self.description.folder)
 
     def local_files(self, cache_folder: str | os.PathLike[str] | None = None) -> Path:
         """A local folder that holds the version's files, fetched once and checked against their digests.

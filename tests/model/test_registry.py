@@ -182,6 +182,36 @@ def test_an_export_that_was_overtaken_does_not_count(project: str, folder: MakeF
     assert registry.find("digits", 1).description.digest == fast.description.digest
 
 
+def test_a_version_stays_while_another_one_is_written_over_it(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    old = exported(folder("old"))
+    registry.set_alias("digits", 1, "production")
+    claim = claims.claim(old.model_path, 1, overwrite=True)
+    claim.fill(folder("failed"))
+    assert registry.find("digits", "production").description == old.description
+    claim.give_up()
+    old.local_files(private(tmp_path / "cache"))
+    new = exported(folder("new"), model_version=1, overwrite=True)
+    found = registry.find("digits", "production")
+    assert found.description == new.description
+    assert (found.local_files(private(tmp_path / "other")) / "weights.bin").read_bytes() == b"new" * 100
+    kept = {entry.name for entry in for_url(new.url).list_dir(new.url)}
+    assert kept == {"claim.json", "model.json", found.description.folder}, "nothing of the old one"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_version_that_is_deleted_while_it_is_exported(project: str, folder: MakeFolder, overwrite: bool) -> None:
+    url = f"{project}/Models/digits"
+    made = exported(folder("first"), model_version=1) if overwrite else exported(folder("other"), model_version=9)
+    claim = claims.claim(url, 1, overwrite)
+    claim.fill(folder("slow"))
+    registry.delete("digits", 1)
+    with pytest.raises(StorageError, match="was deleted or claimed anew while the model was exported"):
+        claim.complete(made.description)
+    with pytest.raises(ModelNotFound):
+        registry.find("digits", 1)
+    assert [entry.name for entry in for_url(claim.url).list_dir(claim.url)] == ["claim.json"]
+
+
 def test_what_was_changed_on_the_store_is_not_used(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     version = exported(folder("a"))
     place = urls.join(version.files_url, "weights.bin")
