@@ -150,7 +150,10 @@ def checked_version(version: Any) -> int:
 
 
 def checked_metrics(metrics: Any) -> dict[str, float]:
-    """Names to finite numbers, numpy's included; None for none. Raises ArgumentError and ArgumentTypeError."""
+    """Names to finite numbers, also of numpy's and in a framework's tensor; None for none.
+
+    Raises ArgumentError and ArgumentTypeError.
+    """
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):
@@ -159,7 +162,7 @@ def checked_metrics(metrics: Any) -> dict[str, float]:
     for name, value in metrics.items():
         if not isinstance(name, str) or not name:
             raise ArgumentTypeError(f"metrics: the name {name!r:.80} must be text")
-        plain = value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
+        plain = _plain(value)
         if isinstance(plain, bool) or not isinstance(plain, (int, float)):
             raise ArgumentTypeError(
                 f"metrics[{name!r}]={value!r:.80} is a {type(value).__name__}; it must be a number, by which versions can "
@@ -171,6 +174,15 @@ def checked_metrics(metrics: Any) -> dict[str, float]:
             )
         found[name] = float(plain)
     return found
+
+
+def _plain(value: Any) -> Any:
+    """The number that an array or tensor holds, on whatever device; everything else as it is."""
+    if isinstance(value, (int, float)) or not all(size == 1 for size in getattr(value, "shape", [0])):
+        return value
+    if hasattr(value, "item"):
+        return value.item()
+    return value.numpy().item() if hasattr(value, "numpy") else value  # TensorFlow's has no item()
 
 
 # ------------------------------------------------------------------------------------------ which one is best

@@ -49,6 +49,12 @@ scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 1)))
 assert set(model.export(scripted, "scripted", example=rows[:2]).description.artifacts) == {"torchscript"}
 assert model.predict(pd.DataFrame({"pixels": list(rows[:3])}), "scripted")["output_0"].map(len).tolist() == [1, 1, 1]
 
+linear = torch.nn.Linear(4, 1)
+for given in ([[0.0] * 4], np.zeros((2, 4)), [torch.zeros(1, 4)], (np.zeros((1, 4)),)):  # doubles, of a model of floats
+    version = model.export(linear, "doubles", example=given, metrics={"loss": linear.bias.sum()})
+    assert version.description.signature.inputs["input"].dtype == "float32", version.description.signature
+    assert version.metrics["loss"] == linear.bias.item()
+
 class Peeking(torch.nn.Module):
     def forward(self, rows):
         return rows if rows.sum().item() > 0 else -rows
@@ -57,6 +63,9 @@ for given, words in (
     ((torch.nn.Sequential(torch.nn.Linear(4, 4), Peeking()), "peeking", rows[:2]), "the layer '1' (Peeking)"),
     ((made, "silent", None), "does not tell what it takes: export(..., example=)"),
     ((made, "wrong", {"imag": rows[:2]}), "forward() has no argument 'imag'; it has image, weight"),
+    ((linear, "wrong", rows[:2, :3]), "the model does not take the example (input: float32 [2, 3]): RuntimeError"),
+    ((linear, "wrong", torch.zeros(4)), "(input: float32 [4]) the model makes 'output_0': [1]; the first dimension"),
+    ((linear, "wrong", 3.0), "input=3.0 is one number"),
 ):
     try:
         model.export(given[0], given[1], example=given[2])
@@ -64,9 +73,28 @@ for given, words in (
         assert words in str(error), error
     else:
         raise AssertionError(words)
-assert model.models() == ["scripted", "two"]
+assert model.models() == ["doubles", "scripted", "two"]
 print("as it should be")
 """
+
+BESIDE_TENSORFLOW = """
+import tensorflow as tf
+import pandas as pd
+import torch
+from hopsml import model
+
+model.export(torch.nn.Linear(2, 1), "line", example=torch.zeros(1, 2), metrics={"loss": tf.constant(0.5)})
+found = model.predict(pd.DataFrame({"input": [[1.0, 2.0]]}), "line")
+print(len(found["output_0"][0]), model.find("line").metrics)
+"""
+
+
+def test_a_module_is_exported_and_called_where_tensorflow_was_loaded_first(project: str) -> None:
+    """Triton's library, loaded behind TensorFlow's, ends the process by a segmentation fault."""
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_TENSORFLOW], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["1 {'loss': 0.5}"], (done.returncode, done.stderr[-4000:])
 
 
 def test_modules_come_back_and_those_that_cannot_are_named(project: str) -> None:

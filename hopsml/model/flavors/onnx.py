@@ -62,8 +62,8 @@ def _from_torch(model: Any, example: Any) -> Any:
 
     given = torch_flavor.named(model, example)
     rows = torch.export.Dim("rows", min=1)
-    with torch_flavor.evaluating(model), torch.no_grad():
-        outputs = torch_flavor.by_name(model(*given.values()))
+    with torch_flavor.evaluating(model), torch.no_grad(), torch_flavor.triton_left_out():
+        outputs = torch_flavor.called(model, given)
         program = torch.onnx.export(
             model,
             tuple(given.values()),

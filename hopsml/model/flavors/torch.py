@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,13 +37,14 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
         )
     given = named(whole, example)
     with evaluating(whole), torch.no_grad():
+        found = called(whole, given)
         if isinstance(whole, torch.jit.ScriptModule):
             torch.jit.save(whole, str(folder / _SCRIPTED))
             artifacts = {"torchscript": _SCRIPTED}
         else:
-            torch.export.save(_checked_export(whole, given), folder / _EXPORTED)
+            with triton_left_out():
+                torch.export.save(_checked_export(whole, given), folder / _EXPORTED)
             artifacts = {"torch_export": _EXPORTED}
-        found = by_name(whole(*given.values()))
     signature = Signature(
         {name: _spec(tensor) for name, tensor in given.items()}, {name: _spec(found[name]) for name in found}
     )
@@ -67,7 +69,8 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
     if description.signature is None:
         raise ArgumentError(f"the model '{description.name}' has no signature; export it with example=")
     if file := description.artifacts.get("torch_export"):
-        return _Module(torch.export.load(folder / file).module(), description.signature)
+        with triton_left_out():
+            return _Module(torch.export.load(folder / file).module(), description.signature)
     return _Module(torch.jit.load(str(folder / description.artifacts["torchscript"])).eval(), description.signature)
 
 
@@ -89,7 +92,6 @@ def named(model: Any, example: Any) -> dict[str, Any]:
 
     One row alone would be taken for a size that never changes.
     """
-    import numpy as np
     import torch
 
     names = list(inspect.signature(model.forward).parameters)
@@ -100,13 +102,53 @@ def named(model: Any, example: Any) -> dict[str, Any]:
             raise ArgumentError(f"example: forward() has no argument {unknown[0]!r}; it has {', '.join(names)}")
         given = {name: example[name] for name in names if name in example}
     else:
-        values = example if isinstance(example, (tuple, list)) else (example,)
-        given = dict(zip(names, values, strict=False))
-    tensors = {
-        name: value if isinstance(value, torch.Tensor) else torch.as_tensor(np.asarray(value))
-        for name, value in given.items()
-    }
+        are_several = isinstance(example, tuple) or (
+            isinstance(example, list) and any(hasattr(one, "shape") for one in example)
+        )
+        given = dict(zip(names, example if are_several else (example,), strict=False))
+    tensors = {name: _tensor(model, value) for name, value in given.items()}
+    if scalars := [name for name, tensor in tensors.items() if not tensor.ndim]:
+        raise ArgumentError(
+            f"example: {scalars[0]}={given[scalars[0]]!r:.80} is one number; rows come first, as in [[1.0]]"
+        )
     return {name: torch.cat([tensor, tensor]) if len(tensor) == 1 else tensor for name, tensor in tensors.items()}
+
+
+def _tensor(model: Any, value: Any) -> Any:
+    """Numbers with fractions that are no tensor become what the model's parameters are: numpy's are float64."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    made = torch.as_tensor(np.asarray(value))
+    kinds = [parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()]
+    return made.to(kinds[0]) if kinds and made.is_floating_point() else made
+
+
+def called(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model makes of the example, row by row. Raises ArgumentError where it takes something else.
+
+    Before the export, which tells the same in hundreds of lines.
+    """
+    shown = ", ".join(
+        f"{name}: {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in given.items()
+    )
+    try:
+        found = by_name(model(*given.values()))
+    except Exception as error:
+        raise ArgumentError(
+            f"the model does not take the example ({shown}): {type(error).__name__}: {error}"
+        ) from error
+    rows = {tensor.shape[0] for tensor in given.values()}
+    for name, tensor in found.items():
+        if not hasattr(tensor, "shape") or tuple(tensor.shape[:1]) != tuple(rows):
+            what = list(tensor.shape) if hasattr(tensor, "shape") else type(tensor).__name__
+            raise ArgumentError(
+                f"of the example ({shown}) the model makes {name!r}: {what}; the first dimension of inputs and "
+                "outputs must count rows: a single row is given as [row]"
+            )
+    return found
 
 
 def _checked_export(model: Any, given: Mapping[str, Any]) -> Any:
@@ -147,6 +189,23 @@ def _culprit(model: Any, given: Mapping[str, Any]) -> str:
         for hook in hooks:
             hook.remove()
     return f"the layer {failed[0]}: " if failed else ""
+
+
+@contextmanager
+def triton_left_out() -> Iterator[None]:
+    """Where TensorFlow is loaded already: torch does without triton then, whose import would end the process.
+
+    Each brings an LLVM of its own, and that of triton, loaded second, makes a segmentation fault (triton 3.7 behind
+    TensorFlow 2.21). ``torch.export`` imports triton only to know its types.
+    """
+    if "tensorflow" not in sys.modules or "triton" in sys.modules:
+        yield
+        return
+    sys.modules["triton"] = None  # type: ignore[assignment]  # an ImportError for who imports it
+    try:
+        yield
+    finally:
+        del sys.modules["triton"]
 
 
 @contextmanager
