@@ -38,7 +38,7 @@ def predict(
     version: int | str = LATEST,
     batch_size: int | None = None,
     *,
-    inputs: Mapping[str, str | Sequence[str]] | None = None,
+    inputs: Mapping[str, str | Sequence[str]] | str | Sequence[str] | None = None,
     prefix: str = "",
     project: str | None = None,
 ) -> Table:
@@ -52,8 +52,9 @@ def predict(
         name: the model.
         version: its number, ``"latest"``, an alias, ``"best"``; see ``find``.
         batch_size: rows of one call of the model; by default the size that is fastest on the first rows.
-        inputs: input of the model -> its column, or the list of columns that are put side by side. By default the column of
-            the input's name; for a model with one input the only column that fits.
+        inputs: input of the model -> its column, or the list of columns that are put side by side; of a model with one
+            input the column or the list alone. By default the column of the input's name; for a model with one input the
+            only column that fits.
         prefix: of the names of the new columns.
         project: another project, by its name.
 

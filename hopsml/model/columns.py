@@ -11,13 +11,14 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hopsml import suggestions
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.description import Signature, TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-InputColumns = Mapping[str, "str | Sequence[str]"]
+Columns = str | Sequence[str]
+InputColumns = Mapping[str, Columns] | Columns
 _WHERE = "printSchema() shows them"
 
 
@@ -33,10 +34,11 @@ class Binding:
 def bind(signature: Signature, schema: Any, given: InputColumns | None = None) -> list[Binding]:
     """Which columns (``schema``: pyarrow's) each input is read from.
 
-    Given by name; else the column of the input's name; else the columns of the features' names; else, of a model with one
-    input, the only column whose type fits. Raises ArgumentError naming the column or the input.
+    Given by the input's name, or alone where there is one input; else the column of the input's name; else the columns of the
+    features' names; else, of a model with one input, the only column whose type fits. Raises ArgumentError naming the column
+    or the input.
     """
-    asked = dict(given or {})
+    asked = _by_input(signature, given)
     for name in asked:
         if name not in signature.inputs:
             hint = suggestions.instead(name, signature.inputs, f"its inputs are {', '.join(signature.inputs)}")
@@ -58,9 +60,26 @@ def bind(signature: Signature, schema: Any, given: InputColumns | None = None) -
     return found
 
 
-def _columns_of(
-    name: str, spec: TensorSpec, schema: Any, given: str | Sequence[str] | None, is_only: bool
-) -> tuple[str, ...]:
+def _by_input(signature: Signature, given: InputColumns | None) -> Mapping[str, Columns]:
+    """What was asked for each input. Raises ArgumentError, ArgumentTypeError."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        if len(signature.inputs) != 1:
+            names = ", ".join(signature.inputs)
+            raise ArgumentError(
+                f"inputs={given!r:.80}: the model has several inputs, {names}; give each its column by name"
+            )
+        given = {name: given for name in signature.inputs}
+    for name, asked in given.items():
+        if not isinstance(asked, (str, Sequence)) or not all(isinstance(column, str) for column in asked):
+            raise ArgumentTypeError(
+                f"inputs: {name!r}: {asked!r:.80} is a {type(asked).__name__}; it must be a column's name, or a list of them"
+            )
+    return given
+
+
+def _columns_of(name: str, spec: TensorSpec, schema: Any, given: Columns | None, is_only: bool) -> tuple[str, ...]:
     columns = (given,) if isinstance(given, str) else tuple(given or ())
     for column in columns:
         if column not in schema.names:
@@ -83,9 +102,10 @@ def _columns_of(
         else f"and no other column is {_shown(spec)}" if is_only and not spec.features
         else f"there are: {', '.join(schema.names)}"
     )  # fmt: skip
+    several = "" if len(spec.shape) != 2 or spec.shape == (None, 1) else f", or [{spec.shape[1] or 'its'} columns]"
     raise ArgumentError(
         f"there is no column {name!r} for the model's input of that name, {why}; rename a column, or pass "
-        f"inputs={{{name!r}: 'its column'}}"
+        f"inputs={{{name!r}: 'its column'{several}}}"
     )
 
 

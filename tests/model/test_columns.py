@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.columns import bind, column_of, output_fields, tensors
 from hopsml.model.description import Signature, TensorSpec
 
@@ -47,6 +47,9 @@ def test_columns_side_by_side_and_by_the_features_names() -> None:
     rows = TensorSpec("float64", (None, 2))
     found = tensors(bind(signature(X=rows), batch.schema, {"X": ["a", "b"]}), batch)["X"]
     assert found.tolist() == [[3.0, 1.0], [4.0, 2.0]]
+    alone = bind(signature(X=rows), batch.schema, ["b", "a"])
+    assert alone == bind(signature(X=rows), batch.schema, {"X": ["b", "a"]})
+    assert bind(signature(X=SCALAR), batch.schema, "a")[0].columns == ("a",)
     named = TensorSpec("float64", (None, 3), features=("a", "b", "c"))
     assert bind(signature(X=named), batch.schema)[0].columns == ("a", "b", "c")
 
@@ -77,6 +80,8 @@ FLOATS = pa.list_(pa.float64())
         ({"pixels": SCALAR}, None, "it is list<item: double>, and the model takes one float32"),
         ({"X": TensorSpec("float32", (None, 3))}, {"X": ["id", "x"]}, r"shape \[3\], and not made of 2 columns"),
         ({"X": TensorSpec("float32", (32, 3))}, {"X": "pixels"}, "exactly 32 rows at once"),
+        ({"X": TensorSpec("int64", (None, 3))}, None, r"inputs=\{'X': 'its column', or \[3 columns\]\}"),
+        ({"x": SCALAR, "id": SCALAR}, ["x", "id"], "inputs=.*the model has several inputs, x, id; give each"),
         ({"X": TensorSpec("float32", (None, 2), ("id", "y"))}, None, "no column 'X' .*nor are there 'y'"),
     ],
 )
@@ -84,6 +89,12 @@ def test_what_does_not_fit_is_told_before_a_row_is_read(inputs: dict[str, Tensor
     schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("pixels", FLOATS), ("label", pa.string())])
     with pytest.raises(ArgumentError, match=words):
         bind(signature(**inputs), schema, given)
+
+
+@pytest.mark.parametrize("given", [3, {"X": 3}, {"X": [1, 2]}])
+def test_columns_are_given_by_name(given: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="it must be a column's name, or a list of them"):
+        bind(signature(X=SCALAR), table(x=[1.0]).schema, given)
 
 
 @pytest.mark.parametrize(
