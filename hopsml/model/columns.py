@@ -34,9 +34,9 @@ class Binding:
 def bind(signature: Signature, schema: Any, given: InputColumns | None = None) -> list[Binding]:
     """Which columns (``schema``: pyarrow's) each input is read from.
 
-    Given by the input's name, or alone where there is one input; else the column of the input's name; else the columns of the
-    features' names; else, of a model with one input, the only column whose type fits. Raises ArgumentError naming the column
-    or the input.
+    Given by the input's name, or alone where there is one input; else the column of the input's name; else the columns of
+    the features' names; else, of a model with one input, the only column whose type fits. Raises ArgumentError naming the
+    column or the input.
     """
     asked = _by_input(signature, given)
     for name in asked:

@@ -61,6 +61,20 @@ def request(record: ServerRecord, path: str, content: Any, timeout_s: float) -> 
     raise ArgumentError(text) if status in (400, 404, 413) else ServingError(text)
 
 
+def by_input(rows: Any) -> Any:
+    """Rows that are dicts, as a dict of lists by input; everything else as it is. ArgumentError where rows differ."""
+    if not isinstance(rows, (list, tuple)) or not rows or not all(isinstance(row, Mapping) for row in rows):
+        return rows
+    names = list(rows[0])
+    for number, row in enumerate(rows):
+        if set(row) != set(names):
+            raise ArgumentError(
+                f"predict(): row {number} has the inputs {', '.join(map(str, row))}, and row 0 "
+                f"{', '.join(map(str, names))}; all rows must have the same"
+            )
+    return {name: [row[name] for row in rows] for name in names}
+
+
 def _post(record: ServerRecord, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
     where = record.url.removeprefix("http://")
     connection = http.client.HTTPConnection(where, timeout=timeout_s)
@@ -87,6 +101,11 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)
+    if hasattr(value, "to_numpy"):
+        raise ArgumentTypeError(
+            f"predict(): the request holds a {type(value).__name__}; give its values, in the order of the model's features: "
+            "table.to_numpy()"
+        )
     raise ArgumentTypeError(
         f"predict(): the request holds {value!r:.80}, a {type(value).__name__}; it must be made of numbers, text, lists, "
         "dicts and numpy's arrays"

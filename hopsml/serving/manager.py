@@ -317,7 +317,8 @@ def predict(
 
     Args:
         name: Of what is served.
-        rows: An array, or lists, of the only input, a row a prediction; or a dict of them by input.
+        rows: An array, or lists, of the only input, a row a prediction; or a dict of them by input; or a list of dicts, a
+            row each.
         version: A certain version instead of the one that answers by default.
         label: A certain label instead: "stable", "canary", or an alias.
         timeout: Seconds to wait for the answer.
@@ -333,9 +334,8 @@ def predict(
     if version is not None and label is not None:
         raise ArgumentError("version and label exclude each other")
     which = f"/versions/{version}" if version is not None else f"/labels/{label}" if label is not None else ""
-    found = client.request(client.server_of(name), f"/v1/models/{name}{which}:predict", {"inputs": rows}, timeout)[
-        "outputs"
-    ]
+    path, asked = f"/v1/models/{name}{which}:predict", {"inputs": client.by_input(rows)}
+    found = client.request(client.server_of(name), path, asked, timeout)["outputs"]
     if isinstance(found, dict):
         return {output: np.asarray(value) for output, value in found.items()}
     return np.asarray(found)

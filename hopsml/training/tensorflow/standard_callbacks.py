@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import Any, Literal
 
@@ -39,18 +40,28 @@ def callbacks(
     context = current()
     if context is None:
         return []
-    events = _keras().callbacks.TensorBoard(log_dir=context.logdir or str(context.events_dir))
+    events = event_callbacks(context.logdir or str(context.events_dir))
     if context.commits is not None and not _is_legacy():
         if keep != 3:
             print(f"hopsml: keep={keep} has no effect under min_workers: checkpoints are made of commits", flush=True)
         every = None if checkpoint_every == "epoch" else checkpoint_every
-        return [ReportCallback(), events, ElasticCallback(every, scaling, reference_workers)]
+        return [ReportCallback(), *events, ElasticCallback(every, scaling, reference_workers)]
     if scaling != "constant":
         raise ArgumentError(f"callbacks(scaling={scaling!r}) needs a group that may change: min_workers=, and Keras 3")
     if context.commits is not None:
         print("hopsml: fit() of tf_keras goes on at the last epoch's checkpoint, newcomers wait for it", flush=True)
         collective.keep_out("fit() of tf_keras begins no epoch in its middle")
-    return [ReportCallback(), events, CheckpointCallback(every=checkpoint_every, keep=keep)]
+    return [ReportCallback(), *events, CheckpointCallback(every=checkpoint_every, keep=keep)]
+
+
+def event_callbacks(folder: str) -> list[Any]:
+    """Keras's callback that writes TensorBoard's events; none where TensorBoard is missing: fit() would fail."""
+    if importlib.util.find_spec("tensorboard") is None:
+        print(
+            "hopsml: TensorBoard is not installed here, so no events are written: pip install tensorboard", flush=True
+        )
+        return []
+    return [_keras().callbacks.TensorBoard(log_dir=folder)]
 
 
 def _is_legacy() -> bool:
