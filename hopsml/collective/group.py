@@ -246,7 +246,7 @@ class Group:
 
     def barrier(self, name: str = "") -> None:
         """Return when all members have called it."""
-        self._check(self._library.hopsml_barrier(self._handle, name.encode()))
+        self._check(self._library.hopsml_barrier(self._handle, name.encode()), f"barrier '{name}'" if name else "")
 
     def use(self) -> None:
         """Let the operations of frameworks in this process use this group from now on."""
@@ -276,11 +276,14 @@ class Group:
         function = getattr(self._library, f"hopsml_{operation}")
         memory = array.ctypes.data, result.ctypes.data
         what = _what(array, name).encode()
-        self._check(function(self._handle, *memory, count, _type(array), *arguments, what))
+        status = function(self._handle, *memory, count, _type(array), *arguments, what)
+        self._check(status, f"{operation} '{name}'" if name else "")
 
-    def _check(self, status: int) -> None:
+    def _check(self, status: int, called: str = "") -> None:
         if status != CallStatus.OK:
             text = self._library.hopsml_problem(self._handle).decode(errors="replace")
+            if called and status in (CallStatus.PEER_LOST, CallStatus.DEADLINE):
+                text += f", while this one was in {called}"
             raise _error(CallStatus(status), text, self._library.hopsml_lost_rank(self._handle))
 
 

@@ -19,7 +19,7 @@ TIMEOUT_S = 200
 RUN_ID = "app-20261120-0001_1"  # as the pages call it
 COMMUNICATION = "docs/communication.md"
 AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
-SERVERS = "docs/how-to/parameter-servers.md"
+SERVERS, DYNAMIC = "docs/how-to/parameter-servers.md", "docs/how-to/dynamic.md"
 FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
     "docs/first-steps.md",
     *(f"docs/how-to/{name}.md" for name in ("frameworks", "models", "runs", "search", "serving", "storage")),
@@ -39,6 +39,7 @@ TESTED = {  # page -> words of each of its snippets
     STORAGE: ("hdfs.dump(",),
     COMMUNICATION: ("hopsml.all_reduce(",),
     SERVERS: ("ServerLoop(",),
+    DYNAMIC: ("def alternating(", "def adversarial(", "def growing(", "def sequences(", "def actors_and_a_learner("),
 }
 
 
@@ -192,3 +193,16 @@ def test_other_frameworks(home: Path) -> None:
     assert len(re.findall(r"state +FINISHED", printed)) == 2
     (accuracy,) = re.findall(r"accuracy\s*[=:]?\s*([0-9.]+)", printed)
     assert float(accuracy) > 0.95
+
+
+@pytest.mark.torch
+def test_trainings_that_change(home: Path) -> None:
+    (home / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 3\n")
+    printed = run(
+        home, "import hopsml\nfrom hopsml import experiment\n" + "\n".join(snippets(DYNAMIC)), HOPSML_PROFILE="local"
+    )
+    found = {name: float(value) for name, value in re.findall(r"(\w+) (-?\d[\d.e-]*)\b", printed)}
+    assert found["alternating"] > 0.9 and found["sequences"] > 0.95
+    assert 3.5 < found["adversarial"] < 4.5
+    assert found["growing"] < 0.1 and found["smaller"] < 0.5
+    assert found["actors"] > 0.75

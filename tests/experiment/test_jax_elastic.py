@@ -61,7 +61,7 @@ def test_a_lost_worker_costs_the_steps_since_the_last_commit_also_the_one_that_j
     options = FrameworkOptions(trains, progress=False, min_workers=1, max_workers=2, args={"folder": str(tmp_path)})
     run = plan.start(collective.build(options, "jax", "jax"))
 
-    def both(but: set[int]) -> dict[int, int]:
+    def both(but: frozenset[int]) -> dict[int, int]:
         """Processes by rank, once two that are new have made steps enough for a commit."""
         found = {made[-1][0]: pid for pid, made in logged(tmp_path).items() if pid not in but and made[-1][1] == 2}
         enough = all(len(logged(tmp_path)[pid]) > 10 for pid in found.values())
@@ -69,7 +69,7 @@ def test_a_lost_worker_costs_the_steps_since_the_last_commit_also_the_one_that_j
 
     seen: set[int] = set()
     for victim in (1, 0):
-        workers = wait_until(lambda: both(seen), "steps of two")
+        workers = wait_until(lambda but=frozenset(seen): both(but), "steps of two")
         os.kill(workers[victim], signal.SIGKILL)
         seen |= set(logged(tmp_path))
     wait_until(lambda: logged(tmp_path).keys() - seen, "steps behind the second loss")

@@ -76,6 +76,7 @@ class GradientAverage:
         self._module = weakref.ref(module)
         trained = [one for one in module.parameters() if one.requires_grad]
         self._buckets = buckets(trained)
+        self._labels = labels(module, self._buckets)
         self._of = {id(one): bucket for bucket in self._buckets for one in bucket.parameters}
         self._next: int | None = None  # bucket to travel; None: no backward pass is under way
         self._hooks = [one.register_post_accumulate_grad_hook(self._made) for one in trained]
@@ -108,7 +109,7 @@ class GradientAverage:
         self._next += 1
 
     def _mean(self, bucket: Bucket) -> None:
-        self._reduce(bucket.memory, f"gradients, bucket {bucket.number} of {len(self._buckets)}")
+        self._reduce(bucket.memory, self._labels[bucket.number - 1])
 
     def _reduce(self, memory: torch.Tensor, name: str) -> None:
         with array_of(memory) as array:
@@ -140,7 +141,7 @@ class GradientAverage:
         counted = [one for one in module.buffers() if one.is_floating_point() and one.numel()]
         if counted:
             flat = torch.cat([one.detach().reshape(-1).float() for one in counted])
-            self._reduce(flat, "statistics")
+            self._reduce(flat, f"statistics of {type(module).__name__}")
             for one, part in zip(counted, flat.split([one.numel() for one in counted]), strict=True):
                 one.data.copy_(part.view(one.shape))
 
@@ -162,6 +163,19 @@ def buckets(parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: 
         Bucket(number, group, torch.zeros(sum(map(torch.numel, group)) + len(group), dtype=group[0].dtype))
         for number, group in enumerate(groups, 1)
     ]
+
+
+def labels(module: torch.nn.Module, made: Sequence[Bucket]) -> list[str]:
+    """What each bucket is to people, and to the other workers: those that reduce other gradients than this one are told.
+
+    By the module's class and the parameters' names, which are the same in a process that comes later.
+    """
+    names = {id(one): name for name, one in module.named_parameters()}
+    found = []
+    for bucket in made:
+        *_, first = own = [names[id(one)] for one in bucket.parameters]  # they are in reverse
+        found.append(f"gradients of {type(module).__name__}: {first}" + (f" to {own[0]}" if len(own) > 1 else ""))
+    return found
 
 
 def exchange(module: torch.nn.Module, group: Group) -> None:

@@ -70,7 +70,11 @@ def no_sync(module: torch.nn.Module) -> Iterator[None]:
 
 def _compare(module: torch.nn.Module) -> None:
     """Raises CollectiveMismatch where another worker has another model."""
-    own = [f"{name} {one.dtype} {tuple(one.shape)}" for name, one in module.state_dict(keep_vars=True).items()]
+    frozen = {name for name, one in module.named_parameters() if not one.requires_grad}
+    own = [
+        f"{name} {one.dtype} {tuple(one.shape)}{', not trained' if name in frozen else ''}"
+        for name, one in module.state_dict(keep_vars=True).items()
+    ]
     everybody = exchange(own)
     for rank, theirs in enumerate(everybody):
         for ours, other in zip(everybody[0] + [""] * len(theirs), theirs + [""] * len(everybody[0]), strict=False):
