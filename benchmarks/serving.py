@@ -101,7 +101,7 @@ def mlserver(folder: Path, options: Options) -> Iterator[tuple[int, int]]:
     }
     (place / "settings.json").write_text(json.dumps({**settings, "debug": False}))
     (place / "model-settings.json").write_text(json.dumps(model))
-    command = Command([str(python), "-m", "mlserver", "start", str(place)], {"TF_CPP_MIN_LOG_LEVEL": "2"})
+    command = Command([str(python.with_name("mlserver")), "start", str(place)], {"TF_CPP_MIN_LOG_LEVEL": "2"})
     with Launched([command], place) as launched:
         url = f"http://127.0.0.1:{rest}/v2/models/digits/ready"
         launched.wait_until(lambda: answers(url), START_TIMEOUT_S, "MLServer answers")

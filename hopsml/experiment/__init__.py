@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from hopsml.experiment.applications import shutdown
 from hopsml.experiment.collective import collective_all_reduce, submit
-from hopsml.experiment.evaluations import evaluate, submit_evaluation
+from hopsml.experiment.evaluations import continue_evaluation, evaluate, submit_evaluation
 from hopsml.experiment.frameworks import distributed, jax, torch
 from hopsml.experiment.launch import launch
 from hopsml.experiment.mirroring import mirrored
@@ -57,6 +57,7 @@ __all__ = [
     "Tuning",
     "begin",
     "collective_all_reduce",
+    "continue_evaluation",
     "continue_search",
     "differential_evolution",
     "distributed",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hopsml import settings
 from hopsml.cluster.shared.spec import ElasticGroup, Evaluation, RunSpec, specified
-from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import arguments, plan
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound
+from hopsml.experiment import arguments, plan, repeat
 from hopsml.experiment.options import EvaluationOptions
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
@@ -42,6 +45,34 @@ def evaluate(options: EvaluationOptions) -> Result:
 def submit_evaluation(options: EvaluationOptions) -> Run:
     """As ``evaluate``, but returns at once with a handle, beside a training that is under way."""
     return plan.start(build(options))
+
+
+def continue_evaluation(run: Any, *, profile: str | None = None, progress: bool = True) -> Result:
+    """Judge what is left of a run by the function of its last ``evaluate``, as that was recorded; blocks until the end.
+
+    Args:
+        run: whose checkpoints are judged: its URL, path, id, handle or result.
+        profile: name of a file in conf/; used when there is no Spark application yet.
+        progress: show what goes on.
+
+    Raises:
+        ArgumentError: no evaluator has been there, or its record cannot be used; otherwise as ``evaluate``.
+    """
+    directory = find(run, settings.project_url())
+    try:
+        earlier = str(directory.read_json(directory.evaluator_json)["run"])
+    except PathNotFound:
+        raise ArgumentError(
+            f"run {directory.run_id} was never evaluated, so no function is known: experiment.evaluate(function, "
+            f"{directory.run_id!r}), or 'hopsml evaluate {directory.run_id} --function FILE.py:NAME'"
+        ) from None
+    again = repeat.build(earlier, profile=profile, progress=progress)
+    asked = again.spec.evaluation
+    if asked is None:
+        raise ArgumentError(f"{directory.evaluator_json} names {earlier}, which is no evaluation: remove that file")
+    # Its URL of now: whoever moved the run took what the evaluator wrote with it.
+    spec = msgspec.structs.replace(again.spec, evaluation=msgspec.structs.replace(asked, run=directory.url))
+    return plan.start(dataclasses.replace(again, spec=spec)).result()
 
 
 def build(options: EvaluationOptions) -> plan.Plan:

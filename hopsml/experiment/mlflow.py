@@ -114,6 +114,7 @@ def _order_of(
         parent_run_id=_active_run_id(),
         register_as=register_as or "",
         group=group,
+        evaluates=str(((record.get("spec") or {}).get("evaluation") or {}).get("run") or ""),
     )
 
 

@@ -3,7 +3,8 @@
 What comes of a checkpoint is one small file of the run that is judged, ``evaluations/step-000000120.json``, written once and
 whole: an evaluator that is killed, and another one later, goes on where the files end. Which checkpoint is next, which is
 the best and whether the training has stopped to improve are functions of what these files say. A run whose driver is gone
-without a word will have no further checkpoint: that is an end as well.
+without a word will have no further checkpoint: that is an end as well. TensorBoard shows what was found as the run
+``evaluation`` of that training.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import cancel_request, checkpoints, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, step_name, step_of, to_json
-from hopsml.tracking import catalog
+from hopsml.tracking import catalog, event_file
 
 LOOK_S = 1.0  # between two looks for a checkpoint
 SILENT_S = 60.0  # drivers give a sign of life every ten seconds
 AWAY_S = 600.0  # for a store that does not answer
+_EVENTS, _OURS = "events.out.tfevents.", ".evaluation"  # around the step in the name of an event file
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -60,6 +62,12 @@ def stagnates(judgements: Collection[Judgement], asked: Evaluation) -> bool:
     best = best_of(judgements, asked)
     behind = [one for one in judgements if best is not None and one.step > best.step and not one.problem]
     return asked.patience is not None and len(behind) >= asked.patience
+
+
+def told(judgement: Judgement, judgements: Collection[Judgement], asked: Evaluation) -> dict[str, Any]:
+    """What people see of a checkpoint: its metrics, and ``best_step``, the best checkpoint up to it that is judged."""
+    best = best_of([one for one in judgements if one.step <= judgement.step], asked)
+    return {**({} if best is None else {"best_step": best.step}), **judgement.metrics}
 
 
 def _value(one: Judgement, asked: Evaluation) -> float | None:
@@ -138,7 +146,9 @@ class Evaluator:
         self._watch = DriverWatch(self._run)
         self._best_written: Judgement | None = None
         self.is_calling = False  # what is raised then is the function's
-        self.judgements = self._written()
+        self._run.write_json(self._run.evaluator_json, {"run": context.run_url})
+        self.judgements = written(self._run)
+        self._shown = {step for name in _names(self._events) if (step := _step_shown(name)) is not None}
 
     def look(self) -> bool:
         """Judge what is there; whether nothing more can come."""
@@ -147,6 +157,7 @@ class Evaluator:
         while (step := due(self._complete(), [one.step for one in self.judgements], self.asked.order)) is not None:
             self._note(self._judge(step))
         self._write_best()
+        self._write_events()
         if lost:
             print(
                 f"hopsml: the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if "
@@ -188,12 +199,13 @@ class Evaluator:
         try:
             for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=False)
         except PathExists:  # another evaluator has been faster: its word counts
-            self.judgements = self._written()
+            self.judgements = written(self._run)
             return
         self.judgements.append(judgement)
         if not judgement.problem:
-            self._context.send({"step": judgement.step, "metrics": judgement.metrics})
+            self._context.send({"step": judgement.step, "metrics": told(judgement, self.judgements, self.asked)})
         self._write_best()
+        self._write_events()
         if stagnates(self.judgements, self.asked) and self._run.read_status() is None:
             why = f"early stopping: {self.asked.patience} checkpoints were no better"
             cancel_request.write(self._run, why)
@@ -206,14 +218,43 @@ class Evaluator:
             for_url(url).write_bytes(url, to_json(msgspec.to_builtins(best)))
             self._best_written = best
 
-    def _written(self) -> list[Judgement]:
-        try:
-            entries = for_url(self._folder).list_dir(self._folder)
-        except PathNotFound:
-            return []
-        names = [entry.name for entry in entries if step_of(entry.name.removesuffix(".json")) is not None]
-        read = [self._run.read_json(urls.join(self._folder, name)) for name in sorted(names)]
-        return [msgspec.convert(one, Judgement) for one in read]
+    def _write_events(self) -> None:
+        """Files for TensorBoard of what has none yet, some of it judged by somebody who was killed then."""
+        for one in self.judgements:
+            if not one.problem and one.step not in self._shown:
+                values = told(one, self.judgements, self.asked)
+                name = urls.join(self._events, _event_name(one.step))
+                for_url(name).write_bytes(name, event_file.scalars(values, one.step, time.time()))
+                self._shown.add(one.step)
+
+    @property
+    def _events(self) -> str:
+        return urls.join(self._run.events, "evaluation")
+
+
+def _event_name(step: int) -> str:
+    """TensorBoard reads files in the order of their names, and takes a smaller step behind a larger one for a restart."""
+    return f"{_EVENTS}{step:020d}{_OURS}"
+
+
+def _step_shown(name: str) -> int | None:
+    """The step of such a file's name; None for any other."""
+    step = name.removeprefix(_EVENTS).removesuffix(_OURS)
+    return int(step) if name == f"{_EVENTS}{step}{_OURS}" and step.isdecimal() else None
+
+
+def written(run: RunDir) -> list[Judgement]:
+    """What evaluators have found of a run's checkpoints, by step; none where there was no evaluator. StorageError."""
+    names = [one for one in _names(run.evaluations) if step_of(one.removesuffix(".json")) is not None]
+    read = [run.read_json(urls.join(run.evaluations, name)) for name in sorted(names)]
+    return [msgspec.convert(one, Judgement) for one in read]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return [entry.name for entry in for_url(folder).list_dir(folder)]
+    except PathNotFound:
+        return []
 
 
 def _metrics(value: Any) -> dict[str, Any]:

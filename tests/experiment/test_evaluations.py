@@ -13,6 +13,7 @@ from hopsml.errors import ArgumentError, RunCancelled, WorkerFailed
 from hopsml.storage import checkpoints, urls
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
+from tests.tracking.test_event_file import events
 
 pytestmark = pytest.mark.local
 __all__ = ["store"]
@@ -54,15 +55,60 @@ def test_every_checkpoint_is_judged_once_though_the_evaluator_dies(store: Path, 
         wait_until(lambda: "step-000000010" in files(training.run_dir), "the first")
         save(training.run_dir, tmp_path / "b", 20, 0.75)
         save(training.run_dir, tmp_path / "c", 30, 0.25)
-        wait_until(lambda: len(files(training.run_dir)) == 4, "all three, and the best")
+        wait_until(lambda: len(files(training.run_dir)) == 5, "all three, the best, and whose they are")
     result = run.result(WAIT_S)
     assert result.metrics["evaluated"] == 3 and result.metrics["best_step"] == 20 and result.metrics["accuracy"] == 0.75
     found = files(training.run_dir)
+    assert found.pop("evaluator") == {"run": run.run_dir}
     assert found["best"]["step"] == 20 and found["step-000000030"]["metrics"] == {"accuracy": 0.25}
     assert (tmp_path / "killed").exists() and "signal 9" in "".join(run.state.notes)
     again = experiment.evaluate(judge, training.run_dir, **asked)  # after its end: nothing is left
     assert again.metrics["evaluated"] == 3
-    assert files(training.run_dir) == found, "their times among them"
+    now = files(training.run_dir)
+    assert now.pop("evaluator") == {"run": again.run_dir} and now == found, "their times among them"
+
+
+def test_values_are_tensorboards_and_a_lost_file_is_written_again(store: Path, tmp_path: Path) -> None:
+    with experiment.recorded("a training") as training:
+        for number, value in enumerate((0.5, 0.75, 0.25), 1):
+            save(training.run_dir, tmp_path / str(number), number, value)
+    asked: dict[str, Any] = {"metric": "accuracy", "progress": False, "keep_warm": 60.0, "order": "newest"}
+    experiment.evaluate(judge, training.run_dir, **asked)
+    folder = Path(training.run_dir.removeprefix("file://"), "events", "evaluation")
+
+    def shown() -> list[tuple[int, dict[str, float]]]:
+        """In the order in which TensorBoard reads the files."""
+        read = [events(path)[1] for path in sorted(folder.iterdir())]
+        return [(one.step, {value.tag: value.simple_value for value in one.summary.value}) for one in read]
+
+    expected = [
+        (1, {"best_step": 1, "accuracy": 0.5}),
+        (2, {"best_step": 2, "accuracy": 0.75}),
+        (3, {"best_step": 2, "accuracy": 0.25}),
+    ]
+    by_step = {step: values["accuracy"] for step, values in shown()}
+    assert by_step == {1: 0.5, 2: 0.75, 3: 0.25} and all("tfevents" in path.name for path in folder.iterdir())
+    for path in folder.iterdir():
+        path.unlink()
+    again = experiment.continue_evaluation(training.run_dir, progress=False)
+    assert shown() == expected and again.metrics["evaluated"] == 3
+
+
+def test_left_checkpoints_are_judged_by_the_function_of_the_last_evaluation(store: Path, tmp_path: Path) -> None:
+    with experiment.recorded("a training") as training:
+        save(training.run_dir, tmp_path / "a", 10, 0.5)
+        with pytest.raises(ArgumentError, match="was never evaluated, so no function is known"):
+            experiment.continue_evaluation(training.run_dir)
+    with experiment.recorded("another") as other:
+        save(other.run_dir, tmp_path / "b", 10, 0.5)
+    experiment.evaluate(judge, training.run_dir, metric="accuracy", progress=False)
+    save(training.run_dir, tmp_path / "c", 20, 0.75)
+    assert experiment.continue_evaluation(training.run_dir, progress=False).metrics["best_step"] == 20
+    (path,) = (Path(other.run_dir.removeprefix("file://"), "evaluations"),)
+    path.mkdir()
+    (path / "evaluator.json").write_text(json.dumps({"run": training.run_dir}))
+    with pytest.raises(ArgumentError, match=r"which is no evaluation|cannot be repeated"):
+        experiment.continue_evaluation(other.run_dir)
 
 
 def test_of_a_run_whose_driver_was_killed_what_it_has_left_is_judged(store: Path, tmp_path: Path) -> None:

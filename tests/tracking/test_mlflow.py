@@ -17,6 +17,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.cluster.shared.processes import carrying
+from hopsml.storage import checkpoints, urls
 from hopsml.tracking.mlflow import link, order, publish
 from hopsml.tracking.mlflow.entries import KEY_TAG
 from hopsml.tracking.mlflow.store import Store
@@ -160,6 +161,30 @@ def test_a_run_is_one_mlflow_run_below_the_users_own_and_refusals_are_told(
     assert other.info.status == "FINISHED"
     assert "deleted" in refused.state.notes[0] and order_of(refused)["state"] == "refused"
     assert {name: os.environ.get(name) for name in before} == before
+
+
+def accuracy_of(folder: Path) -> dict[str, float]:
+    return {"accuracy": float((folder / "value").read_text())}
+
+
+def test_what_an_evaluator_finds_is_in_the_run_that_it_judges(
+    server: MlflowServer, tracked: Path, tmp_path: Path
+) -> None:
+    training = submit(num_workers=1)
+    training.result(WAIT_S)
+    for step, value in ((10, 0.5), (20, 0.25)):
+        (folder := tmp_path / str(step)).mkdir()
+        (folder / "value").write_text(str(value))
+        checkpoints.commit(folder, urls.join(training.run_dir, "checkpoints"), step)
+    wait_until(lambda: is_sent(training), "the training's end in MLflow")
+    evaluator = experiment.submit_evaluation(accuracy_of, training, metric="accuracy", progress=False)
+    evaluator.result(WAIT_S)
+    wait_until(lambda: is_sent(evaluator), "the evaluator's end in MLflow")
+    judged, own = (str(order_of(one)["run_id"]) for one in (training, evaluator))
+    assert history(server, judged, "evaluation/accuracy") == [(10, 0.5), (20, 0.25)]
+    assert history(server, judged, "evaluation/best_step") == [(10, 10.0), (20, 10.0)]
+    assert history(server, judged) == LOSS and server.client().get_run(judged).info.status == "FINISHED"
+    assert (20, 0.25) in history(server, own, "accuracy")
 
 
 def test_a_launch_is_a_parent_with_children_and_its_models_are_registered_once(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from hopsml import redact
@@ -21,6 +21,7 @@ LONGEST_KEY = 250
 PARAMS_A_BATCH = 100
 METRICS_A_BATCH = 1000
 
+EVALUATION = "evaluation/"
 SYSTEM = "system/"  # MLflow shows what is named so on a page of its own
 KEY_TAG = "hopsml.key"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
@@ -135,6 +136,11 @@ def report_rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
             {key: value for key, value in line.items() if key not in ("time", "step")}, line["time"], line.get("step")
         )
     ]
+
+
+def evaluation_rows(rows: Sequence[Row]) -> list[Row]:
+    """What an evaluator found, as it is named in the run whose checkpoints it judges."""
+    return [replace(row, key=name(f"{EVALUATION}{row.key}")) for row in rows]
 
 
 def system_rows(rank: int, lines: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -43,6 +43,7 @@ class Order:
     parent_run_id: str = ""  # of the user's own MLflow run
     register_as: str = ""
     group: RunGroup | None = None
+    evaluates: str = ""  # URL of the run of ours whose checkpoints this one judges
     state: str = PENDING
     run_id: str = ""  # MLflow's
     note: str = ""  # why not, where it was refused

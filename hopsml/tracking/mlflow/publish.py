@@ -5,12 +5,14 @@ Each step can be repeated at any time, by anybody: it finds what is there alread
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hopsml import redact
 from hopsml.errors import PathNotFound
 from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
@@ -18,6 +20,7 @@ from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
 from hopsml.tracking import catalog
 from hopsml.tracking.catalog import StoredRun
 from hopsml.tracking.mlflow import entries, order
+from hopsml.tracking.mlflow.entries import Row
 from hopsml.tracking.mlflow.order import Order
 from hopsml.tracking.mlflow.store import MlflowAway, MlflowRefused, Store
 
@@ -56,6 +59,7 @@ def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -
     ended = _ended(stored)
     last_step = max((int(line["step"]) for line in reports if isinstance(line.get("step"), int)), default=0)
     store.log(run_id, rows=entries.rows(stored.outputs, ended, last_step))
+    log_judged(store, opened, entries.report_rows(reports))  # all: MLflow may have begun the judged run only now
     notes += _attach(store, run_id, directory)
     if opened.register_as and stored.state == Lifecycle.FINISHED:
         notes += _register(store, opened, directory)
@@ -64,6 +68,16 @@ def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -
     store.drop_duplicates(experiment, order.key_of(directory.url), run_id)
     _finish_parent(store, opened, ended)
     return replace(opened, state=order.SENT, note="; ".join(notes)), notes
+
+
+def log_judged(store: Store, wanted: Order, rows: Sequence[Row]) -> None:
+    """What an evaluator reports, also in the run whose checkpoints it judges, where the same server has that."""
+    if not wanted.evaluates or not rows:
+        return
+    judged = order.read(RunDir(wanted.evaluates))
+    if judged is not None and judged.run_id and judged.tracking_uri == redact.text(wanted.tracking_uri):
+        with contextlib.suppress(MlflowRefused):  # somebody has deleted it there, which concerns nothing else
+            store.log(judged.run_id, rows=entries.evaluation_rows(rows))
 
 
 def register(store: Store, name: str, directory: RunDir, run_id: str) -> str:

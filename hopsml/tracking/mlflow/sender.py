@@ -159,6 +159,7 @@ class Sender:
         if rows:
             try:
                 server.log(run.order.run_id, rows=rows)
+                publish.log_judged(server, run.order, rows)
             except HopsmlError:
                 run.lost = True
                 raise

@@ -1,0 +1,116 @@
+"""``hopsml evaluate RUN``: the checkpoints of a run judged, by a function of one's own or that of its last evaluation."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hopsml.tracking import strict_json
+
+if TYPE_CHECKING:
+    from hopsml.training.evaluation import Judgement
+
+MODULE = "hopsml_evaluate_"  # before the file's name: a module of that name may be there
+
+
+def evaluate(
+    run: str,
+    function: Annotated[str, typer.Option(help="FILE.py:NAME; that of the run's last evaluation by default")] = "",
+    args: Annotated[str, typer.Option(help="its further arguments, a JSON object")] = "",
+    metric: Annotated[str, typer.Option(help="the key by which checkpoints are compared")] = "metric",
+    direction: Annotated[str, typer.Option(help="max or min")] = "max",
+    order: Annotated[str, typer.Option(help="oldest or newest first")] = "oldest",
+    profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else local")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+) -> None:
+    """Judge the complete checkpoints of a run that nobody has judged yet, and show them all.
+
+    RUN is its URL, its path or its id. The function is called with a local copy of a checkpoint's folder and returns a
+    number, or a dict of numbers. A run that is under way is followed to its end.
+    """
+    from hopsml import experiment, settings
+    from hopsml.errors import ArgumentError
+    from hopsml.storage.run_dir import find
+    from hopsml.training.evaluation import written
+
+    directory = find(run, settings.project_url())
+    if args and not function:
+        raise ArgumentError(f"--args {args:.80}: they are those of --function FILE.py:NAME, which is missing")
+    try:
+        if function:
+            wishes: dict[str, Any] = {"metric": metric, "direction": direction, "order": order, "args": arguments(args)}
+            found = experiment.evaluate(
+                loaded(function), directory.url, profile=profile, progress=not as_json, **wishes
+            )
+        else:
+            found = experiment.continue_evaluation(directory.url, profile=profile, progress=not as_json)
+    finally:
+        experiment.shutdown()
+    judged, outcome = written(directory), found.metrics
+    print(strict_json.dumps(as_dict(judged, outcome)) if as_json else text(judged, outcome))
+
+
+def loaded(named: str) -> Callable[..., Any]:
+    """The function of ``FILE.py:NAME``; modules beside the file can be imported from then on."""
+    from hopsml.errors import ArgumentError
+
+    file, colon, name = named.rpartition(":")
+    path = Path(file).resolve()
+    if not colon or path.suffix != ".py" or not path.is_file():
+        raise ArgumentError(f"--function {named}: it must be FILE.py:NAME, with a file that is there")
+    spec = importlib.util.spec_from_file_location(f"{MODULE}{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent))
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ArgumentError(f"--function {named}: {path} has no function of that name")
+    found: Callable[..., Any] = function
+    return found
+
+
+def arguments(text_: str) -> dict[str, Any]:
+    """The function's further arguments from the command line; "" for none."""
+    from hopsml.errors import ArgumentError
+
+    try:
+        found = json.loads(text_ or "{}")
+    except ValueError as error:
+        raise ArgumentError(
+            f"--args {text_:.80}: it must be a JSON object, as in '{{\"rows\": 100}}' ({error})"
+        ) from None
+    if not isinstance(found, dict):
+        raise ArgumentError(f"--args {text_:.80}: it must be a JSON object, as in '{{\"rows\": 100}}'")
+    return found
+
+
+def text(judged: Sequence[Judgement], outcome: dict[str, Any]) -> str:
+    """A line a checkpoint, for the terminal; ``*`` marks the best."""
+    from hopsml.tracking.listing import figure, table
+
+    if not judged:
+        return "the run has no complete checkpoint"
+    best = outcome.get("best_step")
+    rows = [
+        (
+            f"{'* ' if one.step == best else '  '}step {one.step}",
+            one.problem or "  ".join(f"{key}={figure(value)}" for key, value in one.metrics.items()),
+        )
+        for one in judged
+    ]
+    return "\n".join(table(rows))
+
+
+def as_dict(judged: Sequence[Judgement], outcome: dict[str, Any]) -> dict[str, Any]:
+    """The same for ``--json``."""
+    from msgspec import to_builtins
+
+    return {"best_step": outcome.get("best_step"), "checkpoints": to_builtins(list(judged))}
