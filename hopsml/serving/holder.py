@@ -1,4 +1,4 @@
-"""The versions that one replica holds: carries out what the router decides, in the one thread that computes."""
+"""The versions that one replica holds: carries out what the router decides, each with the thread that computes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class VersionHolder:
         self._router = Router()
         self._batchers: dict[int, Batcher] = {}
         self._platforms: dict[int, str] = {}
-        self._computing = ThreadPoolExecutor(1, "compute")
+        self._computing: dict[int, ThreadPoolExecutor] = {}  # one a version: one that hangs holds no other up
         self._loading = ThreadPoolExecutor(1, "load")
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -62,7 +62,13 @@ class VersionHolder:
         return sum(len(batcher) for batcher in self._batchers.values())
 
     def follow(self, route: Route) -> None:
-        """Go over to this route as soon as its versions are loaded."""
+        """Go over to this route as soon as its versions are loaded.
+
+        What is still being loaded for an earlier one may hang, so it is not waited for.
+        """
+        if self._tasks:
+            self._loading.shutdown(wait=False)
+            self._loading = ThreadPoolExecutor(1, "load")
         self._carry_out(self._router.ask(route))
 
     def choose(self, version: int | None, label: str | None) -> int:
@@ -87,7 +93,7 @@ class VersionHolder:
 
     def close(self) -> None:
         """End the threads; what computes is not waited for."""
-        for executor in (self._computing, self._loading):
+        for executor in (*self._computing.values(), self._loading):
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _carry_out(self, actions: Iterable[RouteAction]) -> None:
@@ -99,6 +105,7 @@ class VersionHolder:
             elif isinstance(action, Unload):
                 log.info("version %s is unloaded", action.version)
                 del self._batchers[action.version], self._platforms[action.version]
+                self._computing.pop(action.version).shutdown(wait=False)
             else:
                 self._tell(action)
 
@@ -110,9 +117,10 @@ class VersionHolder:
             log.warning("version %s cannot be served:\n%s", version, redact.text(traceback.format_exc()))
             self._carry_out(self._router.failed(version, redact.text(f"{type(error).__name__}: {error}"[:2000])))
             return
+        self._computing[version] = ThreadPoolExecutor(1, f"compute-{version}")
         self._batchers[version] = Batcher(
             model,
-            self._computing,
+            self._computing[version],
             most_rows=self._limits.batch_rows,
             most_waiting=self._limits.queue_requests,
             on_batch=self._meter.batch,

@@ -19,6 +19,7 @@ from hopsml.serving.routes import Route
 from hopsml.storage.filesystem import for_url
 
 STATUS_TIMEOUT_S = 10.0
+ROLL_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 90.0  # requests drain, the request log goes to storage
 RUNNING, STOPPED = "Running", "Stopped"
 
@@ -177,27 +178,30 @@ def _check_servable(description: Any) -> None:
         )
 
 
-def roll(name: str, version: int | str = "latest") -> ServingStatus:
+def roll(name: str, version: int | str = "latest", *, timeout: float = ROLL_TIMEOUT_S) -> ServingStatus:
     """Go over to another version without a failed request: it is loaded beside the one that answers, and then takes
     over.
 
-    Returns when all replicas answer with it. A canary ends. Raises ServingError where a replica cannot load it, or has
-    not the memory for both: then the version before it answers as ever. ModelNotFound, ServingNotFound.
+    Returns when all replicas answer with it. A canary ends. Raises ServingError where a replica cannot load it, has not
+    the memory for both, or does not answer with it within ``timeout`` seconds: then the version before it answers as ever.
+    ModelNotFound, ServingNotFound.
     """
+    _number("timeout", timeout)
     definition = definitions.known(name)
     _running(name)
     number, served, labels = _fetched(definition.model, version)
-    _change(name, Route(0, number, labels=labels), {number: served})
+    _change(name, Route(0, number, labels=labels), {number: served}, timeout)
     definitions.write(msgspec.structs.replace(definition, version=version))
     return status(name)
 
 
-def canary(name: str, version: int | str, share: float) -> ServingStatus:
+def canary(name: str, version: int | str, share: float, *, timeout: float = ROLL_TIMEOUT_S) -> ServingStatus:
     """Let another version answer a share of requests, from 0 to 1, beside the one that answers by default.
 
     ``share=0`` ends it. Requests that name a version, or the label "stable" or "canary", get that one. Raises as
     ``roll`` does.
     """
+    _number("timeout", timeout)
     definition = definitions.known(name)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
         raise ArgumentError(
@@ -206,12 +210,12 @@ def canary(name: str, version: int | str, share: float) -> ServingStatus:
     route = _running(name).route
     assert route is not None
     if share == 0:
-        _change(name, Route(0, route.default, labels=route.labels), {})
+        _change(name, Route(0, route.default, labels=route.labels), {}, timeout)
         return status(name)
     number, served, labels = _fetched(definition.model, version)
     if number == route.default:
         raise ArgumentError(f"version {number} of '{name}' answers by default already; a canary is another version")
-    _change(name, Route(0, route.default, number, float(share), labels), {number: served})
+    _change(name, Route(0, route.default, number, float(share), labels), {number: served}, timeout)
     return status(name)
 
 
@@ -230,9 +234,9 @@ def _running(name: str) -> SupervisorAnswer:
     return answer
 
 
-def _change(name: str, route: Route, versions: Mapping[int, ServedVersion]) -> None:
+def _change(name: str, route: Route, versions: Mapping[int, ServedVersion], timeout_s: float) -> None:
     folder = places.folder_of(name, settings.project_url())
-    answer = client.ask(folder, ChangeRoute(route, dict(versions)), None)
+    answer = client.ask(folder, ChangeRoute(route, dict(versions), timeout_s), timeout_s + STATUS_TIMEOUT_S)
     if answer is None:
         raise ServingError(f"'{name}' ended meanwhile; its logs: {folder.path}")
     if answer.error:

@@ -101,10 +101,11 @@ class AskStatus(msgspec.Struct, frozen=True, tag=True):
 
 
 class ChangeRoute(msgspec.Struct, frozen=True, tag=True):
-    """Go over to this route; its number does not count."""
+    """Go over to this route, within so many seconds; its number does not count."""
 
     route: Route
     versions: dict[int, ServedVersion]
+    timeout_s: float
 
 
 class StopServing(msgspec.Struct, frozen=True, tag=True):

@@ -1,11 +1,12 @@
 """When replicas are started, told of a route, killed and started again; pure, the caller has processes and the clock.
 
-A roll is asked of all replicas at once. It has succeeded when each of them follows the new route; where one cannot, or
-dies of it (two models at once may be too much for its memory), all of them go back to the route before.
+A roll is asked of all replicas at once. It has succeeded when each of them follows the new route; where one cannot, dies
+of it (two models at once may be too much for its memory) or takes too long, all of them go back to the route before.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from hopsml.serving.routes import Route
@@ -85,6 +86,8 @@ class Supervision:
         self.replicas = [ReplicaState() for _ in range(replicas)]
         self.settled: Route | None = None  # what all follow, or go back to
         self._rolling: Route | None = None
+        self._roll_until_s = math.inf
+        self._roll_timeout_s = math.inf
         self._stop_s: float | None = None
 
     @property
@@ -102,12 +105,12 @@ class Supervision:
         self._rolling = route
         return [self._spawn(number, now) for number in range(len(self.replicas))]
 
-    def roll(self, route: Route) -> list[SupervisionAction]:
-        """Go over to another route, while the one before it answers."""
+    def roll(self, route: Route, now: float, timeout_s: float) -> list[SupervisionAction]:
+        """Go over to another route within so many seconds, while the one before it answers."""
         actions: list[SupervisionAction] = []
         if self._rolling is not None:
             actions.append(RouteOutcome(self._rolling.number, f"route {route.number} was asked for meanwhile"))
-        self._rolling = route
+        self._rolling, self._roll_timeout_s, self._roll_until_s = route, timeout_s, now + timeout_s
         return [*actions, *self._tell_all(route)]
 
     def connected(self, number: int, now: float) -> list[SupervisionAction]:
@@ -160,7 +163,7 @@ class Supervision:
         if self._stop_s is not None:
             running = [number for number, one in enumerate(self.replicas) if one.is_running]
             return [KillReplica(number, "it has not drained in time") for number in running if now >= self._stop_s]
-        actions: list[SupervisionAction] = []
+        actions = self._late(now)
         for number, one in enumerate(self.replicas):
             patience = SILENT_LOADING_S if one.is_loading else SILENT_S
             if one.is_running and now - one.heard_s > patience:
@@ -171,6 +174,15 @@ class Supervision:
             elif not one.is_running and one.restart_s is not None and now >= one.restart_s:
                 actions.append(self._spawn(number, now))
         return actions
+
+    def _late(self, now: float) -> list[SupervisionAction]:
+        """Go back where a roll takes too long: a model's code may hang while it is loaded."""
+        if self._rolling is None or self.settled is None or now < self._roll_until_s:
+            return []
+        late = [str(number) for number, one in enumerate(self.replicas) if one.follows != self._rolling.number]
+        plural = "replicas" if len(late) > 1 else "replica"
+        reason = f"{plural} {', '.join(late)} did not answer with it within {self._roll_timeout_s:g} s (timeout)"
+        return self._go_back(reason, now)
 
     def stop(self, now: float) -> list[SupervisionAction]:
         """Let all replicas drain and end."""

@@ -130,7 +130,7 @@ class Supervisor:
             route = dataclasses.replace(command.route, number=self._newest)
             self._versions |= command.versions
             outcome = self._awaited(route.number)
-            await self._carry_out(self._supervision.roll(route))
+            await self._carry_out(self._supervision.roll(route, time.monotonic(), command.timeout_s))
             return self.status(await outcome)
         if isinstance(command, AskStatus):
             return self.status()
@@ -290,6 +290,8 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
             if lifeline >= 0:
                 loop.add_reader(lifeline, _lost, loop, lifeline, supervisor)
             server = await asyncio.start_unix_server(_door(supervisor), "control", limit=LONGEST_LINE)
+            for door in server.sockets:
+                processes.wake_by(door)  # whoever knocks
             shipper = Shipper(folder, settings)
             shipping = asyncio.create_task(shipper.run())
             error = await supervisor.start()

@@ -102,6 +102,28 @@ def test_tensorflow_servings_form(path: str, content: Any, answer: Any) -> None:
     assert found.headers["model-version"] == "3"
 
 
+def test_a_version_that_computes_or_loads_for_ever_holds_up_no_other_one() -> None:
+    """1 hangs in a request, 2 while it is loaded; 3 answers."""
+    hanging, unloadable = Scaled(), Scaled()
+    server = Server({1: hanging, 2: unloadable, 3: Scaled(5.0)}, deadline_s=0.2)
+
+    async def ask(client: httpx.AsyncClient) -> list[int]:
+        hanging.gate.clear()
+        unloadable.gate.clear()
+        hung = (await client.post(f"{V1}:predict", json=ONES)).status_code
+        server.holder.follow(Route(2, default=2))
+        await asyncio.to_thread(unloadable.entered.wait)
+        server.holder.follow(Route(3, default=3))
+        await server.until(3)
+        found = (await client.post(f"{V1}:predict", json=ONES)).json()["predictions"][0]
+        hanging.gate.set()
+        unloadable.gate.set()
+        return [hung, *found]
+
+    assert server.play(ask) == [503, 5, 5, 5, 5]
+    assert server.told[1:] == [RouteRefused(2, "route 3 was asked for meanwhile"), Turned(3)]
+
+
 def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
     rows = [{"a": 1, "b": 2, "text": "x"}, {"a": 3, "b": 4, "text": {"b64": "eQ=="}}]
     found = asked(f"{V1}:predict", {"instances": rows}, Two())

@@ -152,6 +152,11 @@ def test_no_request_fails_in_a_roll_a_canary_a_kill_or_a_roll_that_fails(served:
     assert "was killed by signal 9" in serving.logs(served)
 
 
+def test_a_supervisor_that_somebody_has_stopped_goes_on_when_it_is_asked(served: str) -> None:
+    os.kill(serving.status(served).supervisor, signal.SIGSTOP)
+    assert serving.status(served).ready == 2
+
+
 def _folder_with(folder: Path, name: str, content: bytes) -> str:
     folder.mkdir()
     (folder / name).write_bytes(content)

@@ -21,6 +21,7 @@ from hopsml.serving.supervision import (
 )
 
 pytestmark = pytest.mark.fast
+ROLL_S = 300.0
 ONE, TWO, THREE = Route(1, default=3), Route(2, default=4), Route(3, default=5)
 
 
@@ -36,14 +37,14 @@ def started(replicas: int = 2) -> Supervision:
 
 def test_a_roll_is_done_when_all_follow() -> None:
     found = started()
-    assert found.roll(TWO) == [Follow(0, TWO), Follow(1, TWO)]
+    assert found.roll(TWO, 0.0, ROLL_S) == [Follow(0, TWO), Follow(1, TWO)]
     assert found.turned(1, 2, 1.0) == []
     assert found.turned(0, 2, 2.0) == [RouteOutcome(2)] and found.settled == TWO
 
 
 def test_where_one_cannot_all_go_back() -> None:
     found = started()
-    found.roll(TWO)
+    found.roll(TWO, 0.0, ROLL_S)
     found.turned(1, 2, 1.0)
     assert found.kept(0, 2, "no room", 1.0) == [RouteOutcome(2, "replica 0: no room"), Follow(0, ONE), Follow(1, ONE)]
     assert found.settled == ONE and found.turned(1, 1, 2.0) == []
@@ -51,7 +52,7 @@ def test_where_one_cannot_all_go_back() -> None:
 
 def test_where_one_dies_of_a_roll_all_go_back_and_it_comes_again_with_the_earlier_route() -> None:
     found = started()
-    found.roll(TWO)
+    found.roll(TWO, 0.0, ROLL_S)
     assert found.exited(0, "was killed", 1.0) == [RouteOutcome(2, "replica 0 was killed"), Follow(1, ONE)]
     assert found.tick(1.0 + FIRST_PAUSE_S) == [Spawn(0)]
     assert found.connected(0, 2.0) == [Follow(0, ONE)]
@@ -59,10 +60,22 @@ def test_where_one_dies_of_a_roll_all_go_back_and_it_comes_again_with_the_earlie
 
 def test_a_roll_gives_way_to_a_later_one() -> None:
     found = started(1)
-    found.roll(TWO)
-    assert found.roll(THREE) == [RouteOutcome(2, "route 3 was asked for meanwhile"), Follow(0, THREE)]
+    found.roll(TWO, 0.0, ROLL_S)
+    assert found.roll(THREE, 0.0, ROLL_S) == [RouteOutcome(2, "route 3 was asked for meanwhile"), Follow(0, THREE)]
     assert found.kept(0, 2, "route 3 was asked for meanwhile", 1.0) == []
     assert found.turned(0, 3, 1.0) == [RouteOutcome(3)]
+
+
+def test_a_roll_that_takes_too_long_goes_back() -> None:
+    found = started()
+    found.roll(TWO, 0.0, ROLL_S)
+    found.turned(1, 2, 1.0)
+    for number in (0, 1):
+        found.heard(number, True, ROLL_S)
+    assert found.tick(ROLL_S - 1.0) == []
+    reason = "replica 0 did not answer with it within 300 s (timeout)"
+    assert found.tick(ROLL_S) == [RouteOutcome(2, reason), Follow(0, ONE), Follow(1, ONE)]
+    assert found.tick(ROLL_S + 1.0) == [] and found.settled == ONE
 
 
 def test_what_dies_again_and_again_waits_longer_until_it_has_been_steady() -> None:
