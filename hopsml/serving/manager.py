@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError
+from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
 from hopsml.serving import claims, client, definitions, places, starting
 from hopsml.serving.definitions import ServingDefinition
 from hopsml.serving.limits import ServingLimits
@@ -121,8 +121,13 @@ def start(
     with starting.alone(name, settings.project_url()):  # before anything is fetched
         pass
     number, served, labels = _fetched(definition.model, definition.version)
-    starting.start(definition, Route(1, number, labels=labels), {number: served}, checked, start_timeout, lifeline)
-    definitions.write(definition)
+    route = Route(1, number, labels=labels)
+    pid = starting.start(definition, route, {number: served}, checked, start_timeout, lifeline)
+    try:
+        definitions.write(definition)
+    except StorageError:  # a start that fails leaves nothing behind
+        _end(places.folder_of(name, settings.project_url()), name, pid)
+        raise
     return status(name)
 
 
@@ -284,12 +289,16 @@ def stop(name: str) -> None:
         raise ServingError(f"'{name}' is served by {record.user} on {record.machine} ({record.url}): stop it there")
     folder = ServingFolder(Path(record.folder))
     if folder.path.is_dir():
-        client.ask(folder, StopServing(), STOP_TIMEOUT_S)
-        starting.wait_for_end(name, record.pid, STOP_TIMEOUT_S)
-        folder.write_token("")
+        _end(folder, name, record.pid)
     url = places.server_url(name, project)
     if (left := claims.read(name, project)) is not None and left.pid == record.pid:  # of one that was killed
         for_url(url).delete(url)
+
+
+def _end(folder: ServingFolder, name: str, pid: int) -> None:
+    client.ask(folder, StopServing(), STOP_TIMEOUT_S)
+    starting.wait_for_end(name, pid, STOP_TIMEOUT_S)
+    folder.write_token("")
 
 
 def delete(name: str) -> None:

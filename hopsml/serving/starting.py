@@ -90,8 +90,8 @@ def start(
     token: str,
     timeout_s: float,
     lifeline: int,
-) -> None:
-    """Return when all replicas answer. Raises AlreadyServed, ServingError; then nothing runs."""
+) -> int:
+    """Its pid, when all replicas answer. Raises AlreadyServed, ServingError; then nothing runs."""
     project = settings.project_url()
     with alone(definition.name, project) as (folder, lock):
         folder.write_token(token)
@@ -116,6 +116,7 @@ def start(
             )
             why = f"its supervisor ended at once: {said[-LAST_LINES:]}" if said else answer.error
             raise ServingError(f"'{definition.name}' could not be started: {why}\nlogs: {folder.path}")
+        return answer.pid
 
 
 def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float) -> SupervisorAnswer:
@@ -144,15 +145,24 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
         os.close(writer)
     _started[process.pid] = process
     with open(reader, "rb") as said:
-        if not select.select([said], [], [], timeout_s)[0]:
-            process.terminate()
-            reap(process.pid, 60.0)
+        try:
+            answers = select.select([said], [], [], timeout_s)[0]
+        except BaseException:  # Ctrl-C: nobody wants it any more
+            _end(process)
+            raise
+        if not answers:
+            _end(process)
             return SupervisorAnswer(f"its replicas did not answer within {timeout_s:g} s (start_timeout)")
         line = said.readline()
     answer = msgspec.json.decode(line, type=SupervisorAnswer) if line else SupervisorAnswer("ended")
     if answer.error:
         reap(process.pid, 60.0)
     return answer
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    reap(process.pid, 60.0)
 
 
 def wait(pid: int) -> int:

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from hopsml import model, serving
-from hopsml.errors import AlreadyServed, ArgumentError, ModelNotFound
-from hopsml.serving import ServingError, ServingNotFound
+from hopsml.errors import AlreadyServed, ArgumentError, ModelNotFound, QuotaExceeded
+from hopsml.serving import ServingError, ServingNotFound, definitions, starting
 from tests.serving.conftest import VERSIONS
 
 pytestmark = pytest.mark.local
@@ -150,6 +150,33 @@ def test_no_request_fails_in_a_roll_a_canary_a_kill_or_a_roll_that_fails(served:
         load.more(20)
     assert not load.errors and set(load.answers) == {1.0, 2.0, 3.0}
     assert "was killed by signal 9" in serving.logs(served)
+
+
+def test_a_start_that_is_interrupted_or_cannot_be_recorded_leaves_nothing_behind(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        until(lambda: bool(starting._started.keys() - before), "no supervisor was started")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = set(starting._started)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        serving.start("unwanted", 1, model="digits")
+    thread.join()
+    with pytest.raises(ServingNotFound):
+        serving.status("unwanted")
+    monkeypatch.setattr(definitions, "write", _no_room)
+    with pytest.raises(QuotaExceeded):
+        serving.start("unwanted", 1, model="digits")
+    assert set(starting._started) == before
+    with starting.alone("unwanted", f"file://{project}"):
+        pass  # its lock is free
+
+
+def _no_room(definition: Any) -> None:
+    raise QuotaExceeded("the disk is full", definition.name)
 
 
 def test_a_supervisor_that_somebody_has_stopped_goes_on_when_it_is_asked(served: str) -> None:
