@@ -192,6 +192,18 @@ def zygotes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real MLflow server, which answers; a test that stops it starts it again."""
+    from tests.tracking.mlflow_server import MlflowServer
+
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
+    with leaks.not_of_this_test():
+        server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
 def hadoop(request: pytest.FixtureRequest) -> Iterator[Any]:
     """HDFS and YARN, 2 DataNodes, 2 NodeManagers with 2 GPUs each. It goes with the session, even by kill -9."""
     from tests.hadoop_tests.conftest import running

@@ -18,6 +18,7 @@ SHARED = {
     "tests/cluster_tests/": "a Spark application",
     "tests/airflow_tests/": "Airflow's database, and the process that has imported Airflow",
     "tests/tracking/test_mlflow": "an MLflow server",
+    "tests/model/test_mlflow": "an MLflow server",
     "tests/notebook": "ports that Jupyter picks for its kernels, and that are free until these listen",
 }
 

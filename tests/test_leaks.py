@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests import leaks
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -26,7 +26,7 @@ from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import store
 from tests.operations import operations
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 

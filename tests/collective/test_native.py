@@ -9,7 +9,7 @@ import pytest
 
 from tools import build_native
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 # The first report ends a program, with a status of its own.
 QUIET = {"TSAN_OPTIONS": "halt_on_error=1 die_after_fork=0", "ASAN_OPTIONS": "detect_leaks=1"}

@@ -139,13 +139,13 @@ def test_arrays_that_workers_combine(home: Path) -> None:
     assert float(accuracy) > 0.9
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_storage(home: Path) -> None:
     printed = run(home, "\n".join(snippets(STORAGE)) + "print(local, rows)\n")
     assert str(home / "rows.csv") in printed and "4.9,3.0" in printed
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_models(home: Path) -> None:
     printed = run(home, "\n".join(snippets(MODELS)) + "print(folder)\n", HOPSML_MODEL_CACHE=str(home / "models"))
     assert str(home / "models" / "digits-1-") in printed and re.search(r"1 +0\n.*2 +1\n", printed)

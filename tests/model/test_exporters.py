@@ -17,7 +17,7 @@ from hopsml import model as registry
 from hopsml.errors import ModelNotFound
 from hopsml.storage.local import LocalFileSystem
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 CALLS = ("list_dir", "write_bytes", "upload", "make_dirs", "status", "read_bytes")
 NEVER = 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,8 @@ from tests.tracking.mlflow_server import MlflowServer
 pytestmark = pytest.mark.mlflow
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[MlflowServer]:
-    (tmp_path / "mlflow").mkdir()
-    made = MlflowServer(tmp_path / "mlflow")
-    made.start()
-    yield made
-    made.stop()
-
-
 def test_versions_and_aliases_are_the_same_here_and_there(
-    server: MlflowServer,
+    mlflow_server: MlflowServer,
     folder: MakeFolder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -36,8 +26,8 @@ def test_versions_and_aliases_are_the_same_here_and_there(
     monkeypatch.delenv("HOPSML_MLFLOW", raising=False)
     source = folder("a")
     model.export(source, "digits", metrics={"accuracy": 0.5})  # before there was a server
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
-    client = server.client()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)
+    client = mlflow_server.client()
     model.export(source, "digits", description="with one", metrics={"accuracy": 0.75})
     found = {one.version: one for one in client.search_model_versions("name = 'digits'")}
     assert {str(number): one.source for number, one in found.items()} == {
@@ -69,6 +59,6 @@ def test_versions_and_aliases_are_the_same_here_and_there(
         "the next export sends them" in caplog.text
         and "MLflow does not know that production is version 7" in caplog.text
     )
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)
     model.export(source, "digits")
     assert sorted(int(one.version) for one in client.search_model_versions("name = 'digits'")) == [1, 2, 6, 7, 8]

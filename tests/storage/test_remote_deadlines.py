@@ -20,7 +20,7 @@ from hopsml.storage.filesystem import for_url
 from tests import clock
 from tests.storage import http_server
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from hopsml.storage.remote.channel import ChannelClosed
 from hopsml.storage.remote.pool import AllBusy, HelperPool
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 NONSENSE = {"verb": "status", "base": "hdfs://", "options": {}, "url": "hdfs:///", "arguments": {}}
 
