@@ -17,7 +17,7 @@ from hopsml.experiment.options import TorchOptions
 from hopsml.experiment.run import Run
 from tests.chaos import frozen_driver
 from tests.chaos.mends import GOES_ON, MENDS
-from tests.chaos.runner import COMMIT_EVERY, OVER, Outcome, play
+from tests.chaos.runner import OVER, Outcome, play
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, Trial
 from tests.cluster import elastic_torch_workload
 from tests.experiment.conftest import store
@@ -50,9 +50,8 @@ def start(function: Callable[..., Any], **given: Any) -> Run:
 
 
 def _here(scenario: Scenario) -> Scenario:
-    """Over the way that is played; with commits: agents come one by one here, and a newcomer begins from one."""
-    commit = min(scenario.args.get("commit", COMMIT_EVERY), 5)
-    return dataclasses.replace(scenario, args={**scenario.args, "commit": commit, "over": WAY})
+    """Over the way that is played."""
+    return dataclasses.replace(scenario, args={**scenario.args, "over": WAY})
 
 
 GO_ON = (*MENDS, LOSSES) if WAY == "hopsml" else ()

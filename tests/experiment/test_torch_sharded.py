@@ -83,3 +83,51 @@ def test_weights_are_those_of_an_undisturbed_training_whatever_becomes_of_the_gr
     weights, worlds = run.result(WAIT_S).metrics["json"]
     assert {1, 2, 3} <= set(worlds) and len(worlds) == 320, "each step was made once along what the weights come from"
     assert weights == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def saves_parts(folder: str, steps: int, saved: bool) -> dict[str, Any]:
+    """Trains on from torch's own sharded checkpoint, where there is one, and makes the next: each worker its parts."""
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3)).double()
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    x = torch.randn(12, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.arange(12) % 3
+    if saved:
+        of_model, of_optimizer = get_state_dict(model, optimizer)
+        dcp.load({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=folder)
+        set_state_dict(model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer)
+    own = slice(dist.get_rank(), None, dist.get_world_size())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[own]), y[own]).backward()
+        optimizer.step()
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    dcp.save({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=folder)
+    dist.barrier()
+    parts = len(list(Path(folder).glob("*.distcp")))
+    return {"json": [torch.cat([one.full_tensor().reshape(-1) for one in model.parameters()]).tolist(), parts]}
+
+
+def test_torchs_own_sharded_checkpoints_go_on_with_another_number_of_workers(store: Path, tmp_path: Path) -> None:
+    def train(workers: int, name: str, steps: int, saved: bool) -> tuple[list[float], int]:
+        args = {"folder": str(tmp_path / name), "steps": steps, "saved": saved}
+        weights, parts = submit(saves_parts, num_workers=workers, args=args).result(WAIT_S).metrics["json"]
+        return weights, parts
+
+    expected, _ = train(1, "alone", 30, saved=False)
+    assert train(2, "parts", 10, saved=False)[1] == 2
+    assert train(3, "parts", 10, saved=True)[1] == 3
+    weights, _ = train(1, "parts", 10, saved=True)
+    assert weights == pytest.approx(expected, rel=1e-9, abs=1e-9)

@@ -333,7 +333,7 @@ def test_a_state_goes_on_from_the_commit_of_the_last_worker(worker: Any, slots: 
     data = hopsml.elastic.Sampler(20, 2, seed=1)
     count(state, data, until=5)
     state._writer.wait()
-    assert [(kind, step) for kind, step, _, _ in announced] == [("committed", 2), ("committed", 4)]
+    assert [(kind, step) for kind, step, _, _ in announced] == [("committed", step) for step in (1, 2, 4)]
     worker(newest=announced[-1][2])
     successor = hopsml.elastic.State(total=0, table=np.ones(3))
     again = hopsml.elastic.Sampler(20, 2, seed=1)
@@ -387,6 +387,23 @@ def test_a_worker_ends_only_when_its_last_commit_is_announced(
     waited_for.set()
     state._writer.close()
     assert history == ["announced", "ended"]
+
+
+def test_however_rare_commits_are_the_first_batch_is_one_unless_an_agent_holds_one(worker: Any) -> None:
+    def commits(newest: int = -1) -> list[int]:
+        announced = worker(newest=newest)
+        del announced[:]
+        state = hopsml.elastic.State(total=0)
+        for _ in state.resume(hopsml.elastic.Sampler(20, 2)):
+            state.commit(every=1000)
+            if state.batches == 3:
+                break
+        state._writer.wait()
+        worker.slot = announced[-1][2] if announced else newest
+        return [step for _, step, _, _ in announced]
+
+    assert commits() == [1]
+    assert commits(worker.slot) == []
 
 
 def test_outside_of_a_run_it_is_a_plain_loop() -> None:

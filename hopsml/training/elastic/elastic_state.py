@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _OWN = (
     *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
-    *("_pace", "_divided", "_hold_s", "_committed_at", "_left_at"),
+    *("_pace", "_divided", "_has_written", "_hold_s", "_committed_at", "_left_at"),
 )
 AUTOMATIC_SHARE = 0.01  # of the training's time that automatic commits may take
 _BESIDE = ""  # no value of a State has this name
@@ -87,6 +87,7 @@ class State:
         self._restored: bool = False
         self._divided: bool | None = None
         self._pace = CommitPace()
+        self._has_written = False
         self._hold_s: float = 0.0
         self._committed_at = time.monotonic()
         self._left_at: float | None = None  # when the last call of commit ended
@@ -200,8 +201,8 @@ class State:
     def commit(self, every: int | None = None) -> bool:
         """Keep the state as it is now; call it once a batch, after the step. Returns whether a commit was made.
 
-        ``every``: batches from one commit to the next. None: as often as holds the training up for at most 1 % of its
-        time. Where the group is about to change, the worker commits in any case and goes no further.
+        ``every``: batches from one commit to the next; the first one is made behind the first batch, so that a newcomer has
+        something to begin from. None: as often as holds the training up for at most 1 % of its time. Where the group is about to change, the worker commits in any case and goes no further.
 
         Raises ArgumentError naming a value that cannot be pickled, OSError where there is no room for the commit.
         """
@@ -235,7 +236,7 @@ class State:
         self._left_at = now
 
     def _write(self, writer: CommitWriter) -> None:
-        began, at_once = time.monotonic(), self._pace.at_once
+        began, at_once, self._has_written = time.monotonic(), self._pace.at_once, True
         writer.write(self._snapshot(), at_once=at_once)
         self._committed_at = self._left_at = time.monotonic()
         self._hold_s = self._committed_at - began
@@ -243,11 +244,15 @@ class State:
 
     def _is_due(self, every: int | None) -> bool:
         if every is not None:
-            return self._batches % every == 0
+            return self._batches % every == 0 or self._is_first()
         if self._writer is None or self._writer.is_busy:
             return False
         held_s = max(self._hold_s, self._pace.cost_s)
         return time.monotonic() - self._committed_at >= held_s / AUTOMATIC_SHARE
+
+    def _is_first(self) -> bool:
+        """Whether no agent holds a commit from which a newcomer could begin, however rare they are to be."""
+        return not self._has_written and self._port is not None and self._port.newest < 0
 
     def _stand_still(self) -> None:
         """Wait to be ended by the agent: the group is about to change, and this process has made its commit."""
