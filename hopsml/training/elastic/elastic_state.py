@@ -202,7 +202,8 @@ class State:
         """Keep the state as it is now; call it once a batch, after the step. Returns whether a commit was made.
 
         ``every``: batches from one commit to the next; the first one is made behind the first batch, so that a newcomer has
-        something to begin from. None: as often as holds the training up for at most 1 % of its time. Where the group is about to change, the worker commits in any case and goes no further.
+        something to begin from. None: as often as holds the training up for at most 1 % of its time. Where the
+        group is about to change, the worker commits in any case and goes no further.
 
         Raises ArgumentError naming a value that cannot be pickled, OSError where there is no room for the commit.
         """
