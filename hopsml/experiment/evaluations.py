@@ -78,7 +78,9 @@ def continue_evaluation(run: Any, *, profile: str | None = None, progress: bool 
 def build(options: EvaluationOptions) -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
     directory = find(options.run, settings.project_url())
-    group = ElasticGroup(size=1, min_size=1, fruitless_limit=DEATHS, start_timeout_s=float(options.start_timeout))
+    group = ElasticGroup(
+        size=1, min_size=1, commits=False, fruitless_limit=DEATHS, start_timeout_s=float(options.start_timeout)
+    )
     return plan.Plan(
         spec=specified(
             RunSpec,

@@ -190,7 +190,9 @@ def _launch(
         state,
         directory,
         lambda reason: coordinator.cancel(run_id, reason),
-        resize=(lambda size: coordinator.resize(run_id, size)) if spec.group.regroups else None,
+        resize=(lambda size: coordinator.resize(run_id, size))
+        if spec.group.regroups and spec.evaluation is None
+        else None,
         limits=(spec.group.minimum, spec.group.size),
         tell=(lambda rank, data: coordinator.tell(run_id, rank, data)) if standing.trains else None,
         metric_key=spec.metric_key,

@@ -81,7 +81,8 @@ class Verb(Generic[_Parameters, _Options]):
         for name in known:
             if name not in given and self._signature.parameters[name].default is inspect.Parameter.empty:
                 raise ArgumentTypeError(
-                    f"{self._called}() needs '{name}' behind the function; help({self._called}) says what it is"
+                    f"{self._called}() needs '{name}' behind the function; help(experiment.{self._called}) says "
+                    "what it is"
                 )
 
 
@@ -107,7 +108,7 @@ def _with_arguments(function: Callable[..., Any], options: Callable[..., Any]) -
 def _meant(verb: str, name: str, value: Any, known: Collection[str], function: Any) -> str:
     """A hint for a name that the verb does not have: a similar one, or that it is the training function's."""
     if name not in (parameters_of(function) or ()):
-        return suggestions.instead(name, known, f"help({verb}) lists those that it has")
+        return suggestions.instead(name, known, f"help(experiment.{verb}) lists those that it has")
     handed_on = f"args_dict={{{name!r}: [...]}}" if "args_dict" in known else f"args={{{name!r}: {value!r:.40}}}"
     return f"did you mean {handed_on}, for {getattr(function, '__name__', 'the function')}()?"
 
@@ -139,8 +140,8 @@ def _callable(value: Any, verb: str) -> Callable[..., Any]:
         )
     if not callable(value):
         raise ArgumentTypeError(
-            f"{verb}(): the training function is {value!r:.80} of type {type(value).__name__}; pass the function "
-            "itself, not its result: collective_all_reduce(train), without parentheses behind train"
+            f"{verb}(): the training function is {value!r:.80}, a {type(value).__name__}; pass the function "
+            f"itself, not its result: {verb}(train), without parentheses behind train"
         )
     if inspect.iscoroutinefunction(value):
         raise ArgumentTypeError(

@@ -29,6 +29,10 @@ from hopsml.tracking import catalog, event_file
 LOOK_S = 1.0  # between two looks for a checkpoint
 SILENT_S = 60.0  # drivers give a sign of life every ten seconds
 AWAY_S = 600.0  # for a store that does not answer
+WITHOUT_CHECKPOINTS = (
+    "fit() makes them by callbacks=hopsml.tensorflow.callbacks(), a loop by hopsml.tensorflow.Checkpointer or, with "
+    "min_workers=, by commit() of a hopsml.elastic.State"
+)
 _EVENTS, _OURS = "events.out.tfevents.", ".evaluation"  # around the step in the name of an event file
 
 
@@ -128,6 +132,10 @@ def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: Wo
                 raise
             print(f"hopsml: the evaluation waits for the store: {error}", flush=True)
         time.sleep(LOOK_S)
+    if not evaluator.judgements:
+        print(
+            f"hopsml: {evaluator.asked.run} has no complete checkpoint, so nothing was evaluated: {WITHOUT_CHECKPOINTS}"
+        )
     best = best_of(evaluator.judgements, evaluator.asked)
     skipped = [one.step for one in evaluator.judgements if one.problem]
     found = {"evaluated": len(evaluator.judgements) - len(skipped), "skipped": len(skipped)}

@@ -291,6 +291,8 @@ def test_training_without_a_commit_is_said_once() -> None:
     honest = running("a", "b", "c")
     committed(honest, 1, "a")
     assert honest.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
+    evaluator = running("a", "b", "c", commits=False)
+    assert evaluator.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
 
 
 def test_training_without_a_commit_counts_from_when_all_have_begun() -> None:

@@ -77,7 +77,11 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         ({"num_workers": 2, "max_workers": 1}, ArgumentError, ["num_workers=2", "max_workers=1"]),
         ({"workers": 2}, ArgumentTypeError, ["'workers'", "did you mean num_workers or min_workers or max_workers?"]),
         ({"num_worker": 2}, ArgumentTypeError, ["no argument 'num_worker': did you mean num_workers?"]),
-        ({"epochs": 2}, ArgumentTypeError, ["'epochs'", "help(collective_all_reduce) lists those that it has"]),
+        (
+            {"epochs": 2},
+            ArgumentTypeError,
+            ["'epochs'", "help(experiment.collective_all_reduce) lists those that it has"],
+        ),
         ({"lr": 0.2}, ArgumentTypeError, ["'lr'", "did you mean args={'lr': 0.2}, for train()?"]),
         ({"args": {"learning_rate": 0.1}}, ArgumentTypeError, ["learning_rate", "train(lr"]),
         ({"args": {"batchsize": 8}}, ArgumentTypeError, ["'batchsize'", "did you mean batch_size?"]),
@@ -143,7 +147,7 @@ def test_a_bad_argument_is_refused_at_the_call(
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (train(), ["12.8", "float", "without parentheses"]),
+        (train(), ["12.8", "a float", "collective_all_reduce(train), without parentheses"]),
         (None, ["None"]),
         ("train", ["'train'", "str"]),
         (coroutine, ["coroutine is a coroutine"]),

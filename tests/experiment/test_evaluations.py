@@ -62,6 +62,7 @@ def test_every_checkpoint_is_judged_once_though_the_evaluator_dies(store: Path, 
     assert found.pop("evaluator") == {"run": run.run_dir}
     assert found["best"]["step"] == 20 and found["step-000000030"]["metrics"] == {"accuracy": 0.25}
     assert (tmp_path / "killed").exists() and "signal 9" in "".join(run.state.notes)
+    assert not any("committed" in note for note in run.state.notes), "it commits nothing, and is not to"
     again = experiment.evaluate(judge, training.run_dir, **asked)  # after its end: nothing is left
     assert again.metrics["evaluated"] == 3
     now = files(training.run_dir)
@@ -152,6 +153,16 @@ def test_a_training_that_does_not_improve_is_asked_to_end(store: Path, tmp_path:
     with pytest.raises(RunCancelled):
         training.result(WAIT_S)
     assert "early stopping" in str(read_status(training.run_dir))
+
+
+def test_a_run_without_checkpoints_is_told(store: Path) -> None:
+    with experiment.recorded("a training") as training:
+        pass
+    result = experiment.evaluate(judge, training.run_dir, progress=False)
+    log = Path(result.run_dir.removeprefix("file://"), "logs", "g0-rank0.log").read_text()
+    assert (
+        result.metrics["evaluated"] == 0 and "has no complete checkpoint, so nothing was evaluated: fit() makes" in log
+    )
 
 
 def broken(folder: Path) -> str:

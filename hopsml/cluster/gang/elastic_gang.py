@@ -458,8 +458,10 @@ class ElasticGang(Gang):
             goes_on = f"goes on from the {kind} of step {step}"
         elif self.committed:
             goes_on = "no agent holds a commit, so the newest checkpoint counts"
-        else:
+        elif self.spec.commits:
             goes_on = "nothing was committed, so the training begins where this run began"
+        else:
+            goes_on = "its function is called anew"
         return f"ended{f' after step {furthest} or later' if furthest > 0 else ''}; {goes_on}"
 
     def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
@@ -569,7 +571,7 @@ class ElasticGang(Gang):
     def _miss_commits(self, now: float) -> list[Action]:
         """Say once that a run that is to survive losses has committed nothing that it could go on from."""
         since = self.uncommitted_since
-        if self.committed or since is None or now - since < UNCOMMITTED_S:
+        if self.committed or not self.spec.commits or since is None or now - since < UNCOMMITTED_S:
             return []
         self.uncommitted_since = math.inf
         return [events.Note(f"nothing was committed in the first {UNCOMMITTED_S:g} s of training. {WITHOUT_COMMITS}")]

@@ -99,6 +99,7 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
     min_workers_timeout_s: Seconds = 600.0  # how long a group that has shrunk below min_size waits
     agree_s: float = 0.3  # how long a parked member waits for the others' commits; one that all hold need not be sent
     reset_limit: Annotated[int | None, checks.or_none(partial(checks.whole_number, at_least=0))] = None
+    commits: bool = True  # whether a training is to go on from commits; an evaluator goes on from what lies in files
     fruitless_limit: int = 3  # failures in a row without a new commit
     progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = None  # None: by the usual step
     host_failure_limit: Annotated[int, checks.whole_number] = 3  # failures that exclude a host
