@@ -131,9 +131,9 @@ def test_a_store_that_is_away_for_a_while_ends_no_evaluation(store: Path, tmp_pa
         save(training.run_dir, tmp_path / "a", 10, 0.5)
         run = experiment.submit_evaluation(judge, training.run_dir, metric="accuracy", progress=False, keep_warm=60.0)
         wait_until(lambda: "best" in files(training.run_dir), "the first")
-        folder.rename(tmp_path / "away")
+        (folder / "run.json").rename(tmp_path / "away")  # what it asks for each time
         wait_until(lambda: "the evaluation waits for the store" in run.logs(), "the evaluator's word")
-        (tmp_path / "away").rename(folder)
+        (tmp_path / "away").rename(folder / "run.json")
         save(training.run_dir, tmp_path / "b", 20, 0.75)
     assert run.result(WAIT_S).metrics["evaluated"] == 2
 
