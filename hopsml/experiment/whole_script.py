@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,8 +19,10 @@ import sys
 
 from hopsml.experiment.whole_script import run
 
+SOURCE = {source!r}
+
 if __name__ == "__main__":
-    run({framework!r}, {name!r}, {source!r}, sys.argv[1:])
+    run({framework!r}, {name!r}, SOURCE, sys.argv[1:])
 '''
 
 
@@ -53,5 +56,11 @@ def _as_main_module(name: str, source: str, arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="hopsml-script-") as folder:
         path = Path(folder, name)
         path.write_text(source)
+        linecache.cache[str(path)] = (
+            len(source),
+            None,
+            source.splitlines(True),
+            str(path),
+        )  # its traceback is read later
         sys.argv = [name, *arguments]
         runpy.run_path(str(path), run_name="__main__")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,7 @@ from hopsml.profiles import Profile
 from hopsml.submission.script import look_for
 from hopsml.submission.shipping import Shipment, check_imports
 
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*\d+\s*,(.*)\]")
 # Of the caller's variables, what a driver in a container of YARN needs as well: where runs are kept.
 _CARRIED = ("HOPSML_PROJECT", "HOPSML_PROJECT_URL")
 
@@ -29,15 +31,14 @@ def command(
     """The arguments for the operating system; ``conf`` wins over the profile's settings.
 
     ``tags`` find the application again in YARN; with them spark-submit ends once YARN holds the driver. ``shipment`` is
-    the environment that travels. Raises ArgumentError for a profile without Spark, and for a script that is not there, has
-    a syntax error, or imports what will not be there; so for a file of spark.submit.pyFiles that is not there.
+    the environment that travels. Under a profile without Spark the script is started by this interpreter. Raises
+    ArgumentError for a script that is not there, has a syntax error, or imports what will not be there; so for a file of
+    spark.submit.pyFiles that is not there, and for Spark's settings where there is no Spark.
     """
-    if not profile.uses_spark:
-        raise ArgumentError(
-            f"profile '{profile.name}' runs without Spark: start the script itself, python {script}, or name another "
-            "profile with --profile"
-        )
     shipment = shipment or Shipment()
+    if not profile.uses_spark:
+        check_imports(script, shipment, {}, profile)
+        return [*_without_spark(profile, num_workers, conf or {}), sys.executable, script, *arguments]
     settings = spark_settings(profile, num_workers=num_workers, conf=conf)
     if tags:
         named = [tag for tag in settings.get("spark.yarn.tags", "").split(",") if tag]
@@ -47,10 +48,33 @@ def command(
     settings |= shipment.settings(settings, profile.deploy_mode)
     look_for(settings.get("spark.submit.pyFiles", ""))
     check_imports(script, shipment, settings, profile)
-    line = [spark_home.spark_submit(), "--master", profile.master, "--deploy-mode", profile.deploy_mode]
+    line = [
+        spark_home.spark_submit(),
+        "--master",
+        _master(profile.master, num_workers),
+        "--deploy-mode",
+        profile.deploy_mode,
+    ]
     for key, value in settings.items():
         line += ["--conf", f"{key}={value}"]
     return [*line, script, *arguments]
+
+
+def _without_spark(profile: Profile, num_workers: int | None, conf: Mapping[str, str]) -> list[str]:
+    """What sets the variables by which a script runs under the profile. Raises ArgumentError for settings of Spark's."""
+    if conf:
+        raise ArgumentError(
+            f"{sorted(conf)[0]}: profile '{profile.name}' runs without Spark, which is what --conf and --py-files "
+            "set; leave them out, or name another profile with --profile"
+        )
+    slots = [] if num_workers is None else [f"HOPSML_LOCAL_SLOTS={num_workers}"]
+    return ["/usr/bin/env", f"HOPSML_PROFILE={profile.name}", *slots]
+
+
+def _master(master: str, num_workers: int | None) -> str:
+    """With ``num_workers`` executors, where the master itself says how many there are."""
+    found = _LOCAL_CLUSTER.fullmatch(master)
+    return master if found is None or num_workers is None else f"local-cluster[{num_workers},{found[1]}]"
 
 
 def spark_settings(
@@ -63,9 +87,12 @@ def spark_settings(
     """
     settings = profile.settings()
     if num_workers is not None:
-        dynamic = {**settings, **(conf or {})}.get("spark.dynamicAllocation.enabled") == "true"
+        asked = {**settings, **(conf or {})}
+        dynamic = asked.get("spark.dynamicAllocation.enabled") == "true"
         key = "spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances"
         settings[key] = str(num_workers)
+        if profile.master.startswith("spark://") and not dynamic and (cores := asked.get("spark.executor.cores")):
+            settings["spark.cores.max"] = str(num_workers * int(cores))  # a standalone master counts nothing else
     if profile.master.startswith("yarn") and profile.deploy_mode == "cluster":
         for name, value in _for_the_driver(profile).items():
             settings.setdefault(f"spark.yarn.appMasterEnv.{name}", value)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 
+from hopsml.experiment import whole_script
 from hopsml.settings import user_name
 from hopsml.submission.packages import Environment
 from tests.cli.conftest import Cli
@@ -41,6 +43,53 @@ def test_a_script_of_a_worker_is_submitted_as_what_runs_it_on_every_one(cli: Cli
     Path(job).write_text("def train(:\n")
     done = cli("submit", job, "--profile", "here", "--framework", "torch", "--dry-run")
     assert done.status == 1 and "job.py, line 1" in done.err
+
+
+def test_the_script_of_a_worker_is_no_part_of_the_line_that_a_traceback_shows(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "train.py").write_text("a = 1\nb = 2\n")
+    driver = whole_script.driver_of("torch", tmp_path / "train.py", tmp_path / "made").read_text()
+    (call,) = [line for line in driver.splitlines() if line.strip().startswith("run(")]
+    assert "a = 1" in driver and "a = 1" not in call
+
+
+def test_the_traceback_of_a_workers_script_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    with pytest.raises(ValueError, match="a broken shard") as failed:
+        whole_script._as_main_module("train.py", "text = 'a broken shard'\nraise ValueError(text)\n", [])
+    assert "    raise ValueError(text)" in "".join(traceback.format_exception(failed.value))
+
+
+def test_without_spark_a_script_is_started_here(
+    cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    Path(job).write_text(
+        "import os, sys\nopen('told', 'w').write(f\"{sys.argv[1:]} {os.environ['HOPSML_PROFILE']} "
+        "{os.environ['HOPSML_LOCAL_SLOTS']}\")\nsys.exit(7)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = cli("submit", job, "--profile", "local", "--num-workers", "3", "--epochs=2")
+    assert done.status == 7 and (tmp_path / "told").read_text() == "['--epochs=2'] local 3", done.err
+    refused = cli("submit", job, "--profile", "local", "--conf", "spark.executor.memory=1g")
+    assert refused.status == 1 and "profile 'local' runs without Spark" in refused.err
+    missing = cli("submit", "nothing.py", "--profile", "local")
+    assert missing.status == 1 and "there is no script nothing.py" in missing.err
+
+
+def test_the_number_of_executors_counts_where_the_master_has_one(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = cli("submit", job, "--profile", "here", "--num-workers", "5", "--dry-run")
+    assert shlex.split(done.out)[1:3] == ["--master", "local-cluster[5,1,512]"]
+    assert shlex.split(cli("submit", job, "--profile", "here", "--dry-run").out)[2] == "local-cluster[2,1,512]"
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    alone = ("submit", job, "--profile", "standalone", "--dry-run")
+    assert settings(cli(*alone).out)["spark.cores.max"] == "2"
+    assert settings(cli(*alone, "--num-workers", "5").out)["spark.cores.max"] == "5"
+    assert (
+        settings(cli(*alone, "--num-workers", "5", "--conf", "spark.executor.cores=4").out)["spark.cores.max"] == "20"
+    )
 
 
 def settings(out: str) -> dict[str, str]:
