@@ -79,19 +79,32 @@ def test_a_loss_while_a_newcomer_prepares(store: Path, tmp_path: Path) -> None:
     assert "begin anew" not in notes(run)
 
 
-def two_of_three(folder: Path, function: Callable[..., Any], **args: Any) -> tuple[Run, list[int]]:
+def two_of_three(folder: Path, function: Callable[..., Any], **options: Any) -> tuple[Run, list[int]]:
     """A group of two, which may have three; and its processes."""
-    run = submit(
-        folder, 3, function, args={"step_s": 0.4, **args}
-    )  # until a newcomer is there, which imports TensorFlow
+    args = {"step_s": 0.4, **options.pop("args", {})}  # until a newcomer is there, which imports TensorFlow
+    run = submit(folder, 3, function, args=args, **options)
     run.resize(2)
     return run, [pid_of(folder, rank) for rank in range(2)]
 
 
+HELD_BACK = {"compression": "powersgd", "double_buffering": True, "accumulate": 2}
+IN_ORDER = {"args": {"as_dataset": True, "shuffles": False}}
+
+
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("function", [mending_workload.loop, mending_workload.fit])
-def test_one_more_comes_to_what_is_traced(store: Path, tmp_path: Path, function: Callable[..., Any]) -> None:
-    run, staying = two_of_three(tmp_path, function)
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (mending_workload.loop, {}),
+        (mending_workload.fit, {}),
+        pytest.param(mending_workload.fit, HELD_BACK, marks=pytest.mark.variant),
+        pytest.param(mending_workload.fit, IN_ORDER, marks=pytest.mark.variant),
+    ],
+)
+def test_one_more_comes_to_what_is_traced(
+    store: Path, tmp_path: Path, function: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    run, staying = two_of_three(tmp_path, function, **options)
     await_step(tmp_path, 6, staying[0])  # there is a commit
     run.resize(3)
     for pid in staying:
@@ -103,6 +116,19 @@ def test_one_more_comes_to_what_is_traced(store: Path, tmp_path: Path, function:
     assert len(value["weights"]) == 3 and "1 more joined at step" in notes(run)
     assert all(set(counts) == {mending_workload.EPOCHS} for counts in value.get("counts", ())), "each once an epoch"
     assert value.get("epochs", mending_workload.EPOCHS) == mending_workload.EPOCHS
+
+
+@pytest.mark.tensorflow
+@pytest.mark.variant
+def test_data_in_an_order_of_the_processes_lets_all_begin_anew(store: Path, tmp_path: Path) -> None:
+    run, (chief, _) = two_of_three(tmp_path, mending_workload.fit, args={"as_dataset": True})
+    await_step(tmp_path, 6, chief)
+    run.resize(3)
+    wait_until(lambda: run.status()["generation"] >= 1, "a generation of new processes")
+    value = check_end(run, tmp_path)
+    assert len(value["weights"]) == 3 and "begin anew for them: fit() was given a dataset that is shuffled" in notes(
+        run
+    )
 
 
 @pytest.mark.tensorflow

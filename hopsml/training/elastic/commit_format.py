@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _LENGTH = struct.Struct("<q")
-_ALIGNMENT = 64
+ALIGNMENT = 64  # bytes
 
 
 class _Array(msgspec.Struct, frozen=True):
@@ -65,13 +65,13 @@ def encode(snapshot: Snapshot) -> list[Buffer]:
         described.append(_Array(key, _dtype_name(array.dtype), array.shape, offset, content.nbytes))
         contents.append(content)
         offset += content.nbytes
-        if padding := -offset % _ALIGNMENT:
+        if padding := -offset % ALIGNMENT:
             contents.append(memoryview(bytes(padding)))
             offset += padding
     head = msgspec.msgpack.encode(
         _Description(VERSION, snapshot.step, snapshot.position, tuple(described), snapshot.values)
     )
-    start = bytes(-(_LENGTH.size + len(head)) % _ALIGNMENT)
+    start = bytes(-(_LENGTH.size + len(head)) % ALIGNMENT)
     return [_LENGTH.pack(len(head)), head, start, *contents]
 
 
@@ -87,7 +87,7 @@ def decode(content: memoryview) -> Snapshot:
     if head.version != VERSION:
         raise ValueError(f"a commit of version {head.version}; this hopsml reads version {VERSION}")
     base = _LENGTH.size + length
-    base += -base % _ALIGNMENT
+    base += -base % ALIGNMENT
     arrays = {
         entry.key: np.frombuffer(content, np.uint8, entry.length, base + entry.offset)
         .view(_dtype(entry.dtype))

@@ -160,7 +160,7 @@ class State:
 
     def _take_up(self, given: Given) -> None:
         """As a newcomer: go on from the state of the others; what has come of the batch alone is not kept."""
-        self._take(given.snapshot)
+        self._take(given.snapshot, adopts=True)
         self._drop_held_gradients()
 
     def _drop_held_gradients(self) -> None:
@@ -292,14 +292,17 @@ class State:
             return
         self._take(commit_format.decode(content))
 
-    def _take(self, snapshot: Snapshot) -> None:
-        """Set the values from a snapshot. Raises ArgumentError where it is of another training."""
+    def _take(self, snapshot: Snapshot, adopts: bool = False) -> None:
+        """Set the values from a snapshot. Raises ArgumentError where it is of another training.
+
+        ``adopts``: nobody else writes to its arrays.
+        """
         self._check(snapshot)
         tensors = {key: array for key, array in snapshot.arrays.items() if key.startswith(TENSORS)}
         if variables := {key: array for key, array in snapshot.arrays.items() if key not in tensors}:
             from hopsml.training.tensorflow import state_variables
 
-            state_variables.assign(self._variables(), variables)
+            state_variables.assign(self._variables(), variables, adopts)
         for name, pickled in snapshot.values.items():
             value = commit_format.unpickle(pickled)
             if _has_state_dict(self._values[name]):

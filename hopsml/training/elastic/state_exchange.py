@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hopsml.training.elastic import commit_format
-from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic.commit_format import ALIGNMENT, Snapshot
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,10 +22,14 @@ PART = 8 << 20  # bytes
 
 
 def room(size: int) -> NDArray[np.uint8]:
-    """Memory for a state of about ``size`` bytes, which the system has given already: it does so slowly."""
+    """Memory for a state of about ``size`` bytes, which the system has given already: it does so slowly.
+
+    It begins where the arrays of a state in it are aligned.
+    """
     import numpy as np
 
-    return np.full(size + PART, 0, np.uint8)
+    content = np.full(size + PART + ALIGNMENT, 0, np.uint8)
+    return content[-content.ctypes.data % ALIGNMENT :]
 
 
 def send(group: Group, snapshot: Snapshot) -> None:
@@ -67,7 +71,7 @@ def receive(group: Group, into: NDArray[np.uint8] | None) -> Snapshot | None:
     if into is None:
         passing = np.empty(min(PART, total), np.uint8)
     elif into.size < total:
-        into = np.empty(total, np.uint8)
+        into = room(total)
     for begin in range(0, total, PART):
         size = min(PART, total - begin)
         part = passing[:size] if into is None else into[begin : begin + size]

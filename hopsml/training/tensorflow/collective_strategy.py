@@ -36,6 +36,7 @@ from hopsml.training.tensorflow import (
     gradient_hooks,
     group_reduction,
     groups,
+    input_pipelines,
     loss_scaling,
     transfers,
 )
@@ -161,6 +162,9 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
         return initial_value
 
     # ---- data
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        return super()._experimental_distribute_dataset(input_pipelines.prompt(dataset), options)
 
     def _input_workers_with_options(self, options: Any = None) -> Any:
         on_device = not options or options.experimental_fetch_to_device

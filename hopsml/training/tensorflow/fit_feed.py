@@ -23,6 +23,7 @@ from hopsml.errors import ArgumentError
 from hopsml.training import collective
 from hopsml.training.elastic.sampler import Sampler, Scaling, share
 from hopsml.training.tensorflow.groups import in_group
+from hopsml.training.tensorflow.input_pipelines import prompt
 from hopsml.training.tensorflow.shuffled_arrays import rows, sliceable
 
 _UNKNOWN = 1 << 40  # batches in an epoch whose end nobody knows
@@ -234,7 +235,7 @@ class ArrayFeed(Feed):
             return _weighted(picked, chosen, weight) if uneven else picked
 
         elements = tf.data.Dataset.from_tensor_slices((indices, weights))
-        return elements.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return prompt(elements.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2))
 
     def _group_sizes(self) -> range:
         """Those that the group has had or may get with what has been traced: all of them have weights, or none has."""

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
+from hopsml.training.elastic.commit_format import ALIGNMENT
 from hopsml.training.tensorflow import optimizers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+ADOPTED = 1 << 20  # bytes: what is smaller is copied as fast
 
 
 def is_trackable(name: str, value: Any) -> bool:
@@ -187,8 +190,11 @@ def as_array(tensor: Any) -> NDArray[Any]:
     return np.array(tensor.numpy(), tensor.dtype.as_numpy_dtype)
 
 
-def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-    """Give every variable its value. Raises ArgumentError where the two sets or a shape differ."""
+def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]], adopts: bool = False) -> None:
+    """Give every variable its value. Raises ArgumentError where the two sets or a shape differ.
+
+    ``adopts``: nobody else writes to the arrays any more, so that on CPU the large ones need not be copied.
+    """
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:
         raise ArgumentError(
@@ -203,5 +209,20 @@ def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
                 f"({variable.name})"
             )
     for key, variable in variables.items():
+        value = _in_place(arrays[key]) if adopts else arrays[key]
         for component in _components(variable):
-            component.assign(arrays[key])
+            component.assign(value)
+
+
+def _in_place(array: NDArray[Any]) -> Any:
+    """A tensor of this very memory, where TensorFlow can use it; else the array.
+
+    It takes memory at multiples of 64 bytes alone, and ends the process for any other. Memory of its own would cost more than
+    the copy: the system gives it slowly.
+    """
+    import tensorflow as tf
+
+    usable = array.dtype.name in ("float32", "float64", "float16", "int32", "int64") and array.flags.c_contiguous
+    if not usable or array.nbytes < ADOPTED or array.ctypes.data % ALIGNMENT or not array.flags.writeable:
+        return array
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
