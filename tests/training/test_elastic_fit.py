@@ -49,3 +49,5 @@ def test_what_a_newcomer_draws_alone_and_what_it_is_given_of_callbacks(tmp_path:
     assert drawn["in order"] == [[5, 5, 5, 2], ""]
     assert "shuffled anew for each epoch" in drawn["dataset"][1] and "shuffled anew" in drawn["unknown"][1]
     assert found["given"] == [3, 3, True, 2, True]
+    assert found["tuned"] == [True, False]
+    assert found["adopted"] == [[True, True], [False, True], [False, True]]

@@ -1,4 +1,4 @@
-"""Datasets whose iterators can be ended at once, in groups that may change: these begin new ones in the middle of an epoch."""
+"""Datasets whose iterators can be ended at once: groups that change do so in the middle of an epoch."""
 
 from __future__ import annotations
 

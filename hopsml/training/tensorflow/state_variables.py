@@ -217,8 +217,8 @@ def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]], adopts: b
 def _in_place(array: NDArray[Any]) -> Any:
     """A tensor of this very memory, where TensorFlow can use it; else the array.
 
-    It takes memory at multiples of 64 bytes alone, and ends the process for any other. Memory of its own would cost more than
-    the copy: the system gives it slowly.
+    It takes memory at multiples of 64 bytes alone, and ends the process for any other. Memory of its own costs more than the
+    copy: the system gives it slowly.
     """
     import tensorflow as tf
 

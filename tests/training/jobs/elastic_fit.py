@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import hopsml
 from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.cluster.worker.context import CommitPort, current, set_current
 from hopsml.errors import ArgumentError
-from hopsml.training.tensorflow import callback_state, elastic_fit
+from hopsml.training.elastic import state_exchange
+from hopsml.training.tensorflow import callback_state, elastic_fit, input_pipelines, state_variables
 from tests.training.jobs.common import digest
 
 SAMPLES, BATCH, EPOCHS = 17, 5, 3
@@ -153,7 +156,39 @@ def newcomer(slots: str) -> dict[str, Any]:
                 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
                 model.compile("sgd", "mse")
             fit(model, [*hopsml.tensorflow.callbacks(), Draw()])
-    return {"drawn": found, "given": _given(strategy)}
+    return {"drawn": found, "given": _given(strategy), "tuned": _tuned(), "adopted": _adopted()}
+
+
+def _tuned() -> list[bool]:
+    """Whether TensorFlow tunes a dataset while it runs: in a group of fixed size, and in one that may change."""
+    import tensorflow as tf
+
+    found, fixed = [], current()
+    for group in (FixedGroup(2), ElasticGroup(2)):
+        set_current(dataclasses.replace(fixed, spec=RunSpec(group=group)))
+        found.append(input_pipelines.prompt(tf.data.Dataset.range(3)).options().autotune.enabled is not False)
+    set_current(fixed)
+    return found
+
+
+def _adopted() -> list[bool]:
+    """Of arrays whose memory a variable may take, where it lies well, and elsewhere: their memory, and their content."""
+    import numpy as np
+    import tensorflow as tf
+
+    found = []
+    for size, offset in ((1 << 20, 0), (1 << 20, 4), (16, 0)):
+        memory = state_exchange.room(4 << 20)
+        array = memory[offset : offset + 4 * size].view(np.float32)
+        array[:] = 3.0
+        variable = tf.Variable(tf.zeros(size))
+        state_variables.assign({"v": variable}, {"v": array}, adopts=True)
+        same = np.asarray(variable.read_value()).ctypes.data == array.ctypes.data
+        del memory, array
+        gc.collect()
+        variable.assign_add(tf.ones(size))
+        found.append([same, bool(np.all(variable.numpy() == 4.0))])
+    return found
 
 
 def _given(strategy: Any) -> list[Any]:
