@@ -250,6 +250,26 @@ def unequal() -> None:
     hopsml.torch.prepare(torch.nn.Linear(4 + hopsml.distributed.rank(), 2))
 
 
+def formed_twice() -> list[float]:
+    """A sum over the group that is made anew as a program for torchrun makes it."""
+    import torch
+    import torch.distributed as dist
+
+    sums = []
+    for _ in range(2):
+        dist.init_process_group("gloo")
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        sums.append(float(x[0]))
+        dist.destroy_process_group()
+    return [*sums, dist.is_initialized()]
+
+
+@pytest.mark.parametrize("backend", ["hopsml", "gloo"])
+def test_a_group_that_was_destroyed_is_made_anew(project: Path, backend: str) -> None:
+    assert submit(formed_twice, num_workers=2, backend=backend).result(WAIT_S).value == [2.0, 2.0, False]
+
+
 def test_workers_with_other_models_are_told_which_value_of_which_rank(project: Path) -> None:
     with pytest.raises(
         WorkerFailed, match=r"rank 1 has weight torch.float32 \(2, 5\) where rank 0 has weight .*\(2, 4\)"

@@ -7,8 +7,10 @@ Lightning, Accelerate and others that ask ``is_initialized()``.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -26,24 +28,45 @@ def form(context: WorkerContext) -> str:
 
     Raises ArgumentError for a backend that this machine does not have.
     """
-    import torch.distributed as dist
-
     name, why = choose(context)
-    limit = timedelta(seconds=context.spec.group.start_timeout_s)
-    place = {"rank": context.rank, "world_size": context.world_size}
-    if name == "hopsml":
-        from hopsml.training.torch import backend
-
-        backend.register()
-        dist.init_process_group("hopsml", store=dist.HashStore(), **place)
-    else:
-        _bind_gloo(context)
-        dist.init_process_group(name, store=_store(context, limit), timeout=limit, **place)
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=LATER_S), dist.group.WORLD)
+    begin = _over_hopsml(context) if name == "hopsml" else _over(name, context)
+    begin()
+    if name != "hopsml":
         in_force.formed(name, context.world_size)
     in_force.chosen(why)
-    _accept_repetition(name)
+    _accept_repetition(name, begin)
     return name
+
+
+def _over_hopsml(context: WorkerContext) -> Callable[[], None]:
+    """What makes the default group over hopsml's collective, once more where it was destroyed."""
+    import torch.distributed as dist
+
+    from hopsml.training.torch import backend
+
+    backend.register()
+    original = dist.init_process_group
+
+    def begin() -> None:
+        original("hopsml", store=dist.HashStore(), rank=context.rank, world_size=context.world_size)
+
+    return begin
+
+
+def _over(name: str, context: WorkerContext) -> Callable[[], None]:
+    """The same over gloo or nccl, by one store for all times: its port is the only one that is held."""
+    import torch.distributed as dist
+
+    _bind_gloo(context)
+    limit = timedelta(seconds=context.spec.group.start_timeout_s)
+    store, times, original = _store(context, limit), itertools.count(), dist.init_process_group
+
+    def begin() -> None:
+        own = dist.PrefixStore(f"group {next(times)}", store)
+        original(name, store=own, timeout=limit, rank=context.rank, world_size=context.world_size)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=LATER_S), dist.group.WORLD)
+
+    return begin
 
 
 def choose(context: WorkerContext) -> tuple[str, str]:
@@ -101,18 +124,26 @@ def _bind_gloo(context: WorkerContext) -> None:
             return
 
 
-def _accept_repetition(formed: str) -> None:
-    """Let the function's own ``init_process_group`` find the group; one of another backend takes its place."""
+def _accept_repetition(formed: str, begin: Callable[[], None]) -> None:
+    """Let the function's own ``init_process_group`` find the group; one of another backend takes its place.
+
+    After ``destroy_process_group`` it is made again: MASTER_PORT is held, so torch's own way would not get it.
+    """
     import torch.distributed as dist
 
     original = dist.init_process_group
 
     @functools.wraps(original)
-    def init_process_group(backend: str | None = None, *positional: Any, **named: Any) -> None:
-        if dist.is_initialized() and backend in (None, formed, "cpu:gloo,cuda:nccl", "gloo", "nccl"):
+    def init_process_group(
+        backend: str | None = None, init_method: str | None = None, *positional: Any, **named: Any
+    ) -> None:
+        usual = backend in (None, formed, "cpu:gloo,cuda:nccl", "gloo", "nccl")
+        if dist.is_initialized() and usual:
             return  # what a program for torchrun asks for: whatever this machine has is the group
         if dist.is_initialized():
             dist.destroy_process_group()
-        original(backend, *positional, **named)
+        elif usual and init_method in (None, "env://") and named.get("store") is None:
+            return begin()
+        original(backend, init_method, *positional, **named)
 
     dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
