@@ -140,13 +140,15 @@ def compute(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays | Excep
         return [_alone(model, batch[0])]
     try:
         return list(_together(model, batch))
-    except Exception:  # noqa: BLE001 whose values it was is found by asking for each alone
+    except (Exception, SystemExit):  # noqa: BLE001 whose values it was is found by asking for each alone
         return [_alone(model, one) for one in batch]
 
 
 def _alone(model: LoadedModel, request: Waiting) -> Arrays | Exception:
     try:
         return model.predict(request.inputs)
+    except SystemExit as left:  # which would end the replica, and all requests in it
+        return RuntimeError(f"its code called sys.exit({left.code!r})")
     except Exception as error:  # noqa: BLE001 it is the answer
         return error
 

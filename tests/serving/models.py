@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -12,7 +13,10 @@ from hopsml.model.description import Signature, TensorSpec
 
 
 class Scaled:
-    """``y = x * factor`` over rows of four numbers; ``total`` is each row's sum. A row with -1 in it cannot be computed."""
+    """``y = x * factor`` over rows of four numbers; ``total`` is each row's sum.
+
+    A row with -1 in it cannot be computed; one with -2 would end the process.
+    """
 
     def __init__(self, factor: float = 2.0, free: bool = True, outputs: tuple[str, ...] = ("y",)) -> None:
         rows = None if free else 2
@@ -31,6 +35,8 @@ class Scaled:
         self.batches.append(len(x))
         if (x == -1).any():
             raise ValueError("cannot compute -1")
+        if (x == -2).any():
+            sys.exit(3)
         y = x * np.float32(self.factor)
         found = {"y": y, "total": y.sum(axis=1)}
         return {name: found[name] for name in self.signature.outputs}

@@ -285,6 +285,8 @@ def test_before_a_version_is_loaded() -> None:
 def test_what_the_model_raises_is_told_and_one_that_is_late_or_too_many() -> None:
     status, text = refusal(f"{V1}:predict", {"instances": [[-1, 1, 1, 1]]})
     assert (status, text) == (500, "the model failed: ValueError: cannot compute -1")
+    status, text = refusal(f"{V1}:predict", {"instances": [[-2, 1, 1, 1]]})
+    assert (status, text) == (500, "the model failed: RuntimeError: its code called sys.exit(3)")
     model = Scaled()
     server = Server({3: model}, queue_requests=1)
 
