@@ -51,6 +51,7 @@ GOALS = {
     "torch.recovery_ratio": 0.25,
     "ps.step_ratio": 1.02,
     "ps.recovery_s": 3.0,
+    "evaluator.stall_ratio": 1.02,
     "roll.failed_requests": 0.0,
     "search.local_ray_ratio": 0.62,
     "search.ray_ratio": 1.0,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import torch_and_jax
+from benchmarks import evaluator, torch_and_jax
 from benchmarks.figures import Figure, Report, measured, ratio_of
 from benchmarks.launched import Command, Launched, temporary_folder
 from benchmarks.options import Options
@@ -37,6 +37,7 @@ def run(options: Options) -> Report:
             "tenth step after the checkpoint that all is restored from"
         ],
     )
+    report.add(evaluator.run(options))
     report.add(torch_and_jax.run(options))
     return report
 

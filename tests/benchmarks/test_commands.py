@@ -15,7 +15,7 @@ from benchmarks import environments, first_step, fits, peers, step
 from benchmarks.launched import MARK, Command, Launched, environment
 from benchmarks.peers import bare
 from benchmarks.peers.base import SparkSubmit
-from benchmarks.scripts import hopsml_fits
+from benchmarks.scripts import hopsml_evaluated, hopsml_fits
 from benchmarks.turn_server import TurnServer
 
 pytestmark = pytest.mark.fast
@@ -31,6 +31,14 @@ def test_every_peer_has_pins_and_a_script():
         pins = environments.requirements_of(peer.packages or name).read_text().splitlines()
         assert pins
         assert all("==" in line for line in pins)
+
+
+def test_an_evaluator_and_its_training_share_no_core_where_there_are_two():
+    assert (hopsml_evaluated.half([3, 5, 7], second=False), hopsml_evaluated.half([3, 5, 7], second=True)) == (
+        {3},
+        {5, 7},
+    )
+    assert hopsml_evaluated.half([3], second=False) == hopsml_evaluated.half([3], second=True) == {3}
 
 
 def test_unknown_peer():

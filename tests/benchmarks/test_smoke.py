@@ -1,10 +1,10 @@
-"""One benchmark from end to end: real groups by hand and by hopsml, which take turns."""
+"""Benchmarks from end to end: real groups by hand and by hopsml, which take turns."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks import step
+from benchmarks import evaluator, step
 from benchmarks.figures import ratio_of
 from benchmarks.options import Options
 
@@ -21,3 +21,10 @@ def test_steps_of_two_workers():
     figure = ratio_of("step.ratio_n2", times["hopsml"], times["bare"], "by hand")
     assert 0.1 < figure.value < 10  # the same training: another order of magnitude would be another thing measured
     assert sum(line.endswith(" ms") for line in said) == len(ways)  # beside those of an environment that had to be made
+
+
+@pytest.mark.timeout(400)
+def test_steps_with_an_evaluator_at_work_beside_them():
+    report = evaluator.run(Options(rounds=1, say=lambda line: None))
+    figures = {figure.name: figure.value for figure in report.figures}
+    assert 0.3 < figures["evaluator.stall_ratio"] < 10 and figures["evaluator.step_ms"] > 0
