@@ -1,4 +1,4 @@
-"""Digits from raw data to a registered model: prepare (PySpark), train (two workers), evaluate, register.
+"""Digits from raw data to a model that answers: prepare (PySpark), train (two workers), evaluate, register, serve.
 
 Each step hands its run directory to the next through XCom. Where it runs is the DAG run's parameter ``profile``: any
 file of conf/. HOPSML_PYTHON names the interpreter with pyspark and TensorFlow, HOPSML_PROJECT_URL the store.
@@ -61,6 +61,13 @@ with DAG(
             "--least-accuracy", "{{ params.least_accuracy }}",
         ],
     )  # fmt: skip
+    serve = HopsMLOperator(
+        task_id="serve",
+        script=str(JOBS / "pipeline_serve.py"),
+        profile="local",
+        arguments=["--name", "digits", "--version", "{{ ti.xcom_pull('register')['metrics']['version'] }}"],
+    )
+    register >> serve
 
 if __name__ == "__main__":
     dag.test()

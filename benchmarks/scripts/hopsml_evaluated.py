@@ -1,7 +1,7 @@
 """A training of one worker and an evaluator beside it, each on its half of the cores: SOCKET FOLDER.
 
 The training makes steps in turns. The evaluator, called for a checkpoint, sleeps until something is written to FOLDER/go,
-and then computes until there is FOLDER/stop: who measures decides when it is at work, for how long, and when it costs nothing.
+and then computes until there is FOLDER/stop: who measures decides when it is at work, and when it costs nothing.
 """
 
 from __future__ import annotations

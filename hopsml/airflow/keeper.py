@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +24,7 @@ from hopsml.tracking import machine
 
 INTERRUPT_S = 15.0  # for the driver to cancel its run and write its files
 TERMINATE_S = 5.0
+SERVER = b"\0-m\0hopsml.serving.supervisor\0"  # how it is called
 _ENDS = (signal.SIGTERM,)
 
 
@@ -48,6 +50,7 @@ def main(folder: Path) -> None:
 def _run(order: dict[str, Any], folder: Path) -> tuple[str, str]:
     """Run the driver; its end state, and how it ended in words. ``job.json`` tells others which process to signal."""
     driver: subprocess.Popen[bytes] | None = None
+    stays: Callable[[int], bool] = processes.nobody
     try:
         line = redact.command(order["command"])
         _write(folder / "job.json", {"command": line, "keeper": machine.who(), "started": time.time()})
@@ -55,6 +58,7 @@ def _run(order: dict[str, Any], folder: Path) -> tuple[str, str]:
         driver = _start(order)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         code = driver.wait()
+        stays = _serves
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except _Ended:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -62,12 +66,20 @@ def _run(order: dict[str, Any], folder: Path) -> tuple[str, str]:
             _end(driver)
         return "KILLED", "it was ended by its task"
     finally:
-        processes.end_descendants()
+        processes.end_descendants(stays=stays)
     if code == 0:
         return "SUCCEEDED", ""
     if code < 0:
         return "FAILED", f"the driver was killed by signal {-code} ({signal.Signals(-code).name})"
     return "FAILED", f"the driver left with exit status {code}"
+
+
+def _serves(pid: int) -> bool:
+    """Whether a process is a server of ``hopsml.serving``, which outlives who started it unless that is ended midway."""
+    try:
+        return SERVER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import clock
 from tools import airflow_environment
 
@@ -235,6 +237,23 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 60.0, why: Ca
     while not condition():
         assert clock.awake() < deadline, f"not within {timeout_s} s: {why()}"
         time.sleep(0.05)
+
+
+@contextmanager
+def pipelines_server(airflow: Airflow, folder: Path) -> Iterator[None]:
+    """For the pipeline, whose server outlives it and is stopped here; ``hopsml`` in this process sees what it has seen."""
+    from hopsml import serving
+
+    with pytest.MonkeyPatch.context() as patch:
+        airflow.more["HOPSML_SERVING_FOLDER"] = str(folder)
+        variables = environment(airflow.home, airflow.more)
+        for name in ("HOPSML_PROJECT_URL", "HOPSML_SERVING_FOLDER"):
+            patch.setenv(name, variables[name])
+        try:
+            yield
+        finally:
+            if serving.exists("digits"):
+                serving.stop("digits")
 
 
 @contextmanager

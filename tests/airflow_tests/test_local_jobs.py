@@ -112,6 +112,40 @@ def test_ending_a_job_ends_everything_that_it_started(request_of):
     local_jobs.end(job)  # once more is nothing
 
 
+SERVES = """
+import subprocess, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+waits = ["bash", "-c", "sleep 600 & echo begun; wait"]
+for name, words in (("server", ["", "-m", "hopsml.serving.supervisor", "folder"]), ("other", [])):
+    child = subprocess.Popen([*waits, *words], start_new_session=True, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    (folder / f"{name}.part").write_text(str(child.pid))
+    (folder / f"{name}.part").rename(folder / name)
+while not (folder / "go").exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_server_of_models_stays_behind_a_driver_that_has_ended_by_itself(request_of, tmp_path, is_killed):
+    job = local_jobs.start(request_of(SERVES, str(tmp_path)))
+    wait_until((tmp_path / "other").exists)
+    server, other = (int((tmp_path / name).read_text()) for name in ("server", "other"))
+    below = processes.descendants_of(server)
+    if is_killed:
+        local_jobs.end(job)
+    else:
+        (tmp_path / "go").touch()
+    assert ended(job) == (JobState.KILLED if is_killed else JobState.SUCCEEDED)
+    try:
+        assert not Path(f"/proc/{other}").exists()
+        assert [Path(f"/proc/{pid}").exists() for pid in (server, *below)] == [not is_killed, not is_killed]
+    finally:
+        for pid in (server, *below):
+            processes.kill_quietly(pid)
+
+
 def test_a_driver_dies_with_its_keeper(request_of):
     job = local_jobs.start(request_of(SLEEP))
     wait_until(lambda: log_of(job))

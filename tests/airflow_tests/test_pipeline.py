@@ -1,19 +1,21 @@
-"""The DAG of airflow_dags/ from raw digits to a registered model, on this machine."""
+"""The DAG of airflow_dags/ from raw digits to a model that answers, on this machine."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow
+from hopsml import model, serving
+from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow, Ended, pipelines_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.tensorflow]
 
 
 @pytest.mark.timeout(600)
-def test_the_pipeline_hands_each_run_directory_on(airflow: Airflow) -> None:
+def test_the_pipeline_hands_each_run_directory_on_and_its_model_answers(airflow: Airflow, tmp_path: Path) -> None:
     file = ROOT / "airflow_dags" / "digits_pipeline.py"
     quick_jvm = (
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # as conf/local-cluster.yaml has it; here no profile starts Spark
@@ -21,15 +23,23 @@ def test_the_pipeline_hands_each_run_directory_on(airflow: Airflow) -> None:
     airflow.more |= {
         "AIRFLOW__CORE__DAGS_FOLDER": str(file.parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 pyspark-shell",
         "JDK_JAVA_OPTIONS": quick_jvm,
     }
-    conf = json.dumps({"profile": "local", "num_workers": 2, "epochs": 8})
-    ended = airflow.run("test", str(file), "digits_pipeline", RUN_AFTER, conf, timeout_s=500)
+    conf = json.dumps({"profile": "local", "num_workers": 2, "epochs": 4})
+    with pipelines_server(airflow, tmp_path / "machine"):
+        check(airflow.run("test", str(file), "digits_pipeline", RUN_AFTER, conf, timeout_s=500))
+        answered = serving.predict("digits", np.zeros((3, 8, 8, 1), "float32"))
+        assert np.asarray(answered).shape == (3, 10)
+
+
+def check(ended: Ended) -> None:
+    """Each step has what the one before it left; the model's version is the registry's, and is served."""
     told = ended.told
     assert told["state"] == "success", ended.output[-6000:]
     results = {task: xcoms["return_value"] for task, xcoms in told["xcoms"].items()}
     assert {task: result["state"] for task, result in results.items()} == dict.fromkeys(
-        ("prepare", "train", "evaluate", "register"), "FINISHED"
+        ("prepare", "train", "evaluate", "register", "serve"), "FINISHED"
     )
     rows = results["prepare"]["metrics"]
     assert (
@@ -38,10 +48,11 @@ def test_the_pipeline_hands_each_run_directory_on(airflow: Airflow) -> None:
     train = json.loads(Path(results["train"]["run_dir"].removeprefix("file://"), "run.json").read_text())
     assert (train["workers"], train["arguments"]["data"]) == (2, f"{results['prepare']['run_dir']}/data")
 
-    registered = results["register"]["metrics"]
-    model = Path(registered["model"].removeprefix("file://"))
-    card = json.loads((model / "model.json").read_text())
-    assert (card["version"], card["model_run"]) == (1, results["train"]["run_dir"])
-    assert card["evaluation_run"] == results["evaluate"]["run_dir"]
-    assert card["metrics"]["accuracy"] == results["evaluate"]["metrics"]["accuracy"] >= 0.9
-    assert (model / "model" / "saved_model.pb").stat().st_size > 0
+    registered, served = results["register"]["metrics"], results["serve"]["metrics"]
+    (version,) = model.versions("digits")
+    assert (version.version, registered["version"], served["version"], served["rolled"]) == (1, 1, 1, False)
+    assert model.aliases("digits") == {"production": 1}
+    assert version.metrics["accuracy"] == results["evaluate"]["metrics"]["accuracy"] >= 0.9
+    assert version.description.lineage.run_url == results["train"]["run_dir"]
+    assert results["evaluate"]["run_dir"] in version.description.description
+    assert list(version.description.artifacts) == ["saved_model"]

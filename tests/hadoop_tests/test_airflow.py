@@ -13,10 +13,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hopsml import model
 from hopsml.cluster.shared import processes
 from hopsml.storage import filesystem
 from tests import leaks
-from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow, airflow_in, make_database, wait_until
+from tests.airflow_tests.harness import (
+    ROOT,
+    RUN_AFTER,
+    Airflow,
+    airflow_in,
+    make_database,
+    pipelines_server,
+    wait_until,
+)
 from tests.hadoop_tests.conftest import APPLICATION_ID, Hadoop
 from tools.hadoop import spark
 
@@ -91,7 +100,13 @@ def application_in(output: str) -> str:
 
 
 @pytest.mark.variant  # of tests/airflow_tests/test_pipeline.py, on YARN
-def test_the_pipeline_goes_on_after_a_kill_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
+def test_the_pipeline_goes_on_after_a_kill_in_the_middle(hadoop: Hadoop, airflow: Airflow, tmp_path: Path) -> None:
+    with pipelines_server(airflow, tmp_path / "machine"):
+        killed_in_the_middle(hadoop, airflow)
+
+
+def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
+    """While it trains; then to its end."""
     before = known(hadoop)
     file = str(ROOT / "airflow_dags" / "digits_pipeline.py")
     airflow.more["AIRFLOW__CORE__DAGS_FOLDER"] = str(Path(file).parent)
@@ -110,11 +125,10 @@ def test_the_pipeline_goes_on_after_a_kill_in_the_middle(hadoop: Hadoop, airflow
     assert fresh == once, f"{told['tasks']}\n{said(first.output)}\n{said(second.output)}"
     assert second.lines_with("run directory"), "the driver's log is in the task's"
     assert told["xcoms"]["evaluate"]["metrics"]["accuracy"] >= 0.9
-    card = f"{told['xcoms']['register']['metrics']['model']}/model.json"
-    assert card.startswith(hadoop.namenode_url)
-    stored = json.loads(filesystem.for_url(card).read_bytes(card))
-    assert stored["model_run"] == told["xcoms"]["train"]["run_dir"]
-    assert filesystem.exists(card.replace("model.json", "model/saved_model.pb"))
+    assert told["xcoms"]["serve"]["metrics"]["version"] == told["xcoms"]["register"]["metrics"]["version"] == 1
+    (version,) = model.versions("digits")
+    assert version.url.startswith(hadoop.namenode_url)
+    assert version.description.lineage.run_url == told["xcoms"]["train"]["run_dir"]
 
 
 @pytest.mark.variant  # of tests/airflow_tests/test_yarn_jobs.py, with a real YARN behind it

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -125,17 +125,28 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
-def end_descendants(spare: int = 0) -> None:
+def nobody(pid: int) -> bool:
+    """Of no process; see ``end_descendants``."""
+    return False
+
+
+def end_descendants(spare: int = 0, stays: Callable[[int], bool] = nobody) -> None:
     """Kill whatever is below this process, and reap it. For a subreaper, to which orphans come as well.
 
-    ``spare``: a child that stays, and has no children.
+    ``spare``: a child that stays, and has no children. ``stays``: which of them stay, with all that is below them.
     """
-    while below := [pid for pid in descendants_of(os.getpid()) if pid != spare]:
+    while below := [pid for pid in _below(os.getpid(), stays) if pid != spare]:
         for pid in below:
             kill_quietly(pid)
         for pid in set(below) & set(children_of(os.getpid())):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+
+def _below(pid: int, stays: Callable[[int], bool]) -> list[int]:
+    found = descendants_of(pid)
+    staying = {below for one in filter(stays, found) for below in (one, *descendants_of(one))}
+    return [one for one in found if one not in staying]
 
 
 def end_adopted(spare: Collection[int], timeout_s: float = 2.0) -> None:
