@@ -45,6 +45,22 @@ def test_ranks_follow_the_order_of_the_grant():
     assert [machine.agent_of(rank) for rank in (0, 1, 2)] == ["x", "y", None]
 
 
+def test_who_is_stopped_when_another_one_fails_is_named():
+    """JAX ends a process by itself ten seconds after a peer has fallen silent: sooner than the run gives that one up."""
+    machine = running()
+    machine.handle(events.Stepped("b", 0, -1, stopped=True), 3.0)
+    machine.handle(events.Failed("a", 0, "killed by signal 6 (SIGABRT)"), 13.0)
+    machine.handle(events.Tick(), 20.0)
+    outcome = machine.outcome
+    assert outcome is not None
+    assert outcome.reason == "while the process of rank 1 was stopped (SIGSTOP): killed by signal 6 (SIGABRT)"
+    own = running()
+    own.handle(events.Stepped("b", 0, -1, stopped=True), 3.0)
+    own.handle(events.Failed("a", 0, "ValueError: bad batch", raised=True), 13.0)
+    own.handle(events.Tick(), 20.0)
+    assert own.outcome is not None and own.outcome.reason == "ValueError: bad batch"
+
+
 def test_a_group_that_waits_counts_no_more_agents_than_it_takes():
     assert [Gang(SPEC).attendance(idle) for idle in (0, 1, 2, 5)] == [(0, "2"), (1, "2"), (2, "2"), (2, "2")]
 

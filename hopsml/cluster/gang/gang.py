@@ -202,6 +202,10 @@ class Gang:
             return Conclude(Phase.FAILED, "worker", reason, exited[0], exited[1].rank)
         returned = sorted(m.rank for m in self.members.values() if m.finished)
         before = f"when the function of {ranks(returned)} had returned: " if first.echo and returned else ""
+        others = [(name, m) for name, m in self.members.items() if name != first.agent_id and not m.over]
+        held = sorted(m.rank for name, m in others if name in self.liveness.stopped)
+        if held and (first.echo or not first.raised):  # a framework's own patience may end before ours, with a crash
+            before += f"while the process of {ranks(held)} was stopped (SIGSTOP): "
         return Conclude(Phase.FAILED, "worker", before + first.cause, first.agent_id, first.rank)
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
