@@ -210,6 +210,11 @@ def is_aside() -> bool:
     return _aside
 
 
+def is_alone() -> bool:
+    """Whether this worker is a newcomer that has not come to a batch of the others yet."""
+    return _aside or prospect() is not None
+
+
 def _group_of_calls() -> Group | None:
     return None if _aside else group()
 

@@ -141,10 +141,13 @@ def loop(folder: str, step_s: float = 0.02) -> dict[str, Any]:
     return {"weights": hopsml.all_gather(weights.numpy()).tolist()}
 
 
-def fit(folder: str, step_s: float = 0.02, as_dataset: bool = False, shuffles: bool = True) -> dict[str, Any]:
+def fit(
+    folder: str, step_s: float = 0.02, as_dataset: bool = False, shuffles: bool = True, calls: int = 1
+) -> dict[str, Any]:
     """Keras's ``fit``, with a validation, of the mean of what the workers have: the weights are those of one worker.
 
-    ``counts``: how often each sample was trained on, in all. ``shuffles``: anew for each epoch, of a dataset.
+    ``counts``: how often each sample was trained on, in all. ``shuffles``: anew for each epoch, of a dataset. ``calls``: of
+    ``fit``, with as many epochs in all.
     """
     import numpy as np
 
@@ -187,16 +190,19 @@ def fit(folder: str, step_s: float = 0.02, as_dataset: bool = False, shuffles: b
         model.build((None, 1))
         model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse")
     x = np.linspace(-1, 1, N_SAMPLES, dtype=np.float32)[:, None]
-    callbacks = [Watch(), *hopsml.tensorflow.callbacks(checkpoint_every=5)]
     given: dict[str, Any] = {"x": x, "y": 3 * x, "batch_size": BATCH, "validation_data": (x, 3 * x)}
     if as_dataset:
         pairs = tf.data.Dataset.from_tensor_slices((x, 3 * x))
         mixed = pairs.shuffle(N_SAMPLES, seed=5, reshuffle_each_iteration=shuffles)
         given = {"x": mixed.batch(BATCH), "validation_data": pairs.batch(BATCH)}
-    history = model.fit(**given, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    losses: list[float] = []
+    for _ in range(calls):
+        callbacks = [Watch(), *hopsml.tensorflow.callbacks(checkpoint_every=5)]
+        history = model.fit(**given, epochs=EPOCHS // calls, verbose=0, callbacks=callbacks)
+        losses += history.history.get("val_loss", [])
     return {
         "weights": hopsml.all_gather(np.array([model.slope.numpy(), model.steps.numpy()], np.float32)).tolist(),
         "counts": hopsml.all_gather(model.counts.numpy()).tolist(),
-        "epochs": len(history.history["val_loss"]),
-        "val_loss": history.history["val_loss"][-1],
+        "epochs": len(losses),
+        "val_loss": losses[-1],
     }

@@ -132,6 +132,23 @@ def test_data_in_an_order_of_the_processes_lets_all_begin_anew(store: Path, tmp_
 
 
 @pytest.mark.tensorflow
+@pytest.mark.variant
+def test_a_newcomer_that_has_prepared_for_a_fit_comes_to_a_later_one(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    run, staying = two_of_three(tmp_path, mending_workload.fit, args={"calls": 2, "step_s": 0.2})
+    await_step(tmp_path, 6, staying[0])
+    run.resize(3)
+    newcomer = pid_of(tmp_path, 2, 1)
+    await_step(tmp_path, STEPS // 2 + 3, staying[0])
+    (tmp_path / "hold").unlink()
+    await_whole(tmp_path, staying[0], 3)
+    value = check_end(run, tmp_path)
+    assert len(value["weights"]) == 3 and "begin anew" not in notes(run) and steps_of(tmp_path, newcomer)
+    assert all(set(counts) == {mending_workload.EPOCHS} for counts in value["counts"]), "each once an epoch"
+    assert value["epochs"] == mending_workload.EPOCHS
+
+
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("lost", ["newcomer", pytest.param("member", marks=pytest.mark.variant)])
 def test_a_loss_while_a_newcomer_comes_to_a_fit(store: Path, tmp_path: Path, lost: str) -> None:
     (tmp_path / "hold-first").touch()

@@ -14,7 +14,7 @@ import hopsml
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import MendPort, WorkerContext
 from hopsml.training import collective
-from hopsml.training.tensorflow import callback_state, fits
+from hopsml.training.tensorflow import callback_state, file_exchange, fits
 
 pytestmark = pytest.mark.fast
 
@@ -56,6 +56,13 @@ def test_who_stands_aside_makes_calls_alone(said: list[Any]) -> None:
     collective.step_in()
     with pytest.raises(hopsml.errors.ArgumentError, match="which does not train"):
         hopsml.barrier()
+
+
+def test_what_a_newcomer_would_be_sent_by_the_chief_is_its_own(said: list[Any], tmp_path: Path) -> None:
+    assert not collective.is_alone()
+    with_other(joins=True)
+    assert collective.is_alone() and file_exchange.broadcast_bytes(None, b"mine") == b"mine"
+    assert file_exchange.all_agree(None, True) and not file_exchange.all_agree(None, False)
 
 
 def test_a_group_says_once_why_no_newcomer_can_come(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

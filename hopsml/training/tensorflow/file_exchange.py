@@ -11,13 +11,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from hopsml.training import collective
 from hopsml.training.tensorflow.groups import leads
 
 CHUNK_BYTES = 16 * 2**20
 
 
 def broadcast_bytes(strategy: Any, data: bytes | None) -> bytes:
-    """The chief's ``data`` on every worker; what the others pass is ignored."""
+    """The chief's ``data`` on every worker; what the others pass is ignored. A newcomer has its own until it is let in."""
+    if collective.is_alone():
+        return data or b""
     sends = leads(strategy)
     mine = (data or b"") if sends else b""
     size = int(_sum(strategy, [len(mine)], "int64")[0])
@@ -79,4 +82,6 @@ def share_folder(strategy: Any, folder: Path) -> bool:
 
 def all_agree(strategy: Any, agreed: bool) -> bool:
     """Whether every worker of the group passed True; a collective, which all must call."""
+    if collective.is_alone():
+        return agreed
     return int(_sum(strategy, [int(agreed)], "int32")[0]) == strategy.extended._num_workers
