@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -42,6 +43,25 @@ def test_an_estimator_comes_back_with_its_signature(estimator: Any) -> None:
     rows = np.ones((3, 4))
     found = contract.load(version.local_files(), version.description).predict({"X": rows})
     np.testing.assert_array_equal(found["predict_proba"], estimator.predict_proba(rows))
+
+
+class Constant(BaseEstimator):
+    """Somebody's own, which has nothing by which scikit-learn could see that it was fitted."""
+
+    def fit(self, rows: Any, wanted: Any = None) -> Constant:
+        return self
+
+    def predict(self, rows: Any) -> Any:
+        return np.ones(len(rows))
+
+
+@pytest.mark.parametrize("made", [LogisticRegression(), make_pipeline(StandardScaler(), LogisticRegression())])
+def test_what_was_never_fitted_is_no_version(project: str, made: Any) -> None:
+    with pytest.raises(ArgumentError, match="LogisticRegression has not been fitted: call fit"):
+        model.export(made, "unfitted")
+    assert model.models() == []
+    for whole in (make_pipeline(FunctionTransformer(), LogisticRegression().fit([[0, 0], [1, 1]], [0, 1])), Constant()):
+        assert model.export(whole, "whole", example=np.ones((1, 2))) is not None
 
 
 @pytest.mark.parametrize("batch_size", [None, 7])

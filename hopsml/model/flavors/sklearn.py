@@ -32,6 +32,7 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
     """By cloudpickle, so that functions and classes of a notebook travel with it."""
     import cloudpickle
 
+    _check_fitted(model)
     try:
         data = cloudpickle.dumps(model)
     except Exception as error:
@@ -43,6 +44,25 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
     return SavedModel(
         {"sklearn": _FILE}, _signature(model, example), version_of("sklearn", "numpy", "scipy", "cloudpickle")
     )
+
+
+def _check_fitted(model: Any) -> None:
+    """Raises ArgumentError for what has learned nothing yet.
+
+    Of scikit-learn's own classes alone: one's own may keep what they learn where nobody else sees it.
+    """
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils.validation import check_is_fitted
+
+    last = model
+    while getattr(last, "steps", None):  # of a pipeline
+        last = last.steps[-1][1]
+    if not type(last).__module__.startswith("sklearn.") or not hasattr(last, "fit"):
+        return
+    try:
+        check_is_fitted(last)
+    except NotFittedError as error:
+        raise ArgumentError(f"{type(last).__name__} has not been fitted: call fit() before export()") from error
 
 
 def limit_threads(count: int) -> None:
