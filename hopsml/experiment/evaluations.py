@@ -30,7 +30,8 @@ def evaluate(options: EvaluationOptions) -> Result:
 
     ``train_fn(folder, **args)`` gets a local copy of a checkpoint's folder and returns a number, or a dict of numbers. What
     comes of it lies in the judged run's directory, ``evaluations/step-000000120.json``, with ``best.json`` beside; an
-    evaluator that is lost is begun again and goes on there, as does a later call. A checkpoint that the training deletes
+    evaluator that is lost is begun again and goes on there, as does a later call. A run whose driver was
+    killed has ended, too. A checkpoint that the training deletes
     before it was judged is written down as skipped. The result's metrics are those of the best one.
 
     Raises:
