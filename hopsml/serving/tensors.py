@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from hopsml.serving.trying import Arrays
 
 _FITTING = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "c": "fiuc"}  # kind of a dtype -> kinds that may become it
-_KINDS = {"f": "numbers", "i": "whole numbers", "u": "whole numbers", "b": "true and false", "U": "text", "O": "null"}
+_KINDS = {
+    "f": "numbers",
+    "i": "whole numbers",
+    "u": "whole numbers",
+    "b": "true and false",
+    "U": "text",
+    "O": "null, which NaN becomes in JSON",
+}
 TEXT = "str"
 
 

@@ -148,7 +148,10 @@ def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
         ({"instances": [[1, 2, 3]]}, "input 'x': it has the shape (1, 3), and takes float32 (any, 4)"),
         ({"instances": [[1, 2, 3, 4], [1]]}, "input 'x': its rows differ in shape; it takes float32 (any, 4)"),
         ({"instances": [["a", "b", "c", "d"]]}, "input 'x': it holds text, and takes numbers (float32)"),
-        ({"instances": [[1, None, 3, 4]]}, "input 'x': it holds null, and takes numbers (float32)"),
+        (
+            {"instances": [[1, None, 3, 4]]},
+            "input 'x': it holds null, which NaN becomes in JSON, and takes numbers (float32)",
+        ),
         ({"instances": [[1, 1e300, 3, 4]]}, "input 'x': it holds a number beyond float32"),
         ({"instances": [{"y": [1, 1, 1, 1]}]}, "'y' is no input of the model; there are: x"),
         ({"instances": [{"x": [1, 1, 1, 1]}, {"z": 1}]}, "instances[1] must be an object with x, as the first row is"),
