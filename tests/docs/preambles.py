@@ -74,6 +74,32 @@ for number in (1.0, 2.0, 3.0):
     model.export(constant, "digits", metrics={"accuracy": number})
 """
 
+DOORS = """
+from hopsml import experiment, serving
+
+rows = [[0.0], [1.0]]
+
+def train():
+    import hopsml
+    import torch
+    from sklearn.dummy import DummyRegressor
+
+    model = hopsml.torch.prepare(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = hopsml.elastic.State(model=model, optimizer=optimizer)
+    for batch in state.resume(hopsml.elastic.Sampler(64, global_batch_size=8, seed=1, epochs=1)):
+        optimizer.zero_grad()
+        model(torch.ones(len(batch), 1)).sum().backward()
+        optimizer.step()
+        state.commit(every=2)
+    constant = DummyRegressor(strategy="constant", constant=3.0).fit([[0.0], [1.0]], [0.0, 0.0])
+    if hopsml.distributed.rank() == 0:
+        hopsml.model.export(constant, "digits", metrics={"accuracy": 0.9})
+
+def judge(folder):
+    return {"accuracy": 0.75 if any(folder.iterdir()) else 0.0}
+"""
+
 FRAMEWORKS = """
 from hopsml import experiment
 

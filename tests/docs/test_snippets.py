@@ -25,7 +25,7 @@ FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
     *(f"docs/how-to/{name}.md" for name in ("frameworks", "models", "runs", "search", "serving", "storage")),
 )
 TESTED = {  # page -> words of each of its snippets
-    "README.md": ("▶ import hopsml", "%load_ext", "HopsMLOperator("),
+    "README.md": ("▶ import hopsml", "%load_ext", "HopsMLOperator(", "experiment.evaluate("),
     "docs/index.md": ("loss *= 1 - lr",),
     FIRST: ("loss *= 1 - lr",),
     RUNS: ("experiment.resume(", "experiment.recorded("),
@@ -193,6 +193,16 @@ def test_other_frameworks(home: Path) -> None:
     assert len(re.findall(r"state +FINISHED", printed)) == 2
     (accuracy,) = re.findall(r"accuracy\s*[=:]?\s*([0-9.]+)", printed)
     assert float(accuracy) > 0.95
+
+
+@pytest.mark.torch
+def test_from_a_training_to_what_it_serves(home: Path) -> None:
+    script = (
+        preambles.DOORS + snippet("README.md", "experiment.evaluate(") + 'print(best.metrics)\nserving.stop("digits")\n'
+    )
+    printed = run(home, script, HOPSML_PROFILE="local", HOPSML_SERVING_FOLDER=str(home / "machine"))
+    assert re.search(r"'evaluated': [1-9]", printed) and "'accuracy': 0.75" in printed
+    assert "version 1 of digits answers at http://127.0.0.1" in printed and "[3. 3.]" in printed
 
 
 @pytest.mark.torch

@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
+ON_THIS_MACHINE = (('"local-cluster"', '"local"'),)
+
 
 def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *instead: tuple[str, str]) -> list[Any]:
     """The outputs of all cells of a notebook of ours; ``instead``: texts, each in one cell, and what takes their place."""
@@ -116,6 +118,37 @@ def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first == second
     assert any("accuracy=" in table and "FINISHED" in table for table in shown(outputs, "text/html"))
     assert len(displays(outputs)) == 3
+
+
+@pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
+@pytest.mark.timeout(400)
+def test_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = executed("torch.ipynb", tmp_path, monkeypatch, *ON_THIS_MACHINE)
+    whole, lossy = (line.split() for line in printed(outputs).splitlines() if line.startswith("accuracy"))
+    assert float(whole[1]) > 0.9 and float(lossy[1]) > 0.9
+    assert whole[3] == lossy[3] and int(whole[3]) > 100, "no step is missing"
+    logs = [sorted(path.name for path in tmp_path.glob(f"Experiments/*_{run}/logs/*rank1.log")) for run in (1, 2)]
+    assert len(logs[0]) == 1 and len(logs[1]) == 2, "the second one was killed, and had a successor"
+    assert len(displays(outputs)) == 2 and all(": FINISHED, " in display for display in displays(outputs))
+
+
+@pytest.mark.tensorflow  # as above
+@pytest.mark.timeout(400)
+def test_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hopsml import serving
+
+    monkeypatch.setenv("HOPSML_SERVING_FOLDER", str(tmp_path / "machine"))
+    monkeypatch.setenv("HOPSML_MLFLOW", "0")
+    try:
+        outputs = executed("serving.ipynb", tmp_path, monkeypatch, *ON_THIS_MACHINE)
+    finally:
+        if serving.exists("digits"):
+            serving.stop("digits")
+    lines = printed(outputs).splitlines()
+    assert any("answers at http://127.0.0.1:" in line for line in lines)
+    first, then = (line.split()[1] for line in lines if " says " in line)
+    assert {first, then} == {"1", "2"} and lines[-1].endswith("says [0 1 2 3 4]")
+    assert serving.status("digits").state == "Stopped"
 
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
