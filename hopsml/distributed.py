@@ -8,6 +8,17 @@ Outside of a run there is one worker, of rank 0. ``hopsml.all_reduce`` and its l
 """
 
 from hopsml.training.exchange import exchange
-from hopsml.training.whereabouts import addresses, host, leader, local_rank, port, rank, world_size
+from hopsml.training.whereabouts import address, addresses, host, leader, local_rank, port, rank, role, world_size
 
-__all__ = ["addresses", "exchange", "host", "leader", "local_rank", "port", "rank", "world_size"]
+__all__ = [
+    "address",
+    "addresses",
+    "exchange",
+    "host",
+    "leader",
+    "local_rank",
+    "port",
+    "rank",
+    "role",
+    "world_size",
+]

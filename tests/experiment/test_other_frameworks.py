@@ -105,6 +105,39 @@ def test_a_function_of_any_framework_finds_the_others(project: Path) -> None:
     assert len(set(addresses)) == 2 and addresses[0].endswith(f":{port}") and port > 0
 
 
+def looks_up() -> dict[str, object]:
+    import hopsml
+
+    where = hopsml.distributed
+    try:
+        where.address("worker", 1)
+    except ValueError as error:
+        refused = str(error)
+    named = [where.address("chief"), where.address("worker")]
+    return {"json": [where.exchange([where.role(), named]), sorted(where.addresses()), refused]}
+
+
+def nameless() -> str:
+    import hopsml
+
+    try:
+        return hopsml.distributed.address("chief")
+    except ValueError as error:
+        return str(error)
+
+
+def test_tasks_find_one_another_by_name(project: Path) -> None:
+    run = experiment.collective_all_reduce(looks_up, num_workers=2, keep_warm=60.0, progress=False)
+    told, addresses, refused = run.metrics["json"]
+    assert sorted(role for role, _ in told) == ["chief", "worker"] and told[0][0] == "chief"
+    assert all(sorted(named) == addresses for _, named in told) and len(set(addresses)) == 2
+    assert all(named == told[0][1] for _, named in told), "all are told the same"
+    assert "address('worker', 1): there is no such task; this one knows of 1 chief, 1 worker" in refused
+    other = experiment.distributed(nameless, num_workers=2, keep_warm=60.0, progress=False)
+    assert "tasks have names where hopsml sets TF_CONFIG" in str(other.value)
+    assert hopsml.distributed.role() == "chief", "outside of a run"
+
+
 def exchanges_a_lock() -> None:
     import threading
 
