@@ -17,6 +17,8 @@ from benchmarks.peers import bare
 from benchmarks.peers.base import SparkSubmit
 from benchmarks.scripts import hopsml_evaluated, hopsml_fits
 from benchmarks.turn_server import TurnServer
+from hopsml.cluster.shared import processes
+from tests.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast
 
@@ -89,7 +91,7 @@ def test_what_has_run_away_is_counted_and_ended(tmp_path):
         parent.kill()
         parent.wait()
         assert launched.alive() == [child]
-    assert not os.path.exists(f"/proc/{child}") or Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"
+    wait_until(lambda: processes.has_ended(child), "the end of what has run away")
 
 
 OWNER = """

@@ -69,12 +69,15 @@ class Trial:
         (self.folder / "hurry").touch()
 
     def await_world(self, world: int, after: int = -1) -> int:
-        """Until a generation later than ``after`` has this many members, and has done a step; its number."""
+        """Until a generation later than ``after`` has this many members, each of which has done a step; its number.
+
+        Who has done one has the state; while there was one worker nobody else had.
+        """
 
         def there() -> int | None:
             status = self.run.status()
             number, members = status["generation"], len(status["members"])
-            steps = any(self.folder.glob(f"{number}-*-{world - 1}.npy"))
+            steps = all(any(self.folder.glob(f"{number}-*-{rank}.npy")) for rank in range(world))
             return number + 1 if number > after and members == world and steps else None
 
         found = wait_until(lambda: there() or self.run.done(), f"{world} workers that make steps", WAIT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import threading
@@ -48,7 +49,8 @@ class LaneEnd:
                 assert isinstance(report, TrialReported)
                 self.reports.append(report)
                 if (answer := self.answer(report)) is not None:
-                    self.connection.sendall(framed(messages.encode(answer)))
+                    with contextlib.suppress(BrokenPipeError):  # the trial's process has closed its end meanwhile
+                        self.connection.sendall(framed(messages.encode(answer)))
 
     def close(self) -> None:
         self.theirs.close()
