@@ -123,9 +123,10 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     "size",
     [
         pytest.param({"num_workers": 2}, id="fixed"),
-        pytest.param({"min_workers": 2, "max_workers": 2}, id="elastic", marks=pytest.mark.variant),  # as the one below
+        pytest.param({"min_workers": 2, "max_workers": 2}, id="elastic"),
     ],
 )
+@pytest.mark.variant  # as the one below, whose JVM is gone
 def test_spark_that_is_stopped_ends_the_run_at_once(driver: Driver, tmp_path: Path, size: dict[str, int]) -> None:
     driver.say("stop-spark", folder=str(tmp_path), **size)
     found = traces(tmp_path)

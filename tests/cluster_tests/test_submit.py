@@ -80,7 +80,8 @@ applications.shutdown(spark=True)
 """
 
 
-@pytest.mark.parametrize("door", ["submit", pytest.param("script", marks=pytest.mark.variant)])
+@pytest.mark.variant  # of hadoop_tests/test_planted.py
+@pytest.mark.parametrize("door", ["submit", "script"])
 def test_no_command_line_shows_a_secret_of_the_profile(tmp_path: Path, door: str) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "secret.yaml").write_text(

@@ -206,6 +206,7 @@ def test_from_a_training_to_what_it_serves(home: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.variant  # half a minute; what differs is named in training/test_torch_differing.py
 def test_trainings_that_change(home: Path) -> None:
     (home / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 3\n")
     printed = run(

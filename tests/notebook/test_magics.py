@@ -112,6 +112,7 @@ def listed(url: str) -> list[str]:
 
 
 @pytest.mark.tensorflow
+@pytest.mark.variant  # of cli/test_tensorboard.py
 @pytest.mark.timeout(400)
 def test_tensorboard_shows_a_runs_events_until_the_kernel_ends(notebook: Kernel, ids: list[str]) -> None:
     with kernel() as own:  # of the same project

@@ -122,6 +122,7 @@ def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
 @pytest.mark.timeout(400)
+@pytest.mark.variant  # of experiment/test_torch.py, in a notebook
 def test_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("torch.ipynb", tmp_path, monkeypatch, *ON_THIS_MACHINE)
     whole, lossy = (line.split() for line in printed(outputs).splitlines() if line.startswith("accuracy"))

@@ -11,9 +11,8 @@ from tests.training.group import run_group
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.mark.parametrize(
-    "legacy", [pytest.param(False, id="keras 3"), pytest.param(True, id="tf_keras", marks=pytest.mark.variant)]
-)
+@pytest.mark.variant  # of test_elastic_fit.py, whose successor ends with the same weights
+@pytest.mark.parametrize("legacy", [pytest.param(False, id="keras 3"), pytest.param(True, id="tf_keras")])
 def test_a_successor_makes_the_same_steps_and_no_update_gets_into_a_commit(legacy: bool, tmp_path: Path) -> None:
     env = {"TF_USE_LEGACY_KERAS": "1"} if legacy else {}
     (found,) = run_group("elastic_values:kept", tmp_path, workers=1, env=env, slots=str(tmp_path / "slots"))

@@ -37,7 +37,8 @@ def test_loss_curve_does_not_depend_on_the_number_of_workers(results: Results, t
         assert results[0]["fit"]["history"][name] == pytest.approx(values, rel=1e-4), name
 
 
-@pytest.mark.parametrize("part", ["fit", pytest.param("several_steps", marks=pytest.mark.variant)])
+@pytest.mark.variant  # of test_strategy_contract.py
+@pytest.mark.parametrize("part", ["fit", "several_steps"])
 def test_a_plain_strategy_does_the_same(results: Results, tmp_path: Path, part: str) -> None:
     for plain, ours in zip(
         run_group("keras3:training", tmp_path, parts=[part], plain=True, fresh=True), results, strict=True
@@ -117,7 +118,8 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
     assert first["weights"][0] == first["weights"][1] != first["weights"][2]
 
 
-@pytest.mark.parametrize("kind", ["tensorflow", pytest.param("hopsml", marks=pytest.mark.variant)])
+@pytest.mark.variant  # of experiment/test_keras_saving.py
+@pytest.mark.parametrize("kind", ["tensorflow", "hopsml"])
 def test_callbacks_with_shared_paths(tmp_path: Path, kind: str) -> None:
     first, second = run_group("keras3:callbacks", tmp_path, epochs=2, kind=kind)
     assert first["weights"] == second["weights"]

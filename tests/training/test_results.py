@@ -96,6 +96,7 @@ def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoi
     assert complete_checkpoints(tmp_path / "b" / "checkpoints")[-1].notes["epoch"] == 3
 
 
+@pytest.mark.variant  # of experiment/test_resume_fits.py
 def test_each_fit_of_a_function_has_checkpoints_of_its_own(tmp_path: Path) -> None:
     """Three models one after another."""
     whole, other = run_group("results:several_fits", tmp_path / "whole", reuse=True)
