@@ -134,6 +134,7 @@ def test_a_task_that_was_killed_finds_its_job_again(airflow: Airflow) -> None:
     assert list(airflow.jobs.glob("*/1/delivered")), "who runs the task once more wants another job"
 
 
+@pytest.mark.variant  # of test_pipeline.py, which defers, of the task above, and of the trigger below
 def test_a_deferred_task_goes_on_when_airflow_comes_back(airflow: Airflow) -> None:
     dag, go, starts = waiting_dag(airflow)
     with airflow.started("test", *dag, RUN_AFTER) as task:

@@ -12,9 +12,10 @@ from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.cluster import elastic_fit_workload
 from tests.experiment.conftest import store
 
-pytestmark = [pytest.mark.chaos, pytest.mark.tensorflow]
+pytestmark = [pytest.mark.chaos, pytest.mark.tensorflow, pytest.mark.variant]
 __all__ = ["store"]
-ALWAYS = ("3 workers, then 1, then 3",)  # a lost one: tests/training/test_elastic_fit.py
+# All are variants: test_fit_mends.py loses workers of a fit, cluster/test_growing.py lets others come to it,
+# training/test_elastic_fit.py begins anew with new processes.
 OWN_ARGUMENTS = {"step_s", "commit"}
 
 
@@ -28,13 +29,7 @@ def _with_fits_patience(scenario: Scenario) -> Scenario:
     return dataclasses.replace(scenario, options=others)
 
 
-HERE = [
-    pytest.param(
-        _with_fits_patience(scenario), id=scenario.name, marks=[] if scenario.name in ALWAYS else [pytest.mark.variant]
-    )
-    for scenario in SCENARIOS
-    if _is_played(scenario)
-]
+HERE = [pytest.param(_with_fits_patience(scenario), id=scenario.name) for scenario in SCENARIOS if _is_played(scenario)]
 
 
 @pytest.mark.parametrize("scenario", HERE)

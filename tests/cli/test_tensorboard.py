@@ -18,22 +18,20 @@ import pytest
 from hopsml.notebook import tensorboard_server
 from hopsml.notebook.tensorboard_server import fetch
 from hopsml.storage.filesystem import for_url
+from hopsml.tracking import event_file
 from tests import clock
 from tests.cluster.workloads import wait_until
 
 ROOT = Path(__file__).parents[2]
-WRITE = """
-import sys, tensorflow as tf
-with tf.summary.create_file_writer(sys.argv[1]).as_default():
-    tf.summary.scalar("loss", 0.5, step=1)
-"""
 
 
-@pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of them, to be copied: TensorFlow is imported once."""
-    folder = tmp_path_factory.mktemp("events")
-    subprocess.run([sys.executable, "-c", WRITE, folder], check=True, capture_output=True)
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """A folder of them, to be copied."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    content = event_file.scalars({"loss": 0.5}, 1, time.time())
+    (folder / f"events.out.tfevents.{time.time():.0f}.here").write_bytes(content)
     return folder
 
 
@@ -105,6 +103,7 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path, event
 
 
 @pytest.mark.tensorflow
+@pytest.mark.variant  # of the command above, and of what is fetched, below
 @pytest.mark.timeout(400)
 def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path, events: Path) -> None:
     """A run that holds others, as a search does: what is below it is shown."""

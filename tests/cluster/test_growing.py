@@ -95,7 +95,7 @@ IN_ORDER = {"args": {"as_dataset": True, "shuffles": False}}
 @pytest.mark.parametrize(
     ("function", "options"),
     [
-        (mending_workload.loop, {}),
+        pytest.param(mending_workload.loop, {}, marks=pytest.mark.variant),  # of fit, which makes such a loop
         (mending_workload.fit, {}),
         pytest.param(mending_workload.fit, HELD_BACK, marks=pytest.mark.variant),
         pytest.param(mending_workload.fit, IN_ORDER, marks=pytest.mark.variant),

@@ -132,9 +132,8 @@ def test_an_error_of_the_users_own_code_ends_the_run(store: Path, tmp_path: Path
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(
-    "function", [pytest.param(mending_workload.loop, marks=pytest.mark.variant), mending_workload.fit]
-)
+@pytest.mark.variant  # of chaos/test_fit_mends.py, and of the loss in test_growing.py
+@pytest.mark.parametrize("function", [mending_workload.loop, mending_workload.fit])
 def test_what_is_traced_goes_on(store: Path, tmp_path: Path, function: Callable[..., Any]) -> None:
     run = submit(tmp_path, 2, function)
     chief = pid_of(tmp_path, 0)

@@ -126,6 +126,7 @@ def test_the_first_ten_minutes(home: Path) -> None:
 
 
 @pytest.mark.tensorflow
+@pytest.mark.variant  # of experiment/test_parameter_server.py
 def test_parameter_servers(home: Path) -> None:
     (home / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 3\n")
     printed = run(home, preambles.SERVERS + snippet(SERVERS, "ServerLoop("))
@@ -166,6 +167,7 @@ def test_search(home: Path) -> None:
 
 
 @pytest.mark.tensorflow
+@pytest.mark.variant  # of cluster/test_growing.py, and of training/test_elastic_fit.py
 def test_workers_that_come_and_go(home: Path) -> None:
     shown = run(home, preambles.ELASTIC + snippet(ELASTIC, "state.resume("))
     assert "ended at its beginning" not in shown
@@ -187,6 +189,7 @@ def test_notebook(home: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.variant  # of experiment/test_torch.py and experiment/test_other_frameworks.py
 def test_other_frameworks(home: Path) -> None:
     script = preambles.FRAMEWORKS + snippet(FRAMEWORKS, "hopsml.torch.prepare(") + snippet(FRAMEWORKS, "RabitTracker(")
     printed = run(home, script, HOPSML_PROFILE="local")

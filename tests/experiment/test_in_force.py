@@ -158,7 +158,7 @@ def test_every_kind_of_optimizer_is_seen(tmp_path: Path) -> None:
             {
                 "by": "tensorflow", "merge_scope": 4, "path": path, "collectives": 2,
                 "why": "the run was given merge_scope and scoped_allocator",
-            }, id=path, marks=[pytest.mark.variant] if allocator else [],  # tests/training/test_reduction.py looks at both
+            }, id=path, marks=pytest.mark.variant,  # tests/training/test_reduction.py looks at both
         )
         for allocator, path in ((True, "scoped_allocator"), (False, "packs"))
     ] + [

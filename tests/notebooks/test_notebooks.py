@@ -72,7 +72,7 @@ def test_notebooks_are_kept_without_outputs(notebook: Path) -> None:
 )
 def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
     profiles = ('"local-cluster"', f'"{profile}"')
-    outputs = executed("digits.ipynb", tmp_path, monkeypatch, ("epochs=20", "epochs=4"), profiles)
+    outputs = executed("digits.ipynb", tmp_path, monkeypatch, ("epochs=20", "epochs=1"), profiles)
     assert '"state": "FINISHED"' in printed(outputs)
     assert len(list((tmp_path / "Experiments").glob("*/status.json"))) == 2
     assert len(list((tmp_path / "Experiments").glob("*_2/epochs=2&lr=*/status.json"))) == 2
@@ -81,6 +81,7 @@ def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str) -
 
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
+@pytest.mark.variant  # of docs/test_snippets.py, experiment/test_search.py and notebook/test_search_view.py
 @pytest.mark.timeout(400)
 def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("search.ipynb", tmp_path, monkeypatch)

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.mark.variant  # of cluster/test_mending.py, loss by loss
+@pytest.mark.variant  # of chaos/test_fit_mends.py, loss by loss
 @pytest.mark.parametrize(("size", "seed"), [(3, 1)])
 def test_a_traced_function_outlasts_its_group(size: int, seed: int) -> None:
     command = [sys.executable, "-m", "tests.training.jobs.resuming_operations", str(size), str(seed)]
