@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,15 @@ import pytest
 from hopsml import experiment
 from hopsml.cluster.driver.capture import capture
 from tests.experiment.conftest import store
+from tests.training.group import run_group
 
 pytestmark = pytest.mark.tensorflow
 __all__ = ["store"]
 
-ROOT = Path(__file__).parents[2]
-HOLDS_A_TENSOR = """
-import tensorflow as tf
-from hopsml.cluster.driver.capture import capture
-from hopsml.errors import CaptureError
 
-weights = tf.constant([1.0, 2.0])
-
-def train():
-    return weights
-
-try:
-    capture(train)
-except CaptureError as error:
-    print(error)
-"""
-
-
-def test_a_captured_tensor_is_named() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HOLDS_A_TENSOR], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
-    )
-    assert "weights" in done.stdout and "Tensor" in done.stdout, done.stdout
+def test_a_captured_tensor_is_named(tmp_path: Path) -> None:
+    (found,) = run_group("alone:captured_tensor", tmp_path, workers=1)
+    assert "weights" in found["refused"] and "Tensor" in found["refused"], found
 
 
 @pytest.fixture(scope="module", params=["keras", "tf_keras"])

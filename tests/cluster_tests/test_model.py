@@ -57,7 +57,7 @@ def test_what_a_run_exports_is_called_for_the_rows_of_a_dataframe(
     table = session.createDataFrame(
         [(number, [[float(v) for v in row[:2]], [float(v) for v in row[2:]]], 2.0) for number, row in enumerate(rows)],
         "id long, image array<array<float>>, weight double",
-    ).repartition(4)
+    ).repartition(2)  # each imports TensorFlow
     with pytest.raises(ArgumentError, match=r"there is no column 'image' .*there are: id, weight"):
         model.predict(table.drop("image"), "digits")
     found = model.predict(table, "digits", prefix="p_")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from hopsml import experiment
 from tests.experiment.conftest import store
+from tests.training.group import run_group
 
 __all__ = ["store"]
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
@@ -56,15 +55,6 @@ def test_a_model_is_mirrored_between_logical_devices_and_has_one_set_of_statisti
     assert found == {"strategy": "MirroredStrategy", "replicas": 2, "tf_config": False, "steps": 10.0}
 
 
-ALONE = """
-import keras, hopsml
-from tests.training.server_workload import small_model, sums
-strategy = hopsml.tensorflow.strategy()
-loop = hopsml.tensorflow.ServerLoop(small_model(strategy), sums, checkpoint_every=5)
-print(loop.run(12)["steps"], loop.steps)
-"""
-
-
-def test_the_loop_for_parameter_servers_makes_its_steps_outside_of_a_run_too() -> None:
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=250)
-    assert done.stdout.split()[-2:] == ["12.0", "12"], done.stdout + done.stderr
+def test_the_loop_for_parameter_servers_makes_its_steps_outside_of_a_run_too(tmp_path: Path) -> None:
+    (found,) = run_group("alone:server_loop", tmp_path, workers=1)
+    assert (found["logs"], found["steps"]) == (12.0, 12)

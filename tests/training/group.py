@@ -18,6 +18,7 @@ from tests.training.forking import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 _STOP_WITHIN_S = 10.0
+LATER = {"TF_USE_LEGACY_KERAS"}
 
 
 class GroupFailed(AssertionError):
@@ -39,7 +40,8 @@ class Group:
         """Start ``workers`` processes that run ``job`` ("module:function" below tests.training.jobs).
 
         ``folder`` holds everything they write; ``arguments`` are JSON and go to the job. They are forked with TensorFlow
-        imported, unless ``fresh``, or ``env`` says something that its import looks at.
+        imported, unless ``fresh``, or ``env`` says something that its import looks at: of what it has in LATER only Keras
+        takes notice, when it is used first.
         """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +58,8 @@ class Group:
             }
             for rank in range(workers)
         ]
-        self.processes = [self._start(spec, env or {}, forked=not (fresh or env)) for spec in self._specs]
+        forked = not (fresh or (env or {}).keys() - LATER)
+        self.processes = [self._start(spec, env or {}, forked) for spec in self._specs]
 
     def _start(self, spec: dict[str, Any], env: dict[str, str], forked: bool) -> subprocess.Popen[bytes] | Forked:
         rank, addresses = spec["rank"], spec["addresses"]
