@@ -105,7 +105,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unseen = [item.nodeid for item in items if _fast(item.path) is (item.get_closest_marker("fast") is None)]
     if unseen:
         raise pytest.UsageError(f"-m fast or -m 'not fast' would pass over their files: {', '.join(unseen[:5])}")
-    items.sort(key=lambda item: NEEDS.index(str(_need(item))), reverse=config.getoption("loadgroup", False))
+    side_by_side = config.getoption("loadgroup", False)
+    items.sort(key=lambda item: NEEDS.index(str(_need(item))), reverse=side_by_side)
+    if side_by_side:
+        from tests.side_by_side import place
+
+        items.sort(key=lambda item: place(item.nodeid, str(_need(item))))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,6 +22,21 @@ SHARED = {
     "tests/notebook": "ports that Jupyter picks for its kernels, and that are free until these listen",
 }
 
+# What takes long and would begin late: begun at the end, one of them would leave its process alone with it.
+LONG = (
+    "an MLflow server",
+    "tests/chaos/test_local.py",
+    "tests/cluster/test_elastic.py",
+    "tests/serving/test_serving.py",
+    "tests/test_installed.py",
+)
+
+
+def place(test: str, need: str) -> int:
+    """Where a test begins, after its id and what it needs most: clusters, what takes long, the rest."""
+    shared = group(test)
+    return 0 if need in ("hadoop", "spark") else 1 + (LONG.index(shared) if shared in LONG else len(LONG))
+
 
 def group(test: str) -> str:
     """Of a test's id: what it shares; else its file."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import clock
+from tests.side_by_side import LONG, SHARED, place
 
 pytestmark = pytest.mark.local  # each is a session of pytest
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,6 +165,17 @@ def test_side_by_side_who_shares_something_runs_in_one_process(tmp_path: Path) -
         found.setdefault(folder, []).append(process)
     assert all(len(set(processes)) == 1 for processes in found.values()), found
     assert found["hadoop_tests"] == found["chaos"]
+
+
+def test_side_by_side_what_takes_long_begins_before_what_does_not() -> None:
+    ids = [
+        f"{path}::test_it"
+        for path in ("tests/cli/test_submit.py", "tests/test_installed.py", "tests/tracking/test_mlflow.py")
+    ]
+    assert sorted(ids, key=lambda test: place(test, "local")) == ids[::-1]
+    assert place("tests/chaos/test_spark.py::test_it", "spark") < place(ids[2], "mlflow")
+    assert [name for name in LONG if name.endswith(".py") and not (ROOT / name).exists()] == []
+    assert {name for name in LONG if not name.endswith(".py")} <= set(SHARED.values())
 
 
 def test_side_by_side_hadoop_ends_with_the_last_test_that_shares_it(tmp_path: Path) -> None:
