@@ -39,9 +39,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             end_spark()
 
 
-# Of those that are played on every backend, what differs on Spark: who starts an agent anew, and on which executor.
-# A group that shrinks and grows: what an executor's death is, and agents that are given back in tests/cluster_tests, say it.
-GENERAL = ("kill -9 of an agent (Spark's Python worker)",)
+# Of those that are played on every backend what differs on Spark is who starts an agent anew, and on which executor: that
+# is shown with an executor that dies. A group that shrinks and grows: what an executor's death is, and agents that are
+# given back in tests/cluster_tests, say it.
 # To an executor it is all one which rank it has; to the group, what the loss of rank 0 is has been shown on every backend.
 OF_RANK_0 = ("kill -9 of rank 0's executor", "Spark decommissions rank 0's executor")
 # Said by the one in which an executor dies and comes back, while the rest goes on.
@@ -50,7 +50,7 @@ SAID_THERE = ("kill -9 of an executor",)
 
 def _marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
     here = scenario.needs == "spark" and scenario.name not in (*OF_RANK_0, *SAID_THERE)
-    return [] if FULL or here or scenario.name in GENERAL else [pytest.mark.variant]
+    return [] if FULL or here else [pytest.mark.variant]
 
 
 HERE = [

@@ -22,10 +22,11 @@ from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, Trial
 from tests.cluster import elastic_torch_workload
 from tests.experiment.conftest import store
 
-pytestmark = [pytest.mark.chaos, pytest.mark.torch]
+pytestmark = [pytest.mark.chaos, pytest.mark.torch, pytest.mark.variant]
 __all__ = ["store"]
 WAY = "gloo" if OVER == "tensorflow" else "hopsml"
-ALWAYS = ("3 workers, then 1, then 3", "three of four are lost within an epoch")
+# All are variants: experiment/test_torch.py loses workers and has them again, experiment/test_torch_sharded.py resizes a
+# group and compares weights, test_fit_mends.py loses three of four.
 
 
 def _three_within_an_epoch(trial: Trial) -> None:
@@ -56,7 +57,7 @@ def _here(scenario: Scenario) -> Scenario:
 
 GO_ON = (*MENDS, LOSSES) if WAY == "hopsml" else ()
 HERE = [
-    pytest.param(_here(scenario), id=scenario.name, marks=[] if scenario.name in ALWAYS else [pytest.mark.variant])
+    pytest.param(_here(scenario), id=scenario.name)
     for scenario in (*SCENARIOS, *GO_ON)
     if scenario.needs != "spark" and (FULL or scenario.quick)
 ]
@@ -69,7 +70,6 @@ def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: lis
     assert outcome.passed, str(outcome)
 
 
-@pytest.mark.variant
 @pytest.mark.skipif(WAY != "hopsml", reason="all begin anew there")
 @pytest.mark.parametrize("frozen_s", [5.0, 20.0])
 def test_a_driver_that_stands_still(store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float) -> None:

@@ -135,6 +135,7 @@ def test_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.tensorflow  # as above
+@pytest.mark.variant  # of what stands in README: docs/test_snippets.py; of serving/test_serving.py
 @pytest.mark.timeout(400)
 def test_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml import serving
