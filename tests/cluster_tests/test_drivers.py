@@ -32,12 +32,12 @@ class Driver:
         self.tag = uuid.uuid4().hex
         conf = folder / "conf"
         conf.mkdir()
-        profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", "[2,1,1024]")
-        (conf / "one-slot.yaml").write_text(profile)
+        profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", "[1,2,1024]")
+        (conf / "one-executor.yaml").write_text(profile)
         (folder / "executors").mkdir()
         with spark_environment() as environment:
             environment.setenv("HOPSML_CONF_DIR", str(conf))
-            environment.setenv("HOPSML_PROFILE", "one-slot")
+            environment.setenv("HOPSML_PROFILE", "one-executor")
             environment.setenv("HOPSML_PROJECT_URL", f"file://{folder}/project")
             environment.setenv("SPARK_WORKER_DIR", str(folder / "executors"))
             environment.setenv("SPARK_LOCAL_DIRS", str(folder / "executors"))

@@ -37,7 +37,7 @@ def train(folder: str, disk: str = "") -> dict[str, Any]:
     data = np.random.default_rng(0).random((16, 8), np.float32)
     strategy = hopsml.tensorflow.strategy()
     with strategy.scope():
-        layers = [keras.Input((8,)), keras.layers.BatchNormalization(), *(keras.layers.Dense(400) for _ in range(6))]
+        layers = [keras.Input((8,)), keras.layers.BatchNormalization(), *(keras.layers.Dense(100) for _ in range(6))]
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(), "mse")
     seen: dict[str, Any] = {"epochs": [], "first": []}
