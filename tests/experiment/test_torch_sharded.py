@@ -120,6 +120,7 @@ def saves_parts(folder: str, steps: int, saved: bool) -> dict[str, Any]:
     return {"json": [torch.cat([one.full_tensor().reshape(-1) for one in model.parameters()]).tolist(), parts]}
 
 
+@pytest.mark.variant  # of torch's own; what hopsml keeps of such a model is above
 def test_torchs_own_sharded_checkpoints_go_on_with_another_number_of_workers(store: Path, tmp_path: Path) -> None:
     def train(workers: int, name: str, steps: int, saved: bool) -> tuple[list[float], int]:
         args = {"folder": str(tmp_path / name), "steps": steps, "saved": saved}
