@@ -41,9 +41,11 @@ def everything(parts: list[str], loops: list[str]) -> dict[str, Any]:
     jobs: dict[str, Callable[[], dict[str, Any]]] = {
         "kinds": _kinds,
         "rounded": _rounded,
-        "fits": _fits,
+        "fits": lambda: {**_fits("plain", "double", "accumulate"), "one_step": _one_step(*_rows())},
+        "fits_rest": lambda: _fits("accumulate_rest"),
         "digits": _digits,
-        "tf_keras": _tf_keras,
+        "tf_keras": lambda: _tf_keras("fp16", "double_accumulate"),
+        "tf_keras_rest": lambda: _tf_keras("topk"),
         "overflow": _overflow,
         "generations": _generations,
         "refused": _refused,
@@ -257,15 +259,21 @@ def _rounded() -> dict[str, Any]:
     return found
 
 
-def _fits() -> dict[str, Any]:
+def _rows() -> tuple[Any, Any]:
+    import numpy as np
+
+    x = np.random.default_rng(3).normal(size=(64, 8)).astype("float32")
+    return x, (x.sum(1) > 0).astype("int32")
+
+
+def _fits(*names: str) -> dict[str, Any]:
     """Keras's fit with momentum, batch normalisation, clipping and weight decay under settings that hold gradients back."""
     import keras
     import numpy as np
 
-    x = np.random.default_rng(3).normal(size=(64, 8)).astype("float32")
-    y = (x.sum(1) > 0).astype("int32")
+    x, y = _rows()
     found = {}
-    for name in ("plain", "double", "accumulate", "accumulate_rest"):
+    for name in names:
         strategy = _strategy(**LOOPS[name])
         keras.utils.set_random_seed(5)
         with strategy.scope():
@@ -283,7 +291,6 @@ def _fits() -> dict[str, Any]:
             "moved": bool(any(not np.array_equal(a, b) for a, b in zip(begun, model.get_weights(), strict=True))),
             "losses": history["loss"],
         }
-    found["one_step"] = _one_step(x, y)
     return found
 
 
@@ -343,13 +350,9 @@ def _digits() -> dict[str, Any]:
     return found
 
 
-def _tf_keras() -> dict[str, Any]:
+def _tf_keras(*names: str) -> dict[str, Any]:
     """Both generations of its optimizers."""
-    return {
-        f"{library}_{name}": _loop(LOOPS[name], library)
-        for library in ("tf_keras", "legacy")
-        for name in ("fp16", "topk", "double_accumulate")
-    }
+    return {f"{library}_{name}": _loop(LOOPS[name], library) for library in ("tf_keras", "legacy") for name in names}
 
 
 def _overflow() -> dict[str, Any]:
