@@ -80,7 +80,7 @@ def all_reduces(workers: int, options: Options) -> Times:
                 turns = take_turns(server, ways, _calls(size))
                 for way in ways:
                     server.steps(way, 3)
-                rounds = alternate(options.rounds_of(20, 5), {way: _median_ms(turns[way]) for way in ways})
+                rounds = alternate(options.rounds_of(8, 4), {way: _median_ms(turns[way]) for way in ways})
                 times |= {names[way]: values for way, values in rounds.items()}
                 shown = ", ".join(f"{names[way][0]} {statistics.median(values):.2f}" for way, values in rounds.items())
                 options.say(f"{workers} workers, {_label(size)}: {shown} ms")

@@ -34,7 +34,7 @@ def run(options: Options) -> Report:
                 "without": lambda: _mean_ms(server),
             }
             alternate(2, turns)  # warm
-            found = alternate(options.rounds_of(40, 6), turns, options.say)
+            found = alternate(options.rounds_of(16, 6), turns, options.say)
             evaluator.end()
             server.steps(WAY, 0)
             evaluator.launched.wait_until(lambda: not evaluator.launched.alive(), TIMEOUT_S, "the end of both")

@@ -73,7 +73,7 @@ def measure(workers: int, options: Options, ways: Sequence[str]) -> Times:
             turns = take_turns(server, names, STEPS)
             for way in names:
                 server.steps(way, WARM_UP)
-            rounds = alternate(options.rounds_of(20, 6), {way: _median_ms(turns[way]) for way in names})
+            rounds = alternate(options.rounds_of(10, 5), {way: _median_ms(turns[way]) for way in names})
             for way in names:
                 server.steps(way, 0)
     shown = ", ".join(f"{way} {statistics.median(values):.2f}" for way, values in rounds.items())

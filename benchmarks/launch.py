@@ -48,7 +48,7 @@ def in_session(options: Options) -> Report:
         "cold": _first_of_all,
         "after a job": partial(_calls, warm, again),
     }
-    times = alternate(options.rounds_of(7, 2), candidates, options.say)
+    times = alternate(options.rounds_of(4, 2), candidates, options.say)
     beside = "TensorFlow by hand"
     report = Report(
         [
@@ -126,7 +126,7 @@ def from_submit(options: Options) -> Report:
     }
     for name in (OUR_JVM, *others):
         candidates[name] = forgiving(partial(from_nothing, name, options), report.note_of(peers.find(name).title))
-    times = alternate(options.rounds_of(5, 1), candidates, options.say)
+    times = alternate(options.rounds_of(3, 1), candidates, options.say)
     ours = numbers(times["hopsml"])
     report.add(_submitted(ours, numbers(times[APART]), numbers(times[REFERENCE]), numbers(times[OUR_JVM])))
     for name in (REFERENCE, OUR_JVM, *others):

@@ -35,7 +35,7 @@ def run(options: Options) -> Report:
     """The three figures, and whole processes for comparison; the peers keep nothing that would stand beside them."""
     names = (AGENT, SERVER, COORDINATOR, FULL, SHARED, WHOLE_AGENT, WHOLE_DRIVER)
     values: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(options.rounds_of(5, 1)):
+    for number in range(options.rounds_of(3, 1)):
         lean, full = fork_servers(PEER.python(options.say)), fork_servers(Path(sys.executable))
         one = {**one_session(), SERVER: lean, FULL: full}
         options.say(f"round {number + 1}: {one}")

@@ -151,7 +151,7 @@ def _of_load(server: TurnServer, bench: Bench, load: str, options: Options) -> T
     slowest = max(server.steps(name, 3)[-1] for name in names)  # it is traced in the first, and warm in the last
     count = max(1, min(50, int(TURN_S / slowest)))
     turns = {name: _median_ms(turn) for name, turn in take_turns(server, list(names), count).items()}
-    rounds = alternate(options.rounds_of(10, 4), turns)
+    rounds = alternate(options.rounds_of(6, 4), turns)
     shown = ", ".join(f"{names[name][0]} {statistics.median(values):.1f}" for name, values in rounds.items())
     options.say(f"{bench.workers} workers, {load}, {count} steps a turn: {shown} ms")
     return {names[name]: values for name, values in rounds.items()}

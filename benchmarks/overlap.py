@@ -57,7 +57,7 @@ def measure(options: Options) -> tuple[dict[str, list[float]], float]:
         turns = take_turns(server, WAYS, STEPS)
         for way in WAYS:
             server.steps(way, 3)
-        rounds = alternate(options.rounds_of(20, 6), {way: _median_ms(turns[way]) for way in WAYS})
+        rounds = alternate(options.rounds_of(10, 5), {way: _median_ms(turns[way]) for way in WAYS})
         for way in ("calibrate", *WAYS):
             server.steps(way, 0)
     for way, values in rounds.items():

@@ -21,7 +21,7 @@ TIMEOUT_S = 1500.0
 
 def run(options: Options) -> Report:
     """The ratio to the plain UDF, and rows a second; the first round, which starts Python workers, is left out."""
-    rows, rounds = options.choose(200_000, 20_000), options.rounds_of(5, 1) + 1
+    rows, rounds = options.choose(200_000, 20_000), options.rounds_of(3, 1) + 1
     found = _passes(options, rows, rounds)
     warm = {name: values[1:] for name, values in found.items()}
     cold = ", ".join(f"{name} {values[0]:,.0f}" for name, values in found.items())

@@ -42,8 +42,8 @@ def run(options: Options) -> Report:
         "hopsml": partial(_ours, WORKERS, extra),
         **{name: once_only(partial(_of_peer, name, options)) for name in recovering},
     }
-    times = alternate(options.rounds_of(5, 1), candidates, options.say)
-    four = alternate(options.rounds_of(5, 1), {"hopsml, 4 workers": partial(_ours, 4, None)}, options.say)
+    times = alternate(options.rounds_of(3, 1), candidates, options.say)
+    four = alternate(options.rounds_of(3, 1), {"hopsml, 4 workers": partial(_ours, 4, None)}, options.say)
     beside = "TensorFlow by hand, its launch"
     report = Report(
         [

@@ -36,7 +36,7 @@ def run(options: Options) -> Report:
     }
     if options.wants(PEER):
         candidates[PEER] = recovery.once_only(partial(recovery._of_peer, PEER, options))
-    times = alternate(options.rounds_of(5, 1), candidates, options.say)
+    times = alternate(options.rounds_of(3, 1), candidates, options.say)
     two, four = times["2 workers"], times["4 workers"]
     slower = _slower(two, four)
     report = Report(

@@ -26,7 +26,7 @@ SETTLING_S, SETTLED_SHARE, SETTLING_MOST_S = 0.5, 0.5, 60.0  # heartbeats alone 
 def run(options: Options) -> Report:
     """Some formations, then the share of a core that heartbeats take."""
     rounds = []
-    for _ in range(options.rounds_of(5, 1)):
+    for _ in range(options.rounds_of(3, 1)):
         rounds.append(one_round())
         options.say(f"scale: {rounds[-1]}")
     return Report(

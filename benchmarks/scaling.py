@@ -102,7 +102,7 @@ def measure(options: Options) -> dict[str, Rounds]:
             found: dict[str, Rounds] = {}
             for name in groups:
                 turns = {load: _turn(server, f"{name} {load}") for load in loads}
-                found[name] = alternate(options.rounds_of(12, 5), turns)
+                found[name] = alternate(options.rounds_of(8, 5), turns)
             return found
 
 

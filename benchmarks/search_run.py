@@ -46,7 +46,7 @@ def in_session(options: Options) -> Report:
     trials = options.choose(1000, 200)
     found: dict[str, list[float]] = {name: [] for name in ("sixteen", "short", "forked", "asha", "nested")}
     cold: list[float] = []
-    for _ in range(options.rounds_of(5, 1)):
+    for _ in range(options.rounds_of(3, 1)):
         with temporary_folder() as name, Session(Path(name), EXECUTORS, options.say) as session:
             session.ask("job", workers=EXECUTORS)
             session.ask("import")
@@ -109,7 +109,7 @@ def from_nothing(options: Options) -> Report:
         candidates["ray_asha"] = forgiving(partial(_peer, options, "ray-tune", "asha", ("1",), asha["ray"]), note)
     if options.wants("optuna"):
         candidates["optuna"] = forgiving(partial(_peer, options, "optuna", "sixteen"), report.note_of(OPTUNA))
-    times = alternate(options.rounds_of(5, 1), candidates, options.say)
+    times = alternate(options.rounds_of(3, 1), candidates, options.say)
     mine = numbers(times["hopsml"])
     report.figures.append(measured("search.from_nothing_s", mine, "s"))
     report.add(_beside_ray_without_spark(numbers(times.get("local", ())), numbers(times.get("ray", ()))))

@@ -29,7 +29,7 @@ def run(options: Options) -> Report:
     """Some searches without a journal, and as many with one; every one in a process of its own."""
     trials = options.choose(TRIALS, QUICK_TRIALS)
     plain, kept, grown = [], [], []
-    for _ in range(options.rounds_of(5, 1)):
+    for _ in range(options.rounds_of(3, 1)):
         facts = _in_a_process(trials, journal=False)
         plain.append(facts["trials_per_s"])
         grown.append(facts["grown_mb"])

@@ -175,7 +175,7 @@ def beside_mlserver(folder: Path, options: Options) -> Report:
             MLSERVER: lambda: of_process(pid, lambda: load(folder, port, 1, seconds)),
         }
         alternate(1, turns)  # warm
-        rounds = alternate(options.rounds_of(7, 3), turns)
+        rounds = alternate(options.rounds_of(5, 3), turns)
     found = {
         name: {key: [one[key] for one in values] for key in ("per_s", "cpu_ms")} for name, values in rounds.items()
     }
@@ -193,7 +193,7 @@ def beside_mlserver(folder: Path, options: Options) -> Report:
 def beside_the_signature(folder: Path, options: Options) -> Report:
     """CPU of a row: the signature called in a loop with the rows of one request each, over the server's."""
     report = Report()
-    seconds, rounds = options.choose(6.0, 2.0), options.rounds_of(5, 2)
+    seconds, rounds = options.choose(6.0, 2.0), options.rounds_of(3, 2)
     worst = None
     for rows in ROWS:
         with ours() as status:
@@ -235,7 +235,7 @@ def bare_ms(folder: Path, rows: int, options: Options) -> float:
 def rolls(folder: Path, options: Options) -> Report:
     """Requests that fail while two replicas go to other versions and back, and one of them is killed."""
     failed, retried, asked = [], [], []
-    for _ in range(options.rounds_of(3, 1)):
+    for _ in range(options.rounds_of(2, 1)):
         with ours(replicas=2) as status:
             facts = harmed(folder, status, options)
         failed.append(facts["failed"])

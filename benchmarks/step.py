@@ -79,7 +79,7 @@ def measure(workers: int, options: Options, ways: Sequence[str] = WAYS) -> dict[
             turns = take_turns(server, ways, STEPS)
             for way in turns:
                 server.steps(way, WARM_UP)
-            rounds = alternate(options.rounds_of(40, 12), {way: _median_ms(turns[way]) for way in turns})
+            rounds = alternate(options.rounds_of(20, 8), {way: _median_ms(turns[way]) for way in turns})
             for way in turns:
                 server.steps(way, 0)
     for way, values in rounds.items():

@@ -36,7 +36,7 @@ def run(options: Options) -> Report:
     for name in names:
         turn = partial(orphans, name, options)
         candidates[name] = turn if name == "hopsml" else forgiving(turn, report.note_of(peers.find(name).title))
-    for name, results in alternate(options.rounds_of(5, 1), candidates, options.say).items():
+    for name, results in alternate(options.rounds_of(3, 1), candidates, options.say).items():
         suffix = "" if name == "hopsml" else f"_{name.replace('-', '_')}"
         if found := [result for result in results if result is not None]:
             report.figures += [

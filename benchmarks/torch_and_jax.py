@@ -33,12 +33,12 @@ BY_HAND = {"torch": "torch.distributed by hand, DDP over gloo", "jax": "jax.dist
 def run(options: Options) -> Report:
     """Steps, a call that is repeated, and the way back from a kill."""
     times = _steps(options)
-    starts = alternate(options.rounds_of(5, 1), {"hopsml": _warm_s, "torchrun": _torchrun_first_s}, options.say)
+    starts = alternate(options.rounds_of(3, 1), {"hopsml": _warm_s, "torchrun": _torchrun_first_s}, options.say)
     recovering: dict[str, Callable[[], float]] = {
         "hopsml": _recovery_s,
         "torchrun": partial(recovery._of_peer, torchrun.PEER.name, options),
     }
-    kills = alternate(options.rounds_of(5, 1), recovering, options.say)
+    kills = alternate(options.rounds_of(3, 1), recovering, options.say)
     return Report(
         [
             ratio_of("torch.step_ratio", times["hopsml"], times["by-hand"], BY_HAND["torch"]),
@@ -66,7 +66,7 @@ def _steps(options: Options) -> dict[str, list[float]]:
             turns = take_turns(server, ways, STEPS)
             for way in ways:
                 server.steps(way, WARM_UP)
-            found = alternate(options.rounds_of(30, 8), {way: _median_ms(turns[way]) for way in ways})
+            found = alternate(options.rounds_of(15, 8), {way: _median_ms(turns[way]) for way in ways})
             for way in ways:
                 server.steps(way, 0)
     for way, values in found.items():
