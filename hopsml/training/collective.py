@@ -178,6 +178,8 @@ def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Gro
     seated = _seated(context, seat)
     if context.joins:
         seated |= {"rank": 0, "addresses": (seat.addresses[context.rank],), "hosts": None}
+    else:
+        seat.announce()
     try:
         return Group.form(
             **seated,

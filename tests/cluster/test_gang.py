@@ -423,6 +423,36 @@ def test_who_is_at_work_after_the_others_have_left_may_go_on(exited: bool, idle_
     assert left_alone(exited, idle_s, after).phase is Phase.RUNNING
 
 
+@pytest.mark.parametrize("returns_first", [True, False])
+def test_who_leaves_before_a_group_has_formed_is_named_to_those_who_wait_for_it(returns_first: bool):
+    for exited, how in ((False, "returned"), (True, "called sys.exit(0)")):
+        machine = running(FixedGroup(size=3))
+        moves: list[events.Event] = [events.Finished("b", 0, exited=exited), events.Forming("a", 0, 3)]
+        for event in moves if returns_first else moves[::-1]:
+            actions = machine.handle(event, 3.0)
+        assert actions == [events.StopWorkers(0, ("a", "b", "c"), machine.spec.grace_s, machine.spec.failed_flush_s)]
+        reason = (
+            f"{how} before its first collective operation, in which rank 0 waits for it: every rank must take part in "
+            "every collective"
+        )
+        assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+
+
+def test_who_has_come_to_the_group_may_leave_it_and_an_evaluator_is_not_awaited():
+    machine = running(FixedGroup(size=3))
+    for name in ("a", "b"):
+        machine.handle(events.Forming(name, 0, 2), 3.0)
+    assert machine.handle(events.Finished("c", 0), 3.1) == []  # of rank 2: none of the two that train
+    assert machine.handle(events.Finished("b", 0), 3.2) == []
+    assert machine.phase is Phase.RUNNING
+
+
+def test_those_who_form_no_group_may_return_one_by_one():
+    machine = running(FixedGroup(size=3))
+    assert machine.handle(events.Finished("b", 0), 3.1) == []
+    assert machine.handle(events.Finished("a", 0), 3.2) == [] and machine.phase is Phase.RUNNING
+
+
 def test_an_evaluator_waits_as_long_as_it_likes():
     machine = Gang(FixedGroup(size=2, returned_s=None, exited_s=None))
     machine.begin(0.0)
@@ -548,6 +578,7 @@ moves = st.one_of(
     st.builds(events.Refused, st.just("no")),
     st.builds(events.MemberLost, agents, st.just("gone")),
     st.builds(events.Started, agents, generations),
+    st.builds(events.Forming, agents, generations, st.integers(1, 3)),
     st.builds(events.Finished, agents, generations, st.booleans()),
     st.builds(events.Failed, agents, generations, st.just("bad"), *[st.booleans()] * 4),
     st.builds(events.Stepped, agents, generations, st.just(-1), st.booleans(), idle_s=st.sampled_from([0.0, 500.0])),

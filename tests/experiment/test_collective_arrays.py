@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,23 @@ def test_a_worker_that_is_killed_is_named_and_not_the_one_that_waited_for_it(sto
 
     with pytest.raises(RunError, match="rank 1 of 2"):
         submit(train, 2).result(WAIT_S)
+
+
+def test_a_worker_that_returns_without_an_operation_is_named_at_once_to_who_waits_for_it(store: Path) -> None:
+    """No wait of start_timeout: a group with a member that has returned can never form."""
+
+    def train() -> None:
+        import os
+
+        import hopsml
+
+        if os.environ["RANK"] == "0":
+            hopsml.all_reduce(1.0)
+
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"rank 1 of 2 .*: returned before its first collective .*rank 0 waits for it"):
+        submit(train, 2, start_timeout=2 * WAIT_S).result(WAIT_S)
+    assert time.monotonic() - began < WAIT_S
 
 
 def test_the_evaluator_is_in_no_collective(store: Path) -> None:

@@ -267,6 +267,8 @@ class Work:
     def _on_event(self, event: Event) -> None:
         if event.kind == "started":
             self.send(protocol.WorkerStarted(*self.key))
+        elif event.kind == "forming":
+            self.send(protocol.WorkerForming(*self.key, size=event.total))
         elif event.kind == "mendable":
             self.send(protocol.WorkerMendable(*self.key, fixed=event.cause))
         elif event.kind == "mended":

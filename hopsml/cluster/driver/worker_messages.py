@@ -10,6 +10,7 @@ from hopsml.states import Lifecycle
 
 OfWorker = (
     protocol.WorkerStarted
+    | protocol.WorkerForming
     | protocol.WorkerMendable
     | protocol.WorkerMended
     | protocol.WorkerPaused
@@ -92,6 +93,8 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
         case protocol.WorkerStarted():
             view.state = Lifecycle.RUNNING
             return events.Started(agent, generation)
+        case protocol.WorkerForming():
+            return events.Forming(agent, generation, message.size)
         case protocol.WorkerMendable():
             return events.Mendable(agent, generation, message.fixed)
         case protocol.WorkerMended():

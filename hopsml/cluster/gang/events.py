@@ -97,6 +97,15 @@ class Started:
 
 
 @dataclass(frozen=True)
+class Forming:
+    """The worker has come to its first collective operation, for which it waits for all ranks below ``size``."""
+
+    agent_id: str
+    generation: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Mendable:
     """The worker has formed a group that can go on, in its process, without members that are lost.
 
@@ -257,7 +266,7 @@ class Tick:
 
 
 OfWorker = (
-    Started | Mendable | Mended | Paused | Stepped | Committed | Parked | Finished | Failed | Closed | Heard
+    Started | Forming | Mendable | Mended | Paused | Stepped | Committed | Parked | Finished | Failed | Closed | Heard
 )  # of one generation
 Event = (
     Granted

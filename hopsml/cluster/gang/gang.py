@@ -29,6 +29,7 @@ class MemberState:
 
     rank: int
     started: bool = False
+    forms: int = 0  # how many members form the group that it has come to; 0: to none
     finished: bool = False
     exited: bool = False  # finished by sys.exit(0)
     failed: bool = False
@@ -80,6 +81,8 @@ class Gang:
                 return self._granted(event, now)
             case events.Started():
                 return self._started(event, now)
+            case events.Forming():
+                return self._forming(event, now)
             case events.Finished():
                 return self._finished(event, now)
             case events.Failed():
@@ -149,6 +152,28 @@ class Gang:
             self.phase, self.deadline = Phase.RUNNING, None
         return []
 
+    def _forming(self, event: events.Forming, now: float) -> list[Action]:
+        member = self.members.get(event.agent_id)
+        if member is None or self.phase not in self.training:
+            return []
+        member.forms = event.size
+        return self._never_formed(now)
+
+    def _never_formed(self, now: float) -> list[Action]:
+        """End a run in which a member has left before it came to the group, and others wait for it to form that group."""
+        waiting = [m for m in self.members.values() if m.forms and not m.told]
+        size = max((m.forms for m in waiting), default=0)
+        absent = [(m.rank, name) for name, m in self.members.items() if m.finished and not m.forms and m.rank < size]
+        if not absent or self.phase not in self.training:
+            return []
+        rank, agent_id = min(absent)
+        how = "called sys.exit(0)" if self.members[agent_id].exited else "returned"
+        reason = (
+            f"{how} before its first collective operation, in which {ranks(sorted(m.rank for m in waiting))} "
+            f"{'waits' if len(waiting) == 1 else 'wait'} for it: every rank must take part in every collective"
+        )
+        return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, rank), now)
+
     # -------------------------------------------------------------------------------- ends of single workers
 
     def _finished(self, event: events.Finished, now: float) -> list[Action]:
@@ -161,7 +186,7 @@ class Gang:
         if self.phase is Phase.SETTLING:
             return self._settle(now)
         if not all(m.finished for m in self.members.values()):
-            return []
+            return self._never_formed(now)
         self.phase = Phase.STOPPING
         self.outcome = Conclude(Phase.FINISHED)
         self.deadline = now + self.spec.grace_s + self.spec.flush_s + 10

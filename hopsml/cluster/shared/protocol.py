@@ -11,7 +11,7 @@ import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 
-VERSION = 8  # both sides must speak the same
+VERSION = 9  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -270,6 +270,14 @@ class WorkerStarted(Message, frozen=True, tag="worker-started"):
     generation: int
 
 
+class WorkerForming(Message, frozen=True, tag="worker-forming"):
+    """The worker has come to its first collective operation, and waits for all ranks below ``size``."""
+
+    run_id: str
+    generation: int
+    size: int
+
+
 class WorkerMendable(Message, frozen=True, tag="worker-mendable"):
     """The worker has formed a group that can go on, in its process, without members that are lost.
 
@@ -475,6 +483,7 @@ ToCoordinator = (
     | PeerProbed
     | Heartbeat
     | WorkerStarted
+    | WorkerForming
     | WorkerMendable
     | WorkerMended
     | WorkerPaused

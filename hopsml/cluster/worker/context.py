@@ -52,6 +52,7 @@ class CollectiveSeat:
 
     addresses: tuple[str, ...]  # host:port by rank; its own port is held for it
     key: bytes = field(repr=False)  # that the members prove to each other
+    announce: Callable[[], None] = field(default=untold, repr=False, compare=False)  # that it waits for the others now
 
 
 class TrialPort(Protocol):

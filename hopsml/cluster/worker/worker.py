@@ -80,7 +80,7 @@ class Assignment(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """Worker -> agent: one frame in the pipe (4 bytes of length, then msgpack)."""
 
-    # started | mendable | mended | paused | report | progress | said | note | committed | parked | saved | store |
+    # started | forming | mendable | mended | paused | report | progress | said | note | committed | parked | saved | store |
     # finished | failed
     kind: str
     time: float
@@ -95,7 +95,7 @@ class Event(msgspec.Struct, frozen=True):
     length: int = 0
     data: bytes = b""  # of a "said"
     seen: dict[str, int | str] = {}  # collectives and optimizers that it used; in_force.py
-    total: int = 0  # steps, of a progress
+    total: int = 0  # steps, of a progress; members, of a forming
     unit: str = ""
     generation: int = -1  # of a "mended" or a "paused"
 
@@ -227,7 +227,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
         event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
-        collective=_seat(formation, launch),
+        collective=_seat(formation, launch, pipe),
         joins=formation.joins,
         server_key=formation.collective_key if formation.guarded else b"",
     )
@@ -245,10 +245,15 @@ def _named(text: str) -> Callable[..., Any]:
     return found
 
 
-def _seat(formation: Formation, launch: Launch) -> CollectiveSeat | None:
-    if launch.rank >= len(formation.collective):
+def _seat(formation: Formation, launch: Launch, pipe: EventPipe) -> CollectiveSeat | None:
+    size = len(formation.collective)
+    if launch.rank >= size:
         return None
-    return CollectiveSeat(formation.collective, formation.collective_key)
+    return CollectiveSeat(
+        formation.collective,
+        formation.collective_key,
+        lambda: pipe.send(Event("forming", time.time(), total=size)),
+    )
 
 
 def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> CommitPort | None:
