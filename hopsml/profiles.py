@@ -91,9 +91,24 @@ def load(name: str | None = None) -> Profile:
         if path.is_file():
             profile = parse(wanted, path.read_text(encoding="utf-8"), str(path))
             return _with_environment(profile)
-    meant = suggestions.similar(wanted, names())
-    raise ArgumentError(
-        f"profile '{wanted}' is not known; there are: {', '.join(names()) or 'none'} (in {', '.join(map(str, folders()))})"
+    raise _unknown(wanted, suggestions.similar(wanted, names()))
+
+
+def check(name: str, *, may_lie_elsewhere: bool) -> None:
+    """Raise ArgumentError for a profile that nobody has, where it is only named and a session is there already.
+
+    ``may_lie_elsewhere``: the session was begun where other profiles may lie; one that is spelt like a known one is refused
+    all the same.
+    """
+    known = names()
+    meant = suggestions.similar(name, known)
+    if name not in known and (meant or not may_lie_elsewhere):
+        raise _unknown(name, meant)
+
+
+def _unknown(name: str, meant: list[str]) -> ArgumentError:
+    return ArgumentError(
+        f"profile '{name}' is not known; there are: {', '.join(names()) or 'none'} (in {', '.join(map(str, folders()))})"
         + (f"; did you mean {' or '.join(meant)}?" if meant else "")
     )
 

@@ -113,12 +113,15 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
 def prepare(profile_name: str | None = None) -> None:
     """Set the variables of the profile with which ``current`` would start an application; nothing where there is one.
 
-    What is asked before that, such as where runs are kept, depends on them. Raises ArgumentError for an unknown profile.
+    What is asked before that, such as where runs are kept, depends on them. Raises ArgumentError for an unknown profile,
+    also where it comes too late to have an effect.
     """
     with _lock:
         alive = any(application.coordinator.is_alive for application in _applications.values())
         if not alive and _active_context() is None and not _under_spark_submit():
             _set_variables(profiles.load(profile_name))
+        elif profile_name:
+            profiles.check(profile_name, may_lie_elsewhere=_under_spark_submit())
 
 
 def current_id() -> str:

@@ -44,6 +44,22 @@ def test_a_run_is_kept_where_its_profile_says(conf: Path, monkeypatch: pytest.Mo
     assert result.run_dir.startswith(f"file://{conf / 'own'}/") and os.environ["MY_NAME"] == "own"
 
 
+def test_a_misspelt_profile_is_refused_in_a_session_that_is_there(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = experiment.launch(os.getpid, progress=False, profile="mine")
+    with pytest.raises(
+        ArgumentError, match=r"profile 'mime' is not known; there are: mine, other .*did you mean mine\?"
+    ):
+        experiment.launch(os.getpid, progress=False, profile="mime")
+    with pytest.raises(ArgumentError, match=r"profile 'remote' is not known; there are: mine, other \([^;]*$"):
+        experiment.submit(os.getpid, num_workers=1, progress=False, profile="remote")
+    runs = Path(first.run_dir.removeprefix("file://")).parent
+    assert len([entry for entry in runs.iterdir() if entry.is_dir()]) == 1, "nothing was begun"
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # on a cluster there need not be the profiles of who has submitted
+    applications.prepare("remote")
+    with pytest.raises(ArgumentError, match="did you mean other"):
+        applications.prepare("otther")
+
+
 def named(x: float) -> dict[str, object]:
     return {"metric": x, "name": os.environ["MY_NAME"]}
 
