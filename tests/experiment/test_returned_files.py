@@ -41,6 +41,19 @@ def test_text_comes_back_as_it_was(store: Path) -> None:
     assert submit(lambda: TEXTS).result(WAIT_S).value == TEXTS
 
 
+def with_options() -> list[str]:
+    """As somebody's program does who runs it by hand as well."""
+    import argparse
+    import sys
+
+    argparse.ArgumentParser().parse_args()
+    return sys.argv
+
+
+def test_a_parser_of_options_finds_the_functions_name_alone(store: Path) -> None:
+    assert submit(with_options).result(WAIT_S).value == ["with_options"]
+
+
 def test_files_that_are_returned_arrive_in_the_run_directory_and_overwrite_nothing(store: Path) -> None:
     def train() -> dict[str, Any]:
         for folder in ("a", "b"):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -42,8 +43,9 @@ LANE = textwrap.dedent(
 
 @pytest.mark.parametrize("how", ["threads", "none"])
 def test_trials_run_in_interpreters_of_their_own_where_a_fork_is_not_safe(tmp_path: Path, how: str) -> None:
-    def train(x: int) -> dict[str, int | bool]:
-        return {"metric": x, "spawned": "hopsml.training.trials.runner" in sys.argv[0].replace("/", ".")}
+    def train(x: int) -> dict[str, Any]:
+        name = sys.argv.pop()  # which the next trial has again
+        return {"metric": x, "spawned": "hopsml.training.trials.runner" in sys.orig_argv, "name": name}
 
     (tmp_path / "work").mkdir()
     (tmp_path / "payload").write_bytes(cloudpickle.dumps((train, {})))
@@ -60,4 +62,4 @@ def test_trials_run_in_interpreters_of_their_own_where_a_fork_is_not_safe(tmp_pa
         lane.stdin.close()
         assert lane.wait(20) == 0
     values = [pickle.loads(end.outputs) for end in ends if isinstance(end, TrialEnded)]
-    assert values == [{"metric": number, "spawned": how == "threads"} for number in range(3)]
+    assert values == [{"metric": number, "spawned": how == "threads", "name": "train"} for number in range(3)]

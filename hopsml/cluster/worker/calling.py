@@ -17,6 +17,11 @@ MOST_TEXT = 1_000_000  # characters of a traceback; an error may hold a whole fi
 _MARGIN = 10_000  # as many more are cleaned: a secret that is cut would lose what it is known by
 
 
+def stand_for(function: Callable[..., Any]) -> None:
+    """Let ``sys.argv`` be the function's name alone: a parser of options has nothing to do with how this process began."""
+    sys.argv = [str(getattr(function, "__name__", type(function).__name__))]
+
+
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """The function's value, or what it raises.
 

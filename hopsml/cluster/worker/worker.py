@@ -158,6 +158,7 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
         assignment = msgspec.msgpack.decode(Path(assignment_path).read_bytes(), type=Assignment)
         context = _prepare(assignment, pipe, slots, inbox)
         function, arguments = _restore(Path(assignment.payload))
+        calling.stand_for(function)
         pipe.send(Event("started", time.time()))
         if body := context.spec.body:
             function, arguments = partial(_named(body), function, arguments, context), {}

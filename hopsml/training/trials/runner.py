@@ -172,6 +172,7 @@ class Runner:
         try:
             self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
             function, fixed = self._function()
+            calling.stand_for(function)
             value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
             told = trial.reporter.history if value is None else []  # what it has reported stands for what it returns
             metric = told[-1][1] if told else trial_result.score_of(value, message.metric)
