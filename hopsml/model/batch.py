@@ -7,9 +7,10 @@ Arrow's form, and columns become arrays without being touched row by row.
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -145,10 +146,29 @@ def _on_spark(
     work = _work(version, signature, to_arrow_schema(df.schema), inputs, prefix, batch_size)
     added = from_arrow_schema(pa.schema(work.fields))
 
-    def rows(batches: Iterator[Any]) -> Iterator[Any]:
-        return in_task(batches, work)
+    return df.mapInArrow(_body(work), StructType([*df.schema.fields, *added.fields]))
 
-    return df.mapInArrow(rows, StructType([*df.schema.fields, *added.fields]))
+
+def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What Spark ships to its Python workers: it can be read where there is no hopsml, and says so there."""
+    shipped = pickle.dumps(work)
+
+    def rows(batches: Iterator[Any]) -> Iterator[Any]:
+        try:
+            from hopsml.model.batch import in_task
+        except ImportError as error:
+            import sys
+
+            raise RuntimeError(
+                f"hopsml.model.predict cannot compute here: {error} (in {sys.executable}, the Python of Spark's executors). "
+                "hopsml and what the model was exported with must be there: let PYSPARK_PYTHON name an environment that "
+                "has them on every node before the Spark session begins, or ship one with spark.archives"
+            ) from None
+        import pickle
+
+        return in_task(batches, pickle.loads(shipped))
+
+    return rows
 
 
 # ------------------------------------------------------------------------------------------ in Spark's Python worker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,21 @@ def test_trouble_is_told_before_anything_is_computed(estimator: Any, tmp_path: P
     model.export(tmp_path / "notes.txt", "notes")
     with pytest.raises(ArgumentError, match="version 1 of the model 'notes' has no signature"):
         model.predict(table, "notes")
+
+
+def test_executors_whose_python_has_no_hopsml_say_so_and_what_to_do(estimator: Any) -> None:
+    """Read and called as Spark's Python worker does, in one that finds no hopsml."""
+    import cloudpickle
+
+    found = model.find("lr")
+    work = batch.Inference(found.url, found.description, (), (), "", None, "")
+    program = "import sys, pickle; sys.modules['hopsml'] = None\npickle.load(sys.stdin.buffer)(iter([]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=cloudpickle.dumps(batch._body(work)), capture_output=True, check=False
+    )
+    said = done.stderr.decode().splitlines()[-1]
+    assert said.startswith("RuntimeError: hopsml.model.predict cannot compute here: ") and sys.executable in said
+    assert "let PYSPARK_PYTHON name an environment that has them on every node" in said
 
 
 def test_an_estimator_that_cannot_be_pickled_names_its_part(project: str) -> None:
