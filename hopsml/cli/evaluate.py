@@ -26,6 +26,7 @@ def evaluate(
     metric: Annotated[str, typer.Option(help="the key by which checkpoints are compared")] = "metric",
     direction: Annotated[str, typer.Option(help="max or min")] = "max",
     order: Annotated[str, typer.Option(help="oldest or newest first")] = "oldest",
+    name: Annotated[str, typer.Option(help="of the evaluation, which has facts of its own")] = "eval",
     profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else local")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
 ) -> None:
@@ -37,7 +38,7 @@ def evaluate(
     from hopsml import experiment, settings
     from hopsml.errors import ArgumentError
     from hopsml.storage.run_dir import find
-    from hopsml.training.evaluation import written
+    from hopsml.training.evaluation import Facts
 
     directory = find(run, settings.project_url())
     if args and not function:
@@ -46,13 +47,13 @@ def evaluate(
         if function:
             wishes: dict[str, Any] = {"metric": metric, "direction": direction, "order": order, "args": arguments(args)}
             found = experiment.evaluate(
-                loaded(function), directory.url, profile=profile, progress=not as_json, **wishes
+                loaded(function), directory.url, name=name, profile=profile, progress=not as_json, **wishes
             )
         else:
-            found = experiment.continue_evaluation(directory.url, profile=profile, progress=not as_json)
+            found = experiment.continue_evaluation(directory.url, name=name, profile=profile, progress=not as_json)
     finally:
         experiment.shutdown()
-    judged, outcome = written(directory), found.metrics
+    judged, outcome = Facts(directory, name).written(), found.metrics
     print(strict_json.dumps(as_dict(judged, outcome)) if as_json else text(judged, outcome))
 
 

@@ -11,14 +11,16 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.cluster.shared.spec import ElasticGroup, Evaluation, RunSpec, specified
-from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound
+from hopsml.cluster.shared import checks
+from hopsml.cluster.shared.spec import FIRST_EVALUATION, ElasticGroup, Evaluation, RunSpec, specified
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments, plan, repeat
 from hopsml.experiment.options import EvaluationOptions
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.verbs import Verb
 from hopsml.storage.run_dir import find
+from hopsml.training.evaluation import Facts, called
 
 BODY = "hopsml.training.evaluation:play"
 DEATHS = 5  # of the evaluator's process, in a row
@@ -30,12 +32,14 @@ def evaluate(options: EvaluationOptions) -> Result:
 
     ``train_fn(folder, **args)`` gets a local copy of a checkpoint's folder and returns a number, or a dict of numbers. What
     comes of it lies in the judged run's directory, ``evaluations/step-000000120.json``, with ``best.json`` beside; an
-    evaluator that is lost is begun again and goes on there, as does a later call. A run whose driver was
+    evaluator that is lost is begun again and goes on there, as does a later call. Another function judges under another
+    ``name``, with facts of its own in ``evaluations/NAME/``. A run whose driver was
     killed has ended, too. A checkpoint that the training deletes
     before it was judged is written down as skipped. The result's metrics are those of the best one.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, for a run that is not there, among others.
+        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, for a run that is not there, or one that
+            another function has judged under this name, among others.
         RunError: the function failed; the message has its traceback and its log.
         StorageError: the run directory cannot be written; names the path.
     """
@@ -48,11 +52,14 @@ def submit_evaluation(options: EvaluationOptions) -> Run:
     return plan.start(build(options))
 
 
-def continue_evaluation(run: Any, *, profile: str | None = None, progress: bool = True) -> Result:
+def continue_evaluation(
+    run: Any, *, name: str = FIRST_EVALUATION, profile: str | None = None, progress: bool = True
+) -> Result:
     """Judge what is left of a run by the function of its last ``evaluate``, as that was recorded; blocks until the end.
 
     Args:
         run: whose checkpoints are judged: its URL, path, id, handle or result.
+        name: that the evaluation was given.
         profile: name of a file in conf/; used when there is no Spark application yet.
         progress: show what goes on.
 
@@ -60,17 +67,19 @@ def continue_evaluation(run: Any, *, profile: str | None = None, progress: bool 
         ArgumentError: no evaluator has been there, or its record cannot be used; otherwise as ``evaluate``.
     """
     directory = find(run, settings.project_url())
-    try:
-        earlier = str(directory.read_json(directory.evaluator_json)["run"])
-    except PathNotFound:
+    facts = Facts(directory, checks.evaluation_name("name", name))
+    earlier = str(facts.evaluator().get("run") or "")
+    if not earlier:
+        first = name == FIRST_EVALUATION
+        how, named, option = ("", "", "") if first else (f" as {name!r}", f", name={name!r}", f" --name {name}")
         raise ArgumentError(
-            f"run {directory.run_id} was never evaluated, so no function is known: experiment.evaluate(function, "
-            f"{directory.run_id!r}), or 'hopsml evaluate {directory.run_id} --function FILE.py:NAME'"
-        ) from None
+            f"run {directory.run_id} was never evaluated{how}, so no function is known: experiment.evaluate(function, "
+            f"{directory.run_id!r}{named}), or 'hopsml evaluate {directory.run_id} --function FILE.py:NAME{option}'"
+        )
     again = repeat.build(earlier, profile=profile, progress=progress)
     asked = again.spec.evaluation
     if asked is None:
-        raise ArgumentError(f"{directory.evaluator_json} names {earlier}, which is no evaluation: remove that file")
+        raise ArgumentError(f"{facts.evaluator_json} names {earlier}, which is no evaluation: remove that file")
     # Its URL of now: whoever moved the run took what the evaluator wrote with it.
     spec = msgspec.structs.replace(again.spec, evaluation=msgspec.structs.replace(asked, run=directory.url))
     return plan.start(dataclasses.replace(again, spec=spec)).result()
@@ -79,6 +88,8 @@ def continue_evaluation(run: Any, *, profile: str | None = None, progress: bool 
 def build(options: EvaluationOptions) -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
     directory = find(options.run, settings.project_url())
+    evaluation = specified(Evaluation, options, run=directory.url)
+    _check_function(options.train_fn, Facts(directory, evaluation.name))
     group = ElasticGroup(
         size=1, min_size=1, commits=False, fruitless_limit=DEATHS, start_timeout_s=float(options.start_timeout)
     )
@@ -89,7 +100,7 @@ def build(options: EvaluationOptions) -> plan.Plan:
             verb="evaluate",
             framework="none",
             group=group,
-            evaluation=specified(Evaluation, options, run=directory.url),
+            evaluation=evaluation,
             body=BODY,
             environment=arguments.environment(options.environment, options.share),
         ),
@@ -98,6 +109,17 @@ def build(options: EvaluationOptions) -> plan.Plan:
         profile=options.profile,
         progress=bool(options.progress),
     )
+
+
+def _check_function(function: Callable[..., Any], facts: Facts) -> None:
+    """What one function has found must not be taken for another one's."""
+    earlier, now = str(facts.evaluator().get("function") or ""), called(function)
+    if earlier and earlier != now:
+        raise ArgumentError(
+            f"{now}: the checkpoints of run {facts.run.run_id} are judged by {earlier} as the evaluation {facts.name!r}, "
+            f"and each once; give this function's evaluation a name of its own, such as name={now.rpartition('.')[2]!r}, or "
+            f"remove {facts.folder}"
+        )
 
 
 def _arguments(function: Callable[..., Any], given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hopsml import settings
 from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.shared.spec import FIRST_EVALUATION
 from hopsml.delivery import immediate, logger_aside
 from hopsml.experiment.run import Run
 from hopsml.search.metric import name_of
@@ -43,7 +44,7 @@ def follow(
         order = _order_of(uri, run.run_id, record, register_as=register_as, group=group)
         followed = LINK.follow(order, run.directory, record, lambda text: _note(run, text))
         run.observe(immediate(lambda change: _pass_on(followed, change)))
-        followed.lost = any(view.metrics for view in run.state.members.values())  # reported before anybody observed
+        followed.lost = bool(run.state.members)  # who was at work before anybody observed may have reported
         run.add_done_callback(lambda future: followed.end())
     except Exception as error:  # noqa: BLE001 a record of a run must not fail it
         _note(run, f"MLflow is not told of this run: {type(error).__name__}: {error}")
@@ -104,6 +105,8 @@ def _order_of(
 ) -> Order:
     """Where the run goes: MLflow's own variables count, then the project's name is the experiment's."""
     name = str(record.get("name") or "")
+    evaluation = (record.get("spec") or {}).get("evaluation") or {}
+    evaluated = str(evaluation.get("name") or "")
     experiment_id = os.environ.get("MLFLOW_EXPERIMENT_ID", "")
     named = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
     return Order(
@@ -114,7 +117,8 @@ def _order_of(
         parent_run_id=_active_run_id(),
         register_as=register_as or "",
         group=group,
-        evaluates=str(((record.get("spec") or {}).get("evaluation") or {}).get("run") or ""),
+        evaluates=str(evaluation.get("run") or ""),
+        evaluates_as="" if evaluated == FIRST_EVALUATION else evaluated,
     )
 
 

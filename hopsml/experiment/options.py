@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, TypeVar
 
-from hopsml.cluster.shared.spec import Compression, GradientReduction
+from hopsml.cluster.shared.spec import FIRST_EVALUATION, Compression, GradientReduction
 
 _Options = TypeVar("_Options")
 
@@ -226,7 +226,9 @@ class EvaluationOptions(StartOptions):
     Args:
         train_fn: the evaluating function, called with the folder of a checkpoint.
         run: whose checkpoints are judged: its URL, path, id, handle or result.
-        name, description: for people who look for the evaluation later.
+        name: of the evaluation: each name has facts, curves and a best checkpoint of its own, so that several functions,
+            or one on several data sets, judge the same run.
+        description: for people who look for the evaluation later.
         args: further keyword arguments of the function.
         order: "oldest" or "newest": which checkpoint is next where several wait.
         metric: the key by which checkpoints are compared; of a function that returns a number, "metric".
@@ -238,7 +240,7 @@ class EvaluationOptions(StartOptions):
     train_fn: Callable[..., Any]
     run: Any
     _: KW_ONLY
-    name: str = "no-name"
+    name: str = FIRST_EVALUATION
     description: str | None = None
     args: Mapping[str, Any] | None = None
     order: str = "oldest"

@@ -116,7 +116,6 @@ class RunDir:
     events = _Below("events")  # TensorBoard event files
     checkpoints = _Below("checkpoints")  # complete checkpoints, one directory a step
     evaluations = _Below("evaluations")  # what an evaluator found of each checkpoint
-    evaluator_json = _Below("evaluations", "evaluator.json")  # which run was the newest evaluator
     logs = _Below("logs")  # what the workers printed and used
     metrics = _Below("metrics.jsonl")  # reported metrics, one JSON object a line
     gang_log = _Below("gang.jsonl")  # what the gang of a run that did not finish met and decided

@@ -1,10 +1,10 @@
 """An evaluator beside a training: it judges the complete checkpoints of another run, each once.
 
 What comes of a checkpoint is one small file of the run that is judged, ``evaluations/step-000000120.json``, written once and
-whole: an evaluator that is killed, and another one later, goes on where the files end. Which checkpoint is next, which is
-the best and whether the training has stopped to improve are functions of what these files say. A run whose driver is gone
-without a word will have no further checkpoint: that is an end as well. TensorBoard shows what was found as the run
-``evaluation`` of that training.
+whole: an evaluator that is killed, and another one later, goes on where the files end. An evaluation that is given a name
+has its files in a folder of that name. Which checkpoint is next, which is the best and whether the training has stopped to
+improve are functions of what these files say. A run whose driver is gone without a word will have no further checkpoint:
+that is an end as well. TensorBoard shows what was found as the run ``evaluation`` of that training, or ``evaluation/NAME``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.cluster.shared.spec import Evaluation
+from hopsml.cluster.shared.spec import FIRST_EVALUATION, Evaluation
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
@@ -90,6 +90,38 @@ def is_lost(lives: bool | None, sign_s: float | None, quiet_s: float) -> bool:
     return catalog.state_without_end(lives, quiet_s) == catalog.LOST if sign_s is None else sign_s >= SILENT_S
 
 
+# ------------------------------------------------------------------------------------------ on the store
+
+
+class Facts:
+    """What evaluators have found of a run under one name: where it lies, and how it is read."""
+
+    def __init__(self, run: RunDir, name: str = FIRST_EVALUATION) -> None:
+        self.run, self.name = run, name
+        below = () if name == FIRST_EVALUATION else (name,)
+        self.folder = urls.join(run.evaluations, *below)
+        self.events = urls.join(run.events, "evaluation", *below)  # TensorBoard's files
+        self.evaluator_json = urls.join(self.folder, "evaluator.json")  # the newest evaluator's run, and its function
+
+    def evaluator(self) -> dict[str, Any]:
+        """Who was the newest evaluator; empty where there was none. StorageError."""
+        try:
+            return dict(self.run.read_json(self.evaluator_json))
+        except PathNotFound:
+            return {}
+
+    def written(self) -> list[Judgement]:
+        """What was found, by step; none where there was no evaluator. StorageError."""
+        names = [one for one in _names(self.folder) if step_of(one.removesuffix(".json")) is not None]
+        read = [self.run.read_json(urls.join(self.folder, name)) for name in sorted(names)]
+        return [msgspec.convert(one, Judgement) for one in read]
+
+
+def called(function: Callable[..., Any]) -> str:
+    """The function's name, by which another one is told from it."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
 # ------------------------------------------------------------------------------------------ in the evaluator's process
 
 
@@ -150,13 +182,13 @@ class Evaluator:
         assert context.spec.evaluation is not None
         self.asked = context.spec.evaluation
         self._run = RunDir(self.asked.run, context.spec.storage_timeout_s)
-        self._folder = self._run.evaluations
+        self._facts = Facts(self._run, self.asked.name)
         self._watch = DriverWatch(self._run)
         self._best_written: Judgement | None = None
         self.is_calling = False  # what is raised then is the function's
-        self._run.write_json(self._run.evaluator_json, {"run": context.run_url})
-        self.judgements = written(self._run)
-        self._shown = {step for name in _names(self._events) if (step := _step_shown(name)) is not None}
+        self._run.write_json(self._facts.evaluator_json, {"run": context.run_url, "function": called(function)})
+        self.judgements = self._facts.written()
+        self._shown = {step for name in _names(self._facts.events) if (step := _step_shown(name)) is not None}
 
     def look(self) -> bool:
         """Judge what is there; whether nothing more can come."""
@@ -203,11 +235,11 @@ class Evaluator:
 
     def _note(self, judgement: Judgement) -> None:
         """Write it down, once; tell the driver, and the training where it does not improve any more."""
-        name = urls.join(self._folder, f"{step_name(judgement.step)}.json")
+        name = urls.join(self._facts.folder, f"{step_name(judgement.step)}.json")
         try:
             for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=False)
         except PathExists:  # another evaluator has been faster: its word counts
-            self.judgements = written(self._run)
+            self.judgements = self._facts.written()
             return
         self.judgements.append(judgement)
         if not judgement.problem:
@@ -222,7 +254,7 @@ class Evaluator:
         """Where the best one is another than it was, or could not be written then."""
         best = best_of(self.judgements, self.asked)
         if best is not None and best != self._best_written:
-            url = urls.join(self._folder, "best.json")
+            url = urls.join(self._facts.folder, "best.json")
             for_url(url).write_bytes(url, to_json(msgspec.to_builtins(best)))
             self._best_written = best
 
@@ -231,13 +263,9 @@ class Evaluator:
         for one in self.judgements:
             if not one.problem and one.step not in self._shown:
                 values = told(one, self.judgements, self.asked)
-                name = urls.join(self._events, _event_name(one.step))
+                name = urls.join(self._facts.events, _event_name(one.step))
                 for_url(name).write_bytes(name, event_file.scalars(values, one.step, time.time()))
                 self._shown.add(one.step)
-
-    @property
-    def _events(self) -> str:
-        return urls.join(self._run.events, "evaluation")
 
 
 def _event_name(step: int) -> str:
@@ -249,13 +277,6 @@ def _step_shown(name: str) -> int | None:
     """The step of such a file's name; None for any other."""
     step = name.removeprefix(_EVENTS).removesuffix(_OURS)
     return int(step) if name == f"{_EVENTS}{step}{_OURS}" and step.isdecimal() else None
-
-
-def written(run: RunDir) -> list[Judgement]:
-    """What evaluators have found of a run's checkpoints, by step; none where there was no evaluator. StorageError."""
-    names = [one for one in _names(run.evaluations) if step_of(one.removesuffix(".json")) is not None]
-    read = [run.read_json(urls.join(run.evaluations, name)) for name in sorted(names)]
-    return [msgspec.convert(one, Judgement) for one in read]
 
 
 def _names(folder: str) -> list[str]:

@@ -59,14 +59,14 @@ def test_every_checkpoint_is_judged_once_though_the_evaluator_dies(store: Path, 
     result = run.result(WAIT_S)
     assert result.metrics["evaluated"] == 3 and result.metrics["best_step"] == 20 and result.metrics["accuracy"] == 0.75
     found = files(training.run_dir)
-    assert found.pop("evaluator") == {"run": run.run_dir}
+    assert found.pop("evaluator") == {"run": run.run_dir, "function": "judge"}
     assert found["best"]["step"] == 20 and found["step-000000030"]["metrics"] == {"accuracy": 0.25}
     assert (tmp_path / "killed").exists() and "signal 9" in "".join(run.state.notes)
     assert not any("committed" in note for note in run.state.notes), "it commits nothing, and is not to"
     again = experiment.evaluate(judge, training.run_dir, **asked)  # after its end: nothing is left
     assert again.metrics["evaluated"] == 3
     now = files(training.run_dir)
-    assert now.pop("evaluator") == {"run": again.run_dir} and now == found, "their times among them"
+    assert now.pop("evaluator")["run"] == again.run_dir and now == found, "their times among them"
 
 
 def test_values_are_tensorboards_and_a_lost_file_is_written_again(store: Path, tmp_path: Path) -> None:
@@ -93,6 +93,31 @@ def test_values_are_tensorboards_and_a_lost_file_is_written_again(store: Path, t
         path.unlink()
     again = experiment.continue_evaluation(training.run_dir, progress=False)
     assert shown() == expected and again.metrics["evaluated"] == 3
+
+
+def worse(folder: Path) -> float:
+    return -float((folder / "value").read_text())
+
+
+def test_another_function_judges_under_another_name_and_not_under_the_same(store: Path, tmp_path: Path) -> None:
+    with experiment.recorded("a training") as training:
+        for step, value in ((10, 0.5), (20, 0.75)):
+            save(training.run_dir, tmp_path / str(step), step, value)
+    wishes: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
+    experiment.evaluate(judge, training.run_dir, metric="accuracy", **wishes)
+    with pytest.raises(ArgumentError, match=r"worse: .* are judged by judge as the evaluation 'eval'.*name='worse'"):
+        experiment.evaluate(worse, training.run_dir, **wishes)
+    first = files(training.run_dir)
+    result = experiment.evaluate(worse, training.run_dir, name="worse", **wishes)
+    assert (result.metrics["evaluated"], result.metrics["best_step"], result.metrics["metric"]) == (2, 10, -0.5)
+    assert files(training.run_dir) == first, "the other evaluation's"
+    folder = Path(training.run_dir.removeprefix("file://"))
+    assert json.loads((folder / "evaluations/worse/best.json").read_text())["step"] == 10
+    curves = [events(path)[1].step for path in sorted((folder / "events/evaluation/worse").iterdir())]
+    assert curves == [10, 20]
+    assert experiment.continue_evaluation(training.run_dir, name="worse", progress=False).metrics["metric"] == -0.5
+    with pytest.raises(ArgumentError, match=r"never evaluated as 'third'.*name='third'.*--name third"):
+        experiment.continue_evaluation(training.run_dir, name="third")
 
 
 def test_left_checkpoints_are_judged_by_the_function_of_the_last_evaluation(store: Path, tmp_path: Path) -> None:
@@ -176,6 +201,9 @@ def test_what_is_wrong_is_said(store: Path, tmp_path: Path) -> None:
         experiment.evaluate(judge, "nobody")
     with pytest.raises(ArgumentError, match=r"called with a checkpoint's folder .*unexpected keyword argument 'x'"):
         experiment.evaluate(judge, training.run_dir, args={"x": 1})
+    for name in ("a/b", "", "step-000000010", "..", "x" * 61):
+        with pytest.raises(ArgumentError, match="an evaluation's name has letters, digits, - and _"):
+            experiment.evaluate(judge, training.run_dir, name=name)
     with pytest.raises(ArgumentError, match="order='last': it must be one of 'oldest', 'newest'"):
         experiment.evaluate(judge, training.run_dir, order="last")
     with pytest.raises(WorkerFailed, match="returned 'good', a str; it must return a number"):

@@ -180,7 +180,8 @@ def test_what_an_evaluator_finds_is_in_the_run_that_it_judges(
     evaluator = experiment.submit_evaluation(accuracy_of, training, metric="accuracy", progress=False)
     evaluator.result(WAIT_S)
     wait_until(lambda: is_sent(evaluator), "the evaluator's end in MLflow")
-    judged = str(order_of(training)["run_id"])
+    judged, own = (str(order_of(one)["run_id"]) for one in (training, evaluator))
+    assert (20, 0.25) in history(server, own, "accuracy")
     assert history(server, judged, "evaluation/accuracy") == [(10, 0.5), (20, 0.25)]
     assert history(server, judged, "evaluation/best_step") == [(10, 10.0), (20, 10.0)]
     assert history(server, judged) == LOSS and server.client().get_run(judged).info.status == "FINISHED"

@@ -66,6 +66,7 @@ def test_numbers_become_rows_and_the_same_line_gives_the_same_row() -> None:
 def test_what_an_evaluator_found_goes_to_the_judged_run_and_not_what_it_used() -> None:
     rows = [Row("accuracy", 0.5, 1, 10), Row(entries.system_name(0, "cpu_utilization_percentage"), 5.0, 1, 0)]
     assert entries.evaluation_rows(rows) == [Row("evaluation/accuracy", 0.5, 1, 10)]
+    assert entries.evaluation_rows(rows, "test-set") == [Row("evaluation/test-set/accuracy", 0.5, 1, 10)]
 
 
 @pytest.mark.parametrize(

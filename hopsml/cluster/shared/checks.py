@@ -15,6 +15,7 @@ IMPLEMENTATIONS = ("auto", "tensorflow", "hopsml")
 PREFLIGHT_MODES = ("off", "warn", "enforce")
 COMPRESSIONS = ("fp16", "bf16", "topk", "powersgd")
 REDUCTIONS = ("sum", "adasum")
+LONGEST_EVALUATION = 60  # characters of its name
 BACKENDS = ("auto", "hopsml", "gloo", "nccl")
 
 
@@ -134,6 +135,17 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be text")
     return value
+
+
+def evaluation_name(name: str, value: Any) -> str:
+    """A name of one of a run's evaluations, which is also that of a folder."""
+    plain = text(name, value).replace("-", "").replace("_", "")
+    if not (plain.isascii() and plain.isalnum()) or len(value) > LONGEST_EVALUATION or value.startswith("step-"):
+        raise ArgumentError(
+            f"{name}={value!r:.80}: an evaluation's name has letters, digits, - and _, at most {LONGEST_EVALUATION} of "
+            "them, and does not begin with 'step-'"
+        )
+    return str(value)
 
 
 def model_name(name: str, value: Any) -> str:

@@ -248,6 +248,9 @@ class Communication(Section, frozen=True):
         return [name for name in ("merge_scope", "scoped_allocator") if getattr(self, name) is not None]
 
 
+FIRST_EVALUATION = "eval"  # of a run, unless it is given another name: its facts have no folder of their own
+
+
 class Evaluation(Section, frozen=True):
     """Which run's checkpoints an evaluator judges, and how."""
 
@@ -256,6 +259,7 @@ class Evaluation(Section, frozen=True):
     metric: Annotated[str, checks.text] = "metric"
     direction: Annotated[Literal["max", "min"], checks.direction] = "max"
     patience: Annotated[int | None, checks.or_none(checks.whole_number)] = None  # checkpoints without a better one
+    name: Annotated[str, checks.evaluation_name] = FIRST_EVALUATION  # each has facts of its own
 
 
 class RunSpec(Section, frozen=True):

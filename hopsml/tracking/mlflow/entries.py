@@ -138,9 +138,13 @@ def report_rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
-def evaluation_rows(rows: Sequence[Row]) -> list[Row]:
-    """What an evaluator found, as it is named in the run whose checkpoints it judges; what it used of its machine is not."""
-    return [replace(row, key=name(f"{EVALUATION}{row.key}")) for row in rows if not row.key.startswith(SYSTEM)]
+def evaluation_rows(rows: Sequence[Row], evaluation: str = "") -> list[Row]:
+    """What an evaluator found, as it is named in the run whose checkpoints it judges; what it used of its machine is not.
+
+    ``evaluation``: its name, where it has one.
+    """
+    begin = f"{EVALUATION}{evaluation}/" if evaluation else EVALUATION
+    return [replace(row, key=name(f"{begin}{row.key}")) for row in rows if not row.key.startswith(SYSTEM)]
 
 
 def system_rows(rank: int, lines: Sequence[Mapping[str, Any]]) -> list[Row]:

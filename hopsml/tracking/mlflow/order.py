@@ -44,6 +44,7 @@ class Order:
     register_as: str = ""
     group: RunGroup | None = None
     evaluates: str = ""  # URL of the run of ours whose checkpoints this one judges
+    evaluates_as: str = ""  # the name of that evaluation, where the run may have others
     state: str = PENDING
     run_id: str = ""  # MLflow's
     note: str = ""  # why not, where it was refused

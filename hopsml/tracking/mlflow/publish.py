@@ -77,7 +77,7 @@ def log_judged(store: Store, wanted: Order, rows: Sequence[Row]) -> None:
     judged = order.read(RunDir(wanted.evaluates))
     if judged is not None and judged.run_id and judged.tracking_uri == redact.text(wanted.tracking_uri):
         with contextlib.suppress(MlflowRefused):  # somebody has deleted it there, which concerns nothing else
-            store.log(judged.run_id, rows=entries.evaluation_rows(rows))
+            store.log(judged.run_id, rows=entries.evaluation_rows(rows, wanted.evaluates_as))
 
 
 def register(store: Store, name: str, directory: RunDir, run_id: str) -> str:
