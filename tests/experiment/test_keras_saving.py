@@ -65,7 +65,6 @@ def train(folder: str, disk: str = "") -> dict[str, Any]:
         epochs=4,
     )
     seen["given"] = handover._number
-    model._initial_epoch = None  # of the backup: Keras lets every further fit begin there
     model.save(str(context.work_dir / "now.keras"))  # by Keras
     model.save_weights(str(context.work_dir / "now.weights.h5"))
     if context.is_chief:

@@ -132,5 +132,6 @@ def test_callbacks_with_shared_paths(tmp_path: Path, kind: str) -> None:
     shutil.rmtree(tmp_path / "group", ignore_errors=True)
     third, fourth = run_group("keras3:callbacks", tmp_path, epochs=3, kind=kind)
     assert third["epochs"] == fourth["epochs"] == [2]
+    assert third["further"] == fourth["further"] == [0], "where the first fit went on is nothing to the next"
     assert third["weights"] == fourth["weights"] != first["weights"]
     assert not list(tmp_path.glob("work-*/hopsml-unused-*"))

@@ -46,16 +46,21 @@ def install(trainer: ModuleType) -> None:
     _share_backup(BackupAndRestore)
     _link_after_training(ModelCheckpoint)
     _link_after_training(CSVLogger)
-    _introduce()
+    _begin_training()
 
 
-def _introduce() -> None:
-    """Let callbacks that ask for it by ``set_companions`` know all callbacks of the training that begins."""
+def _begin_training() -> None:
+    """Let callbacks that ask for it by ``set_companions`` know all callbacks of the training that begins.
+
+    And let it begin where these say: what an earlier ``fit`` went on from, Keras keeps in the model for every further one.
+    """
     from keras.src.callbacks.callback_list import CallbackList
 
     original = CallbackList.on_train_begin
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
+        if getattr(self.model, "_initial_epoch", None):
+            self.model._initial_epoch = None
         for one in self.callbacks:
             if hasattr(one, "set_companions"):
                 one.set_companions(tuple(self.callbacks))
