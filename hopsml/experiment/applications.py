@@ -24,7 +24,7 @@ from hopsml import profiles, redact
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
-from hopsml.cluster.shared import processes
+from hopsml.cluster.shared import open_files, processes
 from hopsml.errors import CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
@@ -91,6 +91,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
             return known
         if known is not None:
             known.coordinator.close()
+        check_open_files()
         processes.open_standard_streams()  # before new descriptors could get the numbers 0 to 2
         profile = None
         if context is None and not _under_spark_submit():
@@ -108,6 +109,12 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
             raise
         _applications[application.id] = application
         return application
+
+
+def check_open_files(agents: int = 0) -> None:
+    """Raise CoordinatorLost where this process may open too few files for its part of a run with so many agents."""
+    if problem := open_files.problem(agents):
+        raise CoordinatorLost(problem)
 
 
 def prepare(profile_name: str | None = None) -> None:

@@ -98,6 +98,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     resume_url = find(spec.resume, store).url if spec.resume else ""
     application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
     spec = replace(spec, group=_group(spec, application))
+    applications.check_open_files(spec.group.size)
     communication, as_tuned = spec.communication, ""
     if plan.rerun_of is None:  # what was tuned when the original was started is in its specification
         communication, as_tuned = tuned.settled(communication, captured.name, spec.group.size)

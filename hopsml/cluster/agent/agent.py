@@ -25,7 +25,7 @@ import msgspec
 
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
-from hopsml.cluster.shared import processes, protocol
+from hopsml.cluster.shared import open_files, processes, protocol
 from hopsml.cluster.shared.framing import read_frame
 from hopsml.cluster.worker import server_guard
 from hopsml.delivery import logger_aside
@@ -88,6 +88,8 @@ def run_agent(
     final: bool = False,
 ) -> str:
     """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
+    if problem := open_files.problem():
+        return f"{NEVER_JOINED}{problem}"
     processes.die_with_parent(os.getppid())
     fork_client.spare(processes.children_of(os.getpid()))  # of whatever Spark has used this process for before
     processes.become_subreaper()  # what a fork server leaves that is killed comes to its agent

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+
+from hopsml.cluster.shared import open_files
 
 SHOW_S = 10.0  # to show the token, from the moment of being accepted: TLS and all
 MOST_PENDING = 2048  # more than a thousand agents of one host, which all join at once and may be slow
@@ -38,11 +39,9 @@ class ConnectionLimits:
     @classmethod
     def of_this_process(cls) -> ConnectionLimits:
         """By what this process may open: a quarter for pending connections, an eighth kept free for files."""
-        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if open_files == resource.RLIM_INFINITY:
-            open_files = 1 << 20
-        pending = max(8, min(MOST_PENDING, open_files // 4))
-        return cls(pending, pending * 3 // 4, open_files - max(24, min(256, open_files // 8)))
+        limit = open_files.limit()
+        pending = max(8, min(MOST_PENDING, limit // 4))
+        return cls(pending, pending * 3 // 4, limit - open_files.kept(limit))
 
 
 @dataclass(eq=False)
