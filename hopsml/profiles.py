@@ -29,6 +29,8 @@ _KEYS = (
     "description",
 )  # fmt: skip
 
+TYPING_ERROR = 0.9  # of how much two names are alike, in suggestions.py
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -97,11 +99,11 @@ def load(name: str | None = None) -> Profile:
 def check(name: str, *, may_lie_elsewhere: bool) -> None:
     """Raise ArgumentError for a profile that nobody has, where it is only named and a session is there already.
 
-    ``may_lie_elsewhere``: the session was begun where other profiles may lie; one that is spelt like a known one is refused
-    all the same.
+    ``may_lie_elsewhere``: the session was begun where other profiles may lie; one that is a letter apart from a known one
+    is refused all the same.
     """
     known = names()
-    meant = suggestions.similar(name, known)
+    meant = suggestions.similar(name, known, TYPING_ERROR if may_lie_elsewhere else suggestions.LEAST)
     if name not in known and (meant or not may_lie_elsewhere):
         raise _unknown(name, meant)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -317,6 +318,7 @@ def test_the_table_knows_every_argument_of_the_other_verbs(verb: str) -> None:
 def test_a_profile_that_comes_too_late_is_noted(store: Path) -> None:
     first = experiment.submit(train, num_workers=1, progress=False)
     first.result(60)
+    Path(os.environ["HOPSML_CONF_DIR"], "yarn-cluster.yaml").write_text("master: yarn\n")
     again = experiment.submit(train, num_workers=1, progress=False, profile="yarn-cluster")
     again.result(60)
     same = experiment.submit(train, num_workers=1, progress=False, profile="local")
