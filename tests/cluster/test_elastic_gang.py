@@ -57,6 +57,12 @@ def test_a_full_group_starts_at_once():
     assert grant(machine, "a", "b", "c") == [events.StartGeneration(0, ("a", "b", "c"))]
 
 
+def test_a_newcomer_that_formed_no_group_with_the_others_may_return_before_them():
+    machine = running("a", "b")
+    machine.handle(events.Forming("a", 0, 2), 3.0)
+    assert machine.handle(events.Finished("b", 0), 4.0) == [] and machine.outcome is None
+
+
 def test_survivors_go_on_from_the_newest_commit_that_one_of_them_holds():
     machine = running("a", "b", "c")
     machine.handle(events.Committed("a", 0, 10), 3.0)

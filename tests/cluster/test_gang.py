@@ -475,6 +475,15 @@ def test_a_connection_that_broke_because_somebody_called_sys_exit_is_that_ones_f
     machine.handle(events.Finished("b", 0), 3.1)
     assert machine.outcome is not None and machine.outcome.rank == 0
     assert machine.outcome.reason == "when the function of rank 1 had returned: UnavailableError"
+    for crash, expected in (
+        ({}, "when the function of rank 1 had returned: killed by signal 6 (SIGABRT)"),  # as JAX ends who waits for it
+        ({"outside": True}, "killed by signal 6 (SIGABRT)"),
+        ({"raised": True}, "killed by signal 6 (SIGABRT)"),
+    ):
+        machine = running()
+        machine.handle(events.Finished("b", 0), 3.0)
+        machine.handle(events.Failed("a", 0, "killed by signal 6 (SIGABRT)", **crash), 3.1)
+        assert machine.outcome is not None and machine.outcome.reason == expected
 
 
 def test_the_first_failure_stands_when_more_follow():

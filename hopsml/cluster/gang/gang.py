@@ -160,7 +160,12 @@ class Gang:
         return self._never_formed(now)
 
     def _never_formed(self, now: float) -> list[Action]:
-        """End a run in which a member has left before it came to the group, and others wait for it to form that group."""
+        """End a run in which a member has left before it came to the group, and others wait for it to form that group.
+
+        Newcomers to a group that may change form none with the others: of that nothing can be told from it.
+        """
+        if self.spec.changes or self.spec.relaunches:
+            return []
         waiting = [m for m in self.members.values() if m.forms and not m.told]
         size = max((m.forms for m in waiting), default=0)
         absent = [(m.rank, name) for name, m in self.members.items() if m.finished and not m.forms and m.rank < size]
@@ -226,7 +231,9 @@ class Gang:
             reason = f"called sys.exit(0) while rank {first.rank} still worked with it, which then met: {first.cause}"
             return Conclude(Phase.FAILED, "worker", reason, exited[0], exited[1].rank)
         returned = sorted(m.rank for m in self.members.values() if m.finished)
-        before = f"when the function of {ranks(returned)} had returned: " if first.echo and returned else ""
+        # A framework may end a process that waits for one that has returned, as JAX does: with a crash.
+        follows = first.echo or not (first.raised or first.outside)
+        before = f"when the function of {ranks(returned)} had returned: " if follows and returned else ""
         others = [(name, m) for name, m in self.members.items() if name != first.agent_id and not m.over]
         held = sorted(m.rank for name, m in others if name in self.liveness.stopped)
         if held and (first.echo or not first.raised):  # a framework's own patience may end before ours, with a crash
