@@ -104,6 +104,7 @@ class RunOptions(GroupTrainingOptions):
         local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
         evaluator: the last of at least three workers stands beside the group: its TF_CONFIG says "evaluator", and what it
             does is the function's to say; ``hopsml.tensorflow.strategy()`` gives it the default strategy.
+        evaluator_gpu: whether the evaluator gets a GPU, where workers have one; without it the cluster's cores are enough.
         metric_key: which of the function's outputs is the run's metric.
         implementation: whose collectives ``hopsml.tensorflow.strategy()`` takes where it is called without arguments:
             "tensorflow" or "hopsml", which merges everything; "auto": hopsml's on CPUs, TensorFlow's on GPUs and where
@@ -123,6 +124,7 @@ class RunOptions(GroupTrainingOptions):
     evaluator: bool = False
     metric_key: str | None = None
     _: KW_ONLY
+    evaluator_gpu: bool = False
     implementation: str = "auto"
     merge_scope: int | str | None = None
     scoped_allocator: bool | None = None
@@ -176,6 +178,7 @@ class ParameterServerOptions(TrainingOptions):
         local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
         evaluator: a slot more, which calls the function as well: its TF_CONFIG, which has it alone, says "evaluator", and
             what it does is the function's to say.
+        evaluator_gpu: whether the evaluator gets a GPU, where workers have one; without it the cluster's cores are enough.
         metric_key: which of the function's outputs is the run's metric.
         args: keyword arguments of the function.
         num_workers: how many compute; by default as many as there are slots left.
@@ -189,6 +192,7 @@ class ParameterServerOptions(TrainingOptions):
     evaluator: bool = False
     metric_key: str | None = None
     _: KW_ONLY
+    evaluator_gpu: bool = False
     args: Mapping[str, Any] | None = None
     num_workers: int | None = None
     num_ps: int | None = None

@@ -35,7 +35,8 @@ def parameter_server(options: ParameterServerOptions) -> Result:
 def build(options: ParameterServerOptions) -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
     given = settings.num_parameter_servers() if options.num_ps is None else options.num_ps
-    roles = Roles(checks.whole_number("num_ps", 1 if given is None else given), bool(options.evaluator))
+    servers = checks.whole_number("num_ps", 1 if given is None else given)
+    roles = Roles(servers, bool(options.evaluator), checks.switch("evaluator_gpu", options.evaluator_gpu))
     size = AS_MANY_AS_THERE_ARE
     if options.num_workers is not None:
         workers = checks.whole_number("num_workers", options.num_workers)

@@ -97,7 +97,8 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     store = settings.project_url()
     resume_url = find(spec.resume, store).url if spec.resume else ""
     application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
-    spec = replace(spec, group=_group(spec, application))
+    group, bare, alike = _group(spec, application)
+    spec = replace(spec, group=group)
     applications.check_open_files(spec.group.size)
     communication, as_tuned = spec.communication, ""
     if plan.rerun_of is None:  # what was tuned when the original was started is in its specification
@@ -118,6 +119,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         payload=plan.standing.payload(captured, spec),
         run_url=directory.url,
         resume=begins,
+        bare=bare,
     )
     try:
         run, application = _launch(plan, request, captured, directory, application, events, tell)
@@ -125,7 +127,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
             where = f"the checkpoint of step {begins.step}" if begins.url else "the beginning: it had no checkpoint yet"
             _note(run, f"goes on with {continues} from {where}")
         unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
-        _note(run, *plan.notes, as_tuned, application.passed_over(plan.profile), unrecorded, captured.large)
+        _note(run, *plan.notes, alike, as_tuned, application.passed_over(plan.profile), unrecorded, captured.large)
         mlflow.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
     except BaseException:  # an interrupt: nobody will have the handle
         with contextlib.suppress(CoordinatorLost):
@@ -243,23 +245,27 @@ class EventsFolder:
             self._thread.join()
 
 
-def _group(spec: RunSpec, application: applications.Application) -> AnyGroup:
-    """The group with its size, which is limited by what this cluster can give."""
+def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGroup, int, str]:
+    """The group with its size, which is limited by what this cluster can give; how many of it need no GPU, where the
+    cluster can tell them apart; and what is lost where it cannot.
+    """
     capacity, group = application.backend.capacity(), spec.group
+    bare = spec.roles.without_gpu if capacity.bare != 0 else 0
     if group.size == AS_MANY_AS_THERE_ARE:
-        group = replace(group, size=capacity.preferred)
+        group = replace(group, size=capacity.all_slots(bare))
     if capacity.limit is not None:
-        group = replace(group, size=group.within(capacity.limit))
-        if group.size > capacity.limit:
-            raise NotEnoughSlots(
-                f"{_asked(group, spec.roles)}, but this cluster has at most {capacity.limit} slots ({capacity.setting}); "
-                "ask for fewer workers, or raise that setting before the application starts"
-            )
+        group = replace(group, size=group.within(capacity.limit + bare))
+    if lacking := capacity.lacks(group.size, bare):
+        raise NotEnoughSlots(
+            f"{_asked(group, spec.roles)}, but {lacking} ({capacity.setting}); ask for fewer workers, or raise that setting "
+            "before the application starts"
+        )
     if group.relaunches:
         arguments.check_servers(group.size, spec.roles)
     elif spec.roles.evaluator:
         arguments.check_evaluator(group.size)
-    return group
+    alike = f"{spec.roles.without_gpu} GPUs are held by members that need none: {capacity.alike}"
+    return group, bare, alike if capacity.alike and spec.roles.without_gpu else ""
 
 
 def _asked(group: AnyGroup, roles: Roles) -> str:

@@ -16,6 +16,7 @@ BODY = f"{__name__}:run_role"
 def run_role(function: Callable[..., Any], arguments: dict[str, Any], context: WorkerContext) -> Any:
     """As ``parameter_servers.run_role``: workers and parameter servers serve at the addresses that TF_CONFIG says."""
     print(os.environ["TF_CONFIG"], flush=True)
+    print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
     if context.role in ("chief", "evaluator"):
         return function(**arguments)
     config = json.loads(os.environ["TF_CONFIG"])

@@ -5,6 +5,7 @@
 {"do": "elastic", "folder": "..."}        an elastic training that does not end by itself
 {"do": "search", "folder": "..."}         a random search over twelve numbers, which notes what it has finished
 {"do": "quick"}                           a run that returns at once
+{"do": "roles", "folder": "..."}          a chief and its servers without a framework: by role the GPUs that each holds
 """
 
 from __future__ import annotations
@@ -61,7 +62,18 @@ def quick() -> Any:
     return experiment.collective_all_reduce(lambda: "works", num_workers=2, keep_warm=60, progress=False).value
 
 
-VERBS = {"train": train, "elastic": elastic, "stop-spark": stop_spark, "search": search, "quick": quick}
+def roles(folder: str, servers: int, size: int, evaluator_gpu: bool = False) -> Any:
+    from pathlib import Path
+
+    from hopsml.cluster.shared.spec import Roles
+    from tests.cluster.role_gpus import held_by_role
+    from tests.cluster.roles_contract import submit
+
+    told = Path(folder, "told")
+    return held_by_role(submit(told, Roles(servers, True, evaluator_gpu), size=size), told)
+
+
+VERBS = {"train": train, "elastic": elastic, "stop-spark": stop_spark, "search": search, "quick": quick, "roles": roles}
 
 
 def answer(command: dict[str, Any]) -> dict[str, str]:

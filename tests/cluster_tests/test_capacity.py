@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.backends.spark import SparkBackend
 
 pytestmark = pytest.mark.fast
@@ -21,6 +22,7 @@ class Settings:
         self.master = master
         self.settings = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
         self.executors = executors
+        self.refuses = ""  # what Spark says of profiles
 
     def getConf(self) -> Settings:
         return self
@@ -37,6 +39,14 @@ class Settings:
 
     def statusTracker(self) -> Settings:
         return self
+
+    def resourceProfileManager(self) -> Settings:
+        return self
+
+    def isSupported(self, profile: Any) -> bool:
+        if self.refuses:
+            raise RuntimeError(self.refuses)
+        return True
 
     def getExecutorInfos(self) -> list[int]:
         return list(range(self.executors + 1))  # with the driver
@@ -72,3 +82,60 @@ def test_slots_follow_from_the_settings(
     assert (capacity.limit, capacity.preferred) == (limit, preferred)
     for word in words:
         assert word in capacity.setting
+
+
+GPU = {"executor_resource_gpu_amount": "1", "executor_cores": "3"}
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "bare", "together"),
+    [
+        ("yarn", {"executor_instances": "2", **GPU}, 6, 6),  # on the executors of the others
+        ("yarn", {"executor_instances": "2", **GPU, "task_resource_gpu_amount": "1"}, 6, 6),
+        ("yarn", {"executor_instances": "2", **GPU, "task_cpus": "3"}, 2, 2),
+        ("yarn", {"executor_instances": "2", "executor_cores": "3"}, 0, None),  # no GPUs: all are alike
+        ("yarn", {**DYNAMIC, **GPU, "dynamicAllocation_maxExecutors": "5"}, 15, None),  # on executors of their own
+        ("yarn", {**DYNAMIC, **GPU}, None, None),
+        ("yarn", DYNAMIC, 0, None),
+    ],
+)
+def test_how_many_agents_without_a_gpu_there_can_be(
+    master: str, settings: dict[str, str], bare: int | None, together: int | None
+) -> None:
+    context: Any = Settings(master, executors=3, **settings)
+    capacity = SparkBackend(context).capacity()
+    assert (capacity.bare, capacity.together, capacity.alike) == (bare, together, "")
+
+
+@pytest.mark.parametrize("settings", [{"task_resource_gpu_amount": "1", "executor_instances": "2"}, DYNAMIC])
+def test_where_spark_refuses_a_second_profile_all_agents_are_alike(settings: dict[str, str]) -> None:
+    context: Any = Settings("yarn", executors=3, **GPU, **settings)
+    context.refuses = "TaskResourceProfiles are only supported for Standalone"
+    capacity = SparkBackend(context).capacity()
+    assert (capacity.bare, capacity.together, capacity.alike) == (0, None, context.refuses)
+
+
+@pytest.mark.parametrize(
+    ("size", "bare", "words"),
+    [
+        (3, 1, ""),
+        (4, 2, ""),
+        (4, 1, "3 of them need a GPU, and this cluster has at most 2 slots with one"),
+        (5, 3, "this cluster has at most 4 slots"),
+        (3, 0, "this cluster has at most 2 slots"),
+    ],
+)
+def test_a_cluster_too_small_for_both_kinds_says_so(size: int, bare: int, words: str) -> None:
+    assert Capacity(2, "", 2, bare=4, together=4).lacks(size, bare) == words
+
+
+def test_kinds_on_executors_of_their_own_are_limited_each_by_itself() -> None:
+    capacity = Capacity(2, "", 2, bare=1)
+    assert capacity.lacks(3, 1) == ""
+    assert capacity.lacks(4, 2) == "2 of them need no GPU, and this cluster has at most 1 slots without one"
+    assert Capacity(None, "", 2, bare=None).lacks(40, 20) == ""
+
+
+def test_who_asks_for_no_number_gets_a_worker_for_each_gpu_and_the_others_beside_them() -> None:
+    assert Capacity(2, "", 2, bare=6, together=6).all_slots(1) == 3
+    assert Capacity(2, "", 2, bare=2, together=2).all_slots(1) == 2  # an executor has a single core

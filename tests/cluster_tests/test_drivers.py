@@ -1,4 +1,7 @@
-"""A whole program in client mode on two executors of one slot: interrupted, killed, its Spark stopped."""
+"""A whole program in client mode on an executor of two slots: interrupted, killed, its Spark stopped.
+
+The executor pretends two GPUs, which make two slots, and has cores to spare, which parameter servers take.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,16 @@ TAG = "HOPSML_TEST_DRIVER"  # in the environment of everything that the driver s
 class Driver:
     """The program, as a subprocess that leads a session of its own, as under a terminal."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cluster: str = "[1,2,1024]", gpus: int = 0, **settings: str) -> None:
+        """``cluster``: executors, cores and memory; ``gpus`` of each; ``settings`` of Spark, with _ for each dot."""
         self.tag = uuid.uuid4().hex
         conf = folder / "conf"
         conf.mkdir()
-        profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", "[1,2,1024]")
-        (conf / "one-executor.yaml").write_text(profile)
+        profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", cluster)
+        if gpus:
+            settings |= _pretended(gpus)
+        more = [f"  spark.{name.replace('_', '.')}: {value}\n" for name, value in settings.items()]
+        (conf / "one-executor.yaml").write_text(profile.rstrip() + "\n" + "".join(more))
         (folder / "executors").mkdir()
         with spark_environment() as environment:
             environment.setenv("HOPSML_CONF_DIR", str(conf))
@@ -41,6 +48,9 @@ class Driver:
             environment.setenv("HOPSML_PROJECT_URL", f"file://{folder}/project")
             environment.setenv("SPARK_WORKER_DIR", str(folder / "executors"))
             environment.setenv("SPARK_LOCAL_DIRS", str(folder / "executors"))
+            environment.setenv("HOPSML_GPU_CLAIMS", str(folder / "claims"))
+            environment.setenv("HOPSML_EMULATED_GPUS", "4")
+            environment.setenv("HOPSML_GPUS_PER_EXECUTOR", str(gpus))
             environment.setenv(TAG, self.tag)
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.cluster_tests.driver"],
@@ -71,9 +81,15 @@ class Driver:
             pipe.close()
 
 
+def _pretended(gpus: int) -> dict[str, str]:
+    """Settings by which each of Spark's workers has so many, and gives them to its executor."""
+    of_each = (("amount", str(gpus)), ("discoveryScript", str(ROOT / "conf" / "discover_gpus.py")))
+    return {f"{who}_resource_gpu_{what}": value for who in ("worker", "executor") for what, value in of_each}
+
+
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(tmp_path_factory.mktemp("driver"))
+    driver = Driver(tmp_path_factory.mktemp("driver"), "[1,4,1024]", gpus=2)
     driver.say("quick")
     assert driver.hear() == {"value": "works"}
     yield driver
@@ -86,6 +102,29 @@ def driver(kept: Driver) -> Driver:
     if kept.process.poll() is not None:
         pytest.fail("a test before this one has ended the driver")
     return kept
+
+
+def roles(driver: Driver, folder: Path, **arguments: Any) -> Any:
+    """What the members of a run hold, by their roles; or why there is none."""
+    folder.mkdir(exist_ok=True)
+    driver.say("roles", folder=str(folder), **arguments)
+    answer = driver.hear()
+    return answer.get("value") or answer["message"]
+
+
+def workers_alone_hold_gpus(held: dict[str, Any]) -> None:
+    assert [len(gpus) for gpus, _ in held["chief"] + held["worker"]] == [1, 1], held
+    assert held["chief"] != held["worker"], held
+    assert held["ps"] == held["evaluator"] == [[[], "-1"]], held
+
+
+def test_workers_hold_the_gpus_and_the_others_take_cores_to_spare(driver: Driver, tmp_path: Path) -> None:
+    workers_alone_hold_gpus(roles(driver, tmp_path, servers=1, size=4))
+    driver.say("quick")  # on the agents that hold GPUs
+    assert driver.hear() == {"value": "works"}
+    with_gpu = roles(driver, tmp_path, servers=1, size=4, evaluator_gpu=True)
+    assert "3 of them need a GPU, and this cluster has at most 2 slots with one" in with_gpu
+    assert "this cluster has at most 4 slots" in roles(driver, tmp_path, servers=2, size=5)
 
 
 def workers(found: list[Trace]) -> list[int]:

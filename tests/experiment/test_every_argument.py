@@ -78,6 +78,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "versioned_resources": Noted(["Resources/x"]),
     "description": Changes("why"),
     "evaluator": (Changes(True, {"num_workers": 3}), Shown("experiment/test_evaluator.py::test_it_runs")),
+    "evaluator_gpu": (Changes(True, {"evaluator": True, "num_workers": 3}), Refused(True, "without evaluator=True")),
     "metric_key": Changes("accuracy"),
     "args": Changes({"x": 1}),
     "num_workers": Changes(3),
@@ -123,6 +124,7 @@ _STARTS = {name: COLLECTIVE[name] for name in sorted(fields_of(options.TrainingO
 PARAMETER_SERVER: dict[str, Entry | tuple[Entry, ...]] = {
     **{name: COLLECTIVE[name] for name in ("name", "local_logdir", "description", "metric_key", "args")},
     "evaluator": Changes(True),
+    "evaluator_gpu": (Changes(True, {"evaluator": True}), Refused(True, "without evaluator=True")),
     "num_workers": Changes(3),
     "num_ps": (Changes(2), Refused(0, "at least 1")),
     **_STARTS,

@@ -47,7 +47,7 @@ OWN: list[dict[str, Any]] = [
 OF_TORCH = {"backend": "gloo"}
 # What is no part of the specification by its own name: the function's, this process's, or several in one field.
 ELSEWHERE = {
-    "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator",
+    "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator", "evaluator_gpu",
     "num_workers", "min_workers", "max_workers", "environment", "share",
 }  # fmt: skip
 
@@ -152,6 +152,7 @@ def test_what_parameter_servers_and_mirrored_ask_for_is_recorded_and_read_again(
         ParameterServerOptions(seen_by_worker, num_workers=3, num_ps=2, evaluator=True, start_timeout=77.0)
     ).spec
     assert (servers.group.size, servers.group.start_timeout_s, servers.roles) == (7, 77.0, Roles(2, evaluator=True))
+    assert servers.roles.without_gpu == 3 and Roles(2, evaluator=True, evaluator_gpu=True).without_gpu == 2
     mirrored = mirroring.build(MirroredOptions(seen_by_worker, logical_devices=2)).spec
     assert (mirrored.group.size, mirrored.all_gpus, mirrored.logical_devices) == (1, True, 2)
     for spec in (servers, mirrored):

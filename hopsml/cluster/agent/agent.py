@@ -64,6 +64,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     sys_path: tuple[str, ...]  # of the driver, where it shares the agents' disk
     port_range: tuple[int, int] | None = None
     gpus: int = 0  # to be claimed where Spark assigns none
+    bare: bool = False  # it needs no GPU, and touches none
     cores: int = 0  # of a slot, by the cluster's settings
     host: str = ""  # address to bind and to announce; found by trying when empty
     zygote: str = ""  # of the driver, where it shares the agents' machine

@@ -402,7 +402,7 @@ class Coordinator:
                 case events.AskAgents():
                     run_id = run.run_id
                     most = action.most if run.request.spec.group.changes else None
-                    self._pool(self.pool.demand(run_id, action.count, most))
+                    self._pool(self.pool.demand(run_id, action.count, most, run.request.bare))
                 case events.StartGeneration():
                     self._former.start(run, action)
                 case events.PrepareNewcomers():
@@ -499,6 +499,8 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ pool
 
     def _pool(self, actions: list[pool.Action]) -> None:
+        if asks := [action for action in actions if isinstance(action, pool.Submit)]:
+            self._submit(asks)
         for action in actions:
             match action:
                 case pool.Grant():
@@ -506,8 +508,6 @@ class Coordinator:
                         self.inspection.granted(action.run_id, action.agent_ids)
                     else:  # it ended while the actions before this one were carried out
                         self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
-                case pool.Submit():
-                    self._submit(action)
                 case pool.CancelAsk():
                     self._cancelled.add(action.ask)
                     self._loop.run_in_executor(None, self.backend.cancel, action.ask)
@@ -516,8 +516,18 @@ class Coordinator:
                         if session := self.door.agents.get(agent_id):
                             session.post(protocol.Dismiss(action.reason))
 
-    def _submit(self, action: pool.Submit) -> None:
-        bootstrap = Bootstrap(
+    def _submit(self, asks: list[pool.Submit]) -> None:
+        """One after the other: which of them is the older one may matter to the cluster."""
+        bootstraps = [(self._bootstrap(ask), ask.count) for ask in asks]
+
+        def in_order() -> None:
+            for bootstrap, count in bootstraps:
+                self._submit_to_backend(bootstrap, count)
+
+        self._loop.run_in_executor(None, in_order)
+
+    def _bootstrap(self, action: pool.Submit) -> Bootstrap:
+        return Bootstrap(
             ask=action.ask,
             addresses=self.addresses,
             token=self.door.token,
@@ -526,12 +536,12 @@ class Coordinator:
             lease_s=self.lease_s,
             sys_path=self.sys_path,
             port_range=self.port_range,
-            gpus=self.backend.gpus_per_agent,
+            gpus=0 if action.bare else self.backend.gpus_per_agent,
+            bare=action.bare,
             cores=self.backend.cores_per_agent,
             zygote=self.zygote.name if self.zygote is not None else "",
             zygote_modules=self.zygote.modules if self.zygote is not None else (),
         )
-        self._loop.run_in_executor(None, self._submit_to_backend, bootstrap, action.count)
 
     def _submit_to_backend(self, bootstrap: Bootstrap, count: int) -> None:
         """On a thread that may block; what the backend answers goes to the loop."""

@@ -18,6 +18,7 @@ class RunRequest:
     payload: bytes  # cloudpickle of (function, keyword arguments)
     run_url: str
     resume: Resume = Resume()
+    bare: int = 0  # how many of its agents need no GPU, where the cluster can give such ones
 
 
 def member_of(agent_id: str, hello: Hello, ports: PortsHeld) -> Member:

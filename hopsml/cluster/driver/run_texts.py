@@ -19,8 +19,13 @@ TAIL_LINES = 30
 
 def waiting_text(run: ActiveRun, pool: Pool) -> str:
     """For the run's display: how many agents are there, and how many it takes to begin."""
-    there, wanted = run.gang.attendance(pool.agents.idle_count)
+    there, wanted = run.gang.attendance(_there(run, pool))
     return f"waiting for executors: {there} of {wanted} agents there"
+
+
+def _there(run: ActiveRun, pool: Pool) -> int:
+    """How many idle agents are of use to the run."""
+    return pool.agents.idle_of(False) + min(pool.agents.idle_of(True), run.request.bare)
 
 
 def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend, others: Iterable[str]) -> str:
@@ -32,8 +37,11 @@ def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend,
             for rank, _ in outcome.missing
         )
     held = [f"{run_id} holds some" for run_id in others]
-    reasons = [backend.why_missing(ask) for ask in sorted({ask for ask, _ in pool.expected})]
-    there = pool.agents.idle_count
+    reasons = [
+        ("of those without a GPU: " if pool.expected.is_bare(ask) else "") + backend.why_missing(ask)
+        for ask in sorted({ask for ask, _ in pool.expected})
+    ]
+    there = _there(run, pool)
     why = [*reasons, *held] or [
         "those that were asked for have ended, and no other is on its way; see the driver's log"
     ]

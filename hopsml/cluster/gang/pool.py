@@ -4,6 +4,9 @@ Runs demand agents and get all of them or none (two half-granted runs would wait
 served in the order they came. A run may take more than it needs: what is left over goes to such runs, one agent at a
 time, while nobody waits for what it needs. Agents that no run has used for ``keep_warm_s`` are dismissed, at once when
 other Spark jobs of the application wait for a slot.
+
+Some of what a run demands may be bare: agents without a GPU (``roster.py``). The two kinds are counted apart and asked
+for apart; what holds of a demand holds of both together.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from hopsml.cluster.gang.roster import AgentState, Roster
+from hopsml.cluster.gang.roster import AgentState, Awaited, Roster
 
 RETRY_MOST_S = 60.0
 ASIDE = ""  # in place of a run: agents whose slots are not good enough
@@ -27,10 +30,11 @@ class Grant:
 
 @dataclass(frozen=True)
 class Submit:
-    """Ask the cluster for this many more agents; the number of the ask comes back with each of them."""
+    """Ask the cluster for this many more agents, all of one kind; the number of the ask comes back with each of them."""
 
     ask: int
     count: int
+    bare: bool = False  # they need no GPU
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,11 @@ class Pool:
 
     keep_warm_s: float = 10.0
     agents: Roster = field(default_factory=Roster)
-    demands: dict[str, int] = field(default_factory=dict)  # run -> wanted; insertion order is the queue
+    demands: dict[str, int] = field(default_factory=dict)  # run -> wanted, besides bare ones; its order is the queue
+    bare: dict[str, int] = field(default_factory=dict)  # run in that queue -> bare ones wanted
     most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
     refused: Counter[str] = field(default_factory=Counter)  # run -> agents that were set aside for it
-    expected: set[tuple[int, int]] = field(default_factory=set)  # asked for and not connected
+    expected: Awaited = field(default_factory=Awaited)  # asked for and not connected
     asks: int = 0
     going: dict[int, bool] = field(default_factory=dict)  # asks that have not ended -> whether an agent of it has come
     singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
@@ -69,10 +74,12 @@ class Pool:
 
     # -------------------------------------------------------------------------------- events
 
-    def demand(self, run_id: str, count: int, most: int | None = None) -> list[Action]:
-        """Queue a run that wants ``count`` agents at once (0: none), and takes up to ``most``, whenever they come."""
+    def demand(self, run_id: str, count: int, most: int | None = None, bare: int = 0) -> list[Action]:
+        """Queue a run that wants ``count`` agents at once (0: none), ``bare`` ones among them, and takes up to ``most``,
+        whenever they come.
+        """
         if count:
-            self.demands[run_id] = count
+            self.demands[run_id], self.bare[run_id] = count - bare, bare
         if most is not None:
             self.most[run_id] = most
         return self.serve() + self._cancel_surplus()
@@ -80,6 +87,7 @@ class Pool:
     def withdraw(self, run_id: str, now: float) -> list[Action]:
         """Forget a run that is over: it wants no more, and the agents that it still holds are idle from now on."""
         self.demands.pop(run_id, None)
+        self.bare.pop(run_id, None)
         self.most.pop(run_id, None)
         self.refused.pop(run_id, None)
         held = tuple(agent_id for agent_id, agent in self.agents.items() if agent.run_id == run_id)
@@ -91,7 +99,7 @@ class Pool:
         if slot[0] in self.going:
             self.going[slot[0]] = True
         self.failures, self.retry_at = 0, None
-        self.agents.put(agent_id, AgentState(slot, executor_id, idle_since=now))
+        self.agents.put(agent_id, AgentState(slot, executor_id, idle_since=now, bare=self.expected.is_bare(slot[0])))
         return self.serve()
 
     def lost(self, agent_id: str, returns: bool) -> None:
@@ -115,7 +123,7 @@ class Pool:
 
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
         """Expect no more agents of this ask. After one that ``failed``, growth is asked for later and later again."""
-        self.expected = {slot for slot in self.expected if slot[0] != ask}
+        self.expected.forget(ask)
         self.going.pop(ask, None)
         if failed:
             self._failed(now)
@@ -153,9 +161,12 @@ class Pool:
         self.refused[run_id] += len(agent_ids)
         return self.serve()
 
-    def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        """Let a run that was granted agents give these back and wait for ``count`` anew, before all other runs."""
-        self.demands = {run_id: count, **self.demands}
+    def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float, bare: int = 0) -> list[Action]:
+        """Let a run that was granted agents give these back and wait for as many anew, as of ``demand``, before all other
+        runs.
+        """
+        self.demands = {run_id: count - bare, **self.demands}
+        self.bare[run_id] = bare
         return self.returned(agent_ids, now)
 
     def tick(self, now: float, others_wait: bool = False) -> list[Action]:
@@ -185,31 +196,54 @@ class Pool:
         """Grant idle agents to the runs that wait, in the order of their demands; ask the cluster for those that lack."""
         actions: list[Action] = []
         for run_id, wanted in list(self.demands.items()):
-            if self.agents.idle_count < wanted:
+            if self.agents.idle_of(False) < wanted or self.agents.idle_of(True) < self.bare[run_id]:
                 break  # strict order: a small run that overtook for ever would starve a large one
             del self.demands[run_id]
-            actions.append(self._grant(run_id, max(wanted, self._room(run_id))))
+            actions.append(self._grant(run_id, max(wanted, self._room(run_id)), self.bare.pop(run_id)))
         if not self.demands:
             actions += self._serve_growth()
-        missing = -self.agents.idle_count - len(self.expected)
+        return [*actions, *self._make_room(), *self._ask(), *self._ask_bare()]
+
+    def _ask(self) -> list[Action]:
+        missing = -self.agents.idle_of(False) - self.expected.of(False)
         needed = sum(self.demands.values()) + missing
         wanted = self._wanted() + missing if self.retry_at is None else needed
         if not self.singly:  # all in one ask: Spark then spreads them over its executors
-            return [*actions, self._submit(wanted)] if wanted > 0 else actions
-        if needed > 0:
-            actions.append(self._submit(needed))
+            return [self._submit(wanted)] if wanted > 0 else []
         # Those that may never come are asked for one by one, so that Spark can be told to forget them.
-        return actions + [self._submit(1) for _ in range(wanted - max(0, needed))]
+        whole = [self._submit(needed)] if needed > 0 else []
+        return [*whole, *(self._submit(1) for _ in range(wanted - max(0, needed)))]
+
+    def _ask_bare(self) -> list[Action]:
+        """Behind the others: the cluster serves the older ask first, and more slots are good enough for a bare agent."""
+        missing = sum(self.bare.values()) - self.agents.idle_of(True) - self.expected.of(True)
+        return [self._submit(missing, bare=True)] if missing > 0 else []
+
+    def _make_room(self) -> list[Action]:
+        """Dismiss idle agents that no run waits for, as many as are missing of the other kind: they may hold its cores."""
+        surplus = {kind: self.agents.idle_of(kind) - self._waited_for(kind) for kind in (False, True)}
+        actions: list[Action] = []
+        for kind in (False, True):
+            if (going := min(surplus[kind], -surplus[not kind])) > 0:
+                actions += self.dismiss(
+                    tuple(self.agents.idle(kind)[:going]), "a run waits for agents of the other kind"
+                )
+        return actions
+
+    def _waited_for(self, bare: bool) -> int:
+        return sum((self.bare if bare else self.demands).values())
 
     def _serve_growth(self) -> list[Action]:
         grants: list[Action] = []
         for run_id in self.most:
-            if self.agents.idle_count and (room := self._room(run_id)):
+            if self.agents.idle_of(False) and (room := self._room(run_id)):
                 grants.append(self._grant(run_id, room))
         return grants
 
-    def _grant(self, run_id: str, most: int) -> Grant:
-        agent_ids = self._spread(self.idle())[:most]
+    def _grant(self, run_id: str, most: int, bare: int = 0) -> Grant:
+        agent_ids = self._spread(self.agents.idle(False))[:most]
+        if bare:
+            agent_ids += self._spread(self.agents.idle(True))[:bare]
         for agent_id in agent_ids:
             self.agents.put(agent_id, replace(self.agents[agent_id], run_id=run_id))
         return Grant(run_id, tuple(agent_ids))
@@ -221,27 +255,30 @@ class Pool:
         return max(0, most - held - max(0, self.refused[run_id] - most))
 
     def _wanted(self) -> int:
-        """Agents that runs wait for or would take."""
+        """Agents that runs wait for or would take, besides bare ones."""
         return sum(self.demands.values()) + sum(
             max(0, self._room(run_id) - self.demands.get(run_id, 0)) for run_id in self.most
         )
 
-    def _submit(self, count: int) -> Submit:
+    def _submit(self, count: int, bare: bool = False) -> Submit:
         self.asks += 1
         self.going[self.asks] = False
-        self.expected |= {(self.asks, index) for index in range(count)}
-        return Submit(self.asks, count)
+        self.expected.ask(self.asks, count, bare)
+        return Submit(self.asks, count, bare)
 
     def _cancel_surplus(self) -> list[Action]:
         """Asks that nobody wants and of which no agent has come; one that has come is dismissed when idle."""
-        surplus = len(self.expected) - max(0, self._wanted() - self.agents.idle_count)
+        wanted = {False: self._wanted(), True: self._waited_for(True)}
+        surplus = {
+            kind: self.expected.of(kind) - max(0, wanted[kind] - self.agents.idle_of(kind)) for kind in (False, True)
+        }
         alive = {agent.slot[0] for agent in self.agents.values()}
         cancelled: list[Action] = []
         for ask in sorted({ask for ask, _ in self.expected} - alive, reverse=True):
-            size = sum(slot[0] == ask for slot in self.expected)
-            if size <= surplus:
-                surplus -= size
-                self.expected = {slot for slot in self.expected if slot[0] != ask}
+            size, kind = sum(slot[0] == ask for slot in self.expected), self.expected.is_bare(ask)
+            if size <= surplus[kind]:
+                surplus[kind] -= size
+                self.expected.forget(ask)
                 self.going.pop(ask, None)
                 cancelled.append(CancelAsk(ask))
         return cancelled

@@ -168,6 +168,18 @@ class Roles(Section, frozen=True, kw_only=False):
 
     parameter_servers: int = 0
     evaluator: Switch = False
+    evaluator_gpu: Switch = False  # whether the evaluator's slot has a GPU, as a worker's
+
+    def __post_init__(self) -> None:
+        if self.evaluator_gpu and not self.evaluator:
+            raise ArgumentError(
+                "evaluator_gpu=True without evaluator=True: there is no evaluator; give both, or leave it out"
+            )
+
+    @property
+    def without_gpu(self) -> int:
+        """How many of the workers need no GPU."""
+        return self.parameter_servers + int(self.evaluator and not self.evaluator_gpu)
 
 
 class GradientSettings(Section, frozen=True):

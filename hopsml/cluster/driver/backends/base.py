@@ -11,11 +11,31 @@ from hopsml.cluster.agent.agent import Bootstrap
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many agents there can be. ``limit`` is None where the cluster can grow; ``setting`` says what limits it."""
+    """How many agents there can be. ``limit`` is None where the cluster can grow; ``setting`` says what limits it.
+
+    Where slots have GPUs there may be bare agents beside those, which hold none.
+    """
 
     limit: int | None
     setting: str
     preferred: int  # workers when the user names no number: one for each GPU or slot
+    bare: int | None = 0  # bare agents, at most; None where the cluster can grow; 0: all its agents are alike
+    together: int | None = None  # agents of both kinds, at most, where they share executors
+    alike: str = ""  # why all are alike, although slots have GPUs
+
+    def all_slots(self, bare: int) -> int:
+        """How many agents a run takes that asks for no number, and of which ``bare`` need no GPU."""
+        most = self.preferred + bare
+        return most if self.together is None else min(most, self.together)
+
+    def lacks(self, size: int, bare: int) -> str:
+        """What this cluster has too little of for ``size`` agents, ``bare`` ones among them; "" where they fit."""
+        if bare and self.limit is not None and size - bare > self.limit:
+            return f"{size - bare} of them need a GPU, and this cluster has at most {self.limit} slots with one"
+        if bare and self.bare is not None and bare > self.bare:
+            return f"{bare} of them need no GPU, and this cluster has at most {self.bare} slots without one"
+        most = self.together if bare else self.limit
+        return f"this cluster has at most {most} slots" if most is not None and size > most else ""
 
 
 @dataclass(frozen=True)

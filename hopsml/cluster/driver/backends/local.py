@@ -51,9 +51,10 @@ class LocalBackend:
     cores_per_agent = 0
 
     def __init__(self, slots: int | None = None) -> None:
-        devices = len(gpus.host_gpus())
+        devices, cores = len(gpus.host_gpus()), len(os.sched_getaffinity(0))
         self.gpus_per_agent = 1 if devices else 0
-        self.slots = slots or devices or len(os.sched_getaffinity(0))
+        self.slots = slots or devices or cores
+        self._together = slots or max(devices, cores)
         self._processes: dict[int, list[_AgentProcess]] = {}  # those of an ask as far as they are started
         self._cancelled: set[int] = set()  # asks of which no more are started
         self._watchers: list[threading.Thread] = []
@@ -61,7 +62,10 @@ class LocalBackend:
 
     def capacity(self) -> Capacity:
         """As many as ``local_slots`` of the profile says; else one for each GPU, else one for each CPU core."""
-        return Capacity(self.slots, f"local_slots={self.slots}: the profile's, else GPUs, else CPU cores", self.slots)
+        setting = f"local_slots={self.slots}: the profile's, else GPUs, else CPU cores"
+        if not self.gpus_per_agent:
+            return Capacity(self.slots, setting, self.slots)
+        return Capacity(self.slots, setting, self.slots, bare=self._together, together=self._together)
 
     def addresses(self) -> tuple[str, tuple[str, ...]]:
         """Loopback: nobody outside this machine has business here."""

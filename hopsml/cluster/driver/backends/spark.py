@@ -16,6 +16,7 @@ from typing import Any
 
 from hopsml.cluster.agent.agent import NEVER_JOINED, Bootstrap
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
+from hopsml.cluster.driver.backends.spark_profiles import Profiles
 from hopsml.delivery import logger_aside
 
 log = logger_aside("hopsml.spark")
@@ -35,7 +36,8 @@ class SparkBackend:
         self.context = context
         self._conf = context.getConf()
         self.cores_per_agent = self._int("spark.task.cpus", 0)  # Spark's default of 1 is nobody's word
-        self.grows = self._conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+        self._profiles = Profiles(context, self._conf.get)
+        self.grows = self._profiles.dynamic
         self._jobs: dict[int, threading.Thread] = {}
         self._successors = 0  # executors that were asked for beyond spark.executor.instances
         self._group = f"hopsml-agents-{context.applicationId}"
@@ -48,26 +50,31 @@ class SparkBackend:
     def capacity(self) -> Capacity:
         """Executors times tasks an executor; unlimited where dynamic allocation has no maximum."""
         per_executor, slot_setting = self._slots_per_executor()
-        if self._conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        refusal = self._profiles.refusal()
+        bare = self._tasks_per_executor(bare=True) if self._profiles.gpus and not refusal else 0
+        if self.grows:
             most = self._int("spark.dynamicAllocation.maxExecutors", 0)
             if not most:
-                return Capacity(
-                    None, "spark.dynamicAllocation.maxExecutors is not set", max(1, self._executors()) * per_executor
-                )
+                preferred = max(1, self._executors()) * per_executor
+                setting = "spark.dynamicAllocation.maxExecutors is not set"
+                return Capacity(None, setting, preferred, None if bare else 0, alike=refusal)
             setting = f"spark.dynamicAllocation.maxExecutors={most}, {slot_setting}"
-            return Capacity(most * per_executor, setting, most * per_executor)
+            # The maximum holds for the executors of each profile.
+            return Capacity(most * per_executor, setting, most * per_executor, most * bare, alike=refusal)
         executors, setting = self._fixed_executors()
-        slots = executors * per_executor
-        return Capacity(slots, f"{setting}, {slot_setting}", slots)
+        slots, both = executors * per_executor, executors * bare
+        return Capacity(slots, f"{setting}, {slot_setting}", slots, both, both if bare else None, refusal)
 
     def _slots_per_executor(self) -> tuple[int, str]:
-        task_cpus = self._int("spark.task.cpus", 1)
-        cores = self._cores_per_executor()
-        slots = max(1, cores // task_cpus)
-        gpus = self._int("spark.executor.resource.gpu.amount", 0)
+        slots = max(1, self._tasks_per_executor(bare=True))
+        gpus = self._profiles.gpus
+        by_cores = f"its cores {self._cores_per_executor()} over spark.task.cpus={self._int('spark.task.cpus', 1)}"
         if gpus and gpus < slots:
-            return gpus, f"spark.executor.resource.gpu.amount={gpus} (slots an executor)"
-        return slots, f"{slots} slots an executor (its cores {cores} over spark.task.cpus={task_cpus})"
+            return (
+                gpus,
+                f"spark.executor.resource.gpu.amount={gpus} (slots an executor with a GPU; {slots} by {by_cores})",
+            )
+        return slots, f"{slots} slots an executor ({by_cores})"
 
     def _cores_per_executor(self) -> int:
         master = self.context.master
@@ -77,11 +84,9 @@ class SparkBackend:
             return int(self.context.defaultParallelism)
         return self._int("spark.executor.cores", 1 if master == "yarn" else 0) or int(self.context.defaultParallelism)
 
-    def _tasks_per_executor(self, profile: Any) -> int:
-        """How many agents Spark could put on one executor: with ``profile`` each takes a GPU, without it cores alone."""
-        if profile is not None:
-            return self._slots_per_executor()[0]
-        return self._cores_per_executor() // self._int("spark.task.cpus", 1)
+    def _tasks_per_executor(self, bare: bool) -> int:
+        """How many agents Spark could put on one executor: bare ones take cores alone, the others a GPU where it has any."""
+        return self._cores_per_executor() // self._int("spark.task.cpus", 1) if bare else self._slots_per_executor()[0]
 
     def _fixed_executors(self) -> tuple[int, str]:
         master = self.context.master
@@ -132,10 +137,11 @@ class SparkBackend:
     def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
         problem = ""
         try:
-            dynamic = self.grows
-            profile = self._profile(dynamic)
-            if not dynamic and self._tasks_per_executor(profile) > 1:
+            profile = self._profiles.of(bootstrap.bare)
+            if not self.grows and self._tasks_per_executor(bootstrap.bare) > 1:
                 self._await_executors(min(count, self._fixed_executors()[0]))
+            if bootstrap.bare:
+                self._let_pass(bootstrap.ask)
             self.context.setJobGroup(self._group_of(bootstrap.ask), f"hopsml: {count} agents", interruptOnCancel=True)
             slots = self.context.parallelize(range(count), count)
             if profile is not None:
@@ -149,19 +155,17 @@ class SparkBackend:
             problem = "" if "cancellation of all jobs" in str(error) else _cause(error)
         ended(bootstrap.ask, problem)
 
-    def _profile(self, dynamic: bool) -> Any:
-        """Agents hold one GPU each where executors have any; the application's other tasks need none."""
-        gpus = self._int("spark.executor.resource.gpu.amount", 0)
-        if not gpus or float(self._conf.get("spark.task.resource.gpu.amount", "0")) > 0:
-            return None
-        from pyspark.resource import ExecutorResourceRequests, ResourceProfileBuilder, TaskResourceRequests
+    def _let_pass(self, ask: int) -> None:
+        """Wait until Spark knows of the older asks, since it serves the oldest job first.
 
-        builder = ResourceProfileBuilder().require(TaskResourceRequests().cpus(1).resource("gpu", 1))
-        if dynamic:  # a task-only profile is refused under dynamic allocation
-            script = self._conf.get("spark.executor.resource.gpu.discoveryScript", "")
-            requests = ExecutorResourceRequests().cores(self._int("spark.executor.cores", 1))
-            builder = builder.require(requests.resource("gpu", gpus, script))
-        return builder.build
+        Bare agents that come first may take all cores of an executor, and nobody could use its GPU.
+        """
+        tracker, deadline = self.context.statusTracker(), time.monotonic() + 2 * REGISTRATION_WAIT_S
+        older = [(job, self._group_of(other)) for other, job in list(self._jobs.items()) if other < ask]
+        while time.monotonic() < deadline:
+            if not any(job.is_alive() and not tracker.getJobIdsForGroup(group) for job, group in older):
+                return
+            time.sleep(0.02)
 
     def _group_of(self, ask: int) -> str:
         return f"{self._group}-{ask}"
@@ -346,7 +350,7 @@ def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int
         from hopsml.cluster.agent.agent import decode_bootstrap, run_agent
 
         task = TaskContext.get()
-        gpus = task.resources().get("gpu") if task else None
+        gpus = task.resources().get("gpu") if task and not bootstrap.bare else None
         # Python workers of one executor are forked from one daemon.
         executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
         yield run_agent(

@@ -83,7 +83,8 @@ class Inspection:
                 case gate.SetAside():
                     self._carry_out(self._pool.set_aside(run.run_id, action.agent_ids))
                 case gate.AskAgain():
-                    self._carry_out(self._pool.ask_again(run.run_id, action.count, action.agent_ids, time.monotonic()))
+                    now, bare = time.monotonic(), run.request.bare
+                    self._carry_out(self._pool.ask_again(run.run_id, action.count, action.agent_ids, now, bare))
                 case gate.Warn():
                     run.state.publish(Change("note", text=action.text))
                 case gate.Refuse():
