@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,23 @@ def test_roles(hadoop: Hadoop, tmp_path: Path, deploy_mode: str, monkeypatch: py
     done = hadoop.submit(JOB, str(tmp_path / "plays"), conf=conf, deploy_mode=deploy_mode, timeout_s=400)
     assert (done.returncode, done.state.final_status) == (0, "SUCCEEDED"), done.output[-3000:]
     assert len(list((tmp_path / "plays").iterdir())) == 4
+
+
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.maxExecutors": "2",
+    "spark.executor.instances": "0",
+    "spark.executor.cores": "1",
+}
+
+
+@pytest.mark.parametrize("more", [pytest.param({}, id="fixed"), pytest.param(DYNAMIC, id="dynamic")])
+def test_workers_alone_hold_gpus(hadoop: Hadoop, tmp_path: Path, more: dict[str, str]) -> None:
+    project = f"file://{tmp_path}/project"
+    conf = hadoop.spark_conf(executors=2, cores=2, gpus=1) | {"spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
+    done = hadoop.submit(JOB, str(tmp_path), "gpus", conf=conf | more, timeout_s=400)
+    assert (done.returncode, done.state.final_status) == (0, "SUCCEEDED"), done.output[-3000:]
+    held = json.loads((tmp_path / "held.json").read_text())
+    assert [len(gpus) for gpus, _ in held["chief"] + held["worker"]] == [1, 1], held
+    assert held["ps"] == held["evaluator"] == [[[], "-1"]], held

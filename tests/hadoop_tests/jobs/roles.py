@@ -1,11 +1,20 @@
-"""A driver that plays the contract of roles on the executors of its own application; the argument is a folder."""
+"""A driver that plays the contract of roles on the executors of its own application; the argument is a folder.
 
+With a second one, "gpus", it notes in `held.json` there which GPUs the members of a run hold.
+"""
+
+import json
 import sys
 from pathlib import Path
 
-from tests.cluster.roles_contract import PLAYS
+from tests.cluster.role_gpus import held_by_role
+from tests.cluster.roles_contract import PLAYS, submit
 
 if __name__ == "__main__":
+    if sys.argv[2:] == ["gpus"]:
+        told = Path(sys.argv[1]) / "told"
+        Path(sys.argv[1], "held.json").write_text(json.dumps(held_by_role(submit(told), told)))
+        sys.exit(0)
     for play in PLAYS:
         folder = Path(sys.argv[1]) / play.__name__
         folder.mkdir(parents=True)

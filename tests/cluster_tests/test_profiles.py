@@ -1,0 +1,54 @@
+"""The resource profiles of asks for agents. What Spark makes of them: test_drivers.py, test_role_gpus.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.driver.backends.spark_profiles import Profiles
+
+pytestmark = pytest.mark.fast
+
+GPUS = {"spark.executor.resource.gpu.amount": "2", "spark.executor.cores": "4", "spark.task.cpus": "2"}
+OF_TASKS = {"spark.task.resource.gpu.amount": "1"}
+DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
+SCRIPT = {"spark.executor.resource.gpu.discoveryScript": "./discover_gpus.py"}
+
+
+def profiles(**settings: str) -> Profiles:
+    return Profiles(None, settings.get)
+
+
+def amounts(profile: Any) -> tuple[dict[str, float], dict[str, int]] | None:
+    """What a task gets, and what executors are asked for."""
+    if profile is None:
+        return None
+    of_task = {name: request.amount for name, request in profile.taskResources.items()}
+    return of_task, {name: request.amount for name, request in profile.executorResources.items()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "with_gpu", "bare"),
+    [
+        ({}, None, None),
+        (GPUS, ({"cpus": 2.0, "gpu": 1.0}, {}), None),
+        (GPUS | OF_TASKS, None, ({"cpus": 2.0}, {})),
+        (GPUS | DYNAMIC, ({"cpus": 2.0, "gpu": 1.0}, {"cores": 4, "gpu": 2}), ({"cpus": 2.0}, {"cores": 4})),
+        (GPUS | OF_TASKS | DYNAMIC, None, ({"cpus": 2.0}, {"cores": 4})),
+    ],
+)
+def test_what_agents_of_each_kind_ask_for(settings: dict[str, str], with_gpu: Any, bare: Any) -> None:
+    found = profiles(**settings)
+    assert (amounts(found.of(bare=False)), amounts(found.of(bare=True))) == (with_gpu, bare)
+
+
+def test_executors_find_their_gpus_by_the_applications_script() -> None:
+    found = profiles(**GPUS, **DYNAMIC, **SCRIPT).of(bare=False)
+    assert found.executorResources["gpu"].discoveryScript == "./discover_gpus.py"
+
+
+def test_a_profile_is_made_once_since_executors_of_one_serve_no_other() -> None:
+    found = profiles(**GPUS, **DYNAMIC)
+    assert found.of(bare=False) is found.of(bare=False)
+    assert found.of(bare=True) is found.of(bare=True) is not found.of(bare=False)
