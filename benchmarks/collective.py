@@ -45,7 +45,7 @@ def run(options: Options) -> Report:
     for workers, times in reduces.items():
         for size in SIZES:
             theirs = times["gloo", size], times["tensorflow", size]
-            name = f"collective.{_label(size)}_n{workers}"
+            name = f"collective.{label(size)}_n{workers}"
             report.figures += [
                 ratio_of(f"{name}_gloo_ratio", times["hopsml", size], theirs[0], "gloo"),
                 ratio_of(f"{name}_tf_ratio", times["hopsml", size], theirs[1], "TensorFlow's ring"),
@@ -66,16 +66,16 @@ def run(options: Options) -> Report:
     return report
 
 
-def all_reduces(workers: int, options: Options) -> Times:
+def all_reduces(workers: int, options: Options, all_ways: Sequence[str] = WAYS, sizes: Sequence[int] = SIZES) -> Times:
     """Milliseconds of one all-reduce by way and size, one median a round."""
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
-        with Launched(commands(server.path, workers, options), folder) as launched:
-            wanted = workers * len(WAYS) * len(SIZES)
+        with Launched(commands(server.path, workers, options, all_ways, sizes), folder) as launched:
+            wanted = workers * len(all_ways) * len(sizes)
             launched.wait_until(lambda: server.accept() == wanted, START_TIMEOUT_S, f"{wanted} connections")
-            names = {f"{way}-{size}": (way, size) for size in SIZES for way in WAYS}
+            names = {f"{way}-{size}": (way, size) for size in sizes for way in all_ways}
             times: Times = {}
-            for size in SIZES:  # a round of one size is short: what disturbs it disturbs all ways alike
+            for size in sizes:  # a round of one size is short: what disturbs it disturbs all ways alike
                 ways = [one for one, (_, of) in names.items() if of == size]
                 turns = take_turns(server, ways, _calls(size))
                 for way in ways:
@@ -83,23 +83,24 @@ def all_reduces(workers: int, options: Options) -> Times:
                 rounds = alternate(options.rounds_of(8, 4), {way: _median_ms(turns[way]) for way in ways})
                 times |= {names[way]: values for way, values in rounds.items()}
                 shown = ", ".join(f"{names[way][0]} {statistics.median(values):.2f}" for way, values in rounds.items())
-                options.say(f"{workers} workers, {_label(size)}: {shown} ms")
+                options.say(f"{workers} workers, {label(size)}: {shown} ms")
             for way in names:
                 server.steps(way, 0)
     return times
 
 
-def commands(path: Path, workers: int, options: Options) -> list[Command]:
+def commands(path: Path, workers: int, options: Options, ways: Sequence[str], sizes: Sequence[int]) -> list[Command]:
     """The members of all groups."""
-    python = {"gloo": peers.find("torchrun").python(options.say)}
+    python = {"gloo": peers.find("torchrun").python(options.say)} if "gloo" in ways else {}
     ours = PEER.python(options.say)
-    sizes = ",".join(map(str, SIZES))
     found = []
-    for way in WAYS:
+    for way in ways:
         addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(workers))
         script = [str(python.get(way, ours)), str(SCRIPTS / "all_reduce.py"), way, str(path)]
         variables = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
-        found += [Command([*script, str(rank), addresses, sizes], variables) for rank in range(workers)]
+        found += [
+            Command([*script, str(rank), addresses, ",".join(map(str, sizes))], variables) for rank in range(workers)
+        ]
     return found
 
 
@@ -119,6 +120,7 @@ def _worst(name: str, reduces: dict[int, Times], ours: str, theirs: str, peer: s
     return max(ratios, key=lambda one: one.value)
 
 
-def _label(size: int) -> str:
+def label(size: int) -> str:
+    """Of so many float32."""
     kilobytes = size * 4 // 1000
     return f"{kilobytes}kB" if kilobytes < 1000 else f"{kilobytes // 1000}MB"

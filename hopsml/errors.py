@@ -184,7 +184,8 @@ class CollectiveMismatch(CollectiveError):
 
 
 class CollectiveRefused(CollectiveError):
-    """Somebody who was to be a member does not know the group's secret, or is of another generation."""
+    """Somebody who was to be a member does not know the group's secret, is of another generation, or does not encrypt as
+    the others do; or somebody has changed what went encrypted between two members."""
 
 
 class CollectiveEnded(CollectiveError):
@@ -196,7 +197,7 @@ class CollectiveChanged(CollectiveError):
 
 
 class CollectiveUnavailable(CollectiveError):
-    """The native library is not there; the message says how to get it."""
+    """The native library is not there, or OpenSSL's, which encryption needs; the message says how to get it."""
 
 
 class ClusterError(HopsmlError, RuntimeError):

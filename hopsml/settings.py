@@ -20,6 +20,7 @@ from hopsml.errors import ArgumentError
 DEFAULT_STORAGE_TIMEOUT_S = 30.0
 SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
 DEFAULT_SYSTEM_METRICS_S = 10.0
+ENCRYPTION = "HOPSML_ENCRYPTION"  # of the driver
 CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read it there
 DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
 LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # workers get it as "1" where the run was asked for with local_logdir=True
@@ -48,6 +49,19 @@ def drain_s() -> float:
     From ``HOPSML_DRAIN_S``, else 30.
     """
     return _seconds("HOPSML_DRAIN_S", DEFAULT_DRAIN_S, ", or 0 to leave at once")
+
+
+def encryption() -> bool:
+    """Whether hopsml's collective encrypts in all runs, whatever they are asked for.
+
+    From ``HOPSML_ENCRYPTION``: 1, or 0 or nothing. Raises ArgumentError.
+    """
+    text = os.environ.get(ENCRYPTION, "") or "0"
+    if text not in ("0", "1"):
+        raise ArgumentError(
+            f"{ENCRYPTION}={text!r}: it must be 1 to encrypt in all runs, or 0 for those that ask for it"
+        )
+    return text == "1"
 
 
 def cores_of(environment: Mapping[str, str]) -> int | None:

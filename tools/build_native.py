@@ -92,7 +92,7 @@ def _build(product: Path, sources: Sequence[Path], kind: list[str], sanitize: st
     wanted = _digest([*options, *kind], [*sources, *headers])
     if not _is_current(product, wanted):
         objects = _objects(sources, [compiler(), *options], CACHE / (sanitize or "plain") / "objects")
-        _make(product, [compiler(), *options, *kind, *map(str, objects)])
+        _make(product, [compiler(), *options, *kind, *map(str, objects), "-ldl"])  # of older systems' libc
         product.with_suffix(".built-of").write_text(wanted)
     return product
 

@@ -1,7 +1,7 @@
 """One member of groups that reduce arrays in turns: WAYS SOCKET RANK ADDRESSES SIZES, all with commas.
 
     hopsml    hopsml.collective, where members of one machine share memory; hopsml-sockets: over sockets; -fp16: as float16;
-              -direct, -pairwise, -ring: over sockets, by this algorithm
+              -encrypted: encrypted; -direct, -pairwise, -ring: over sockets, by this algorithm
     gloo      torch.distributed
     tensorflow  TensorFlow's ring over gRPC
 
@@ -32,7 +32,7 @@ def of_hopsml(way: str, rank: int, addresses: list[str], sizes: list[int]) -> di
     hosts = ["here"] * len(addresses) if way == "hopsml" else None
     kind = way.partition("-")[2]
     algorithm = kind if kind in ALGORITHMS else "auto"
-    group = Group.form(rank, addresses, secret=SECRET, hosts=hosts, algorithm=algorithm)
+    group = Group.form(rank, addresses, secret=SECRET, hosts=hosts, algorithm=algorithm, encryption=kind == "encrypted")
     wire = "float16" if way.endswith("fp16") else "same"
     arrays = {size: np.zeros(size, np.float32) for size in sizes}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from hopsml.errors import (
     CollectiveMismatch,
     CollectiveRefused,
     CollectiveTimeout,
+    CollectiveUnavailable,
     PeerLost,
 )
 
@@ -35,6 +37,7 @@ _ERRORS: Final = {
     CallStatus.REFUSED: CollectiveRefused,
     CallStatus.ENDED: CollectiveEnded,
     CallStatus.CHANGED: CollectiveChanged,
+    CallStatus.UNAVAILABLE: CollectiveUnavailable,
 }
 
 
@@ -67,6 +70,7 @@ class Group:
         network_timeout_s: float = 15,
         algorithm: str = "auto",
         guest: bool = False,
+        encryption: bool = False,
     ) -> Self:
         """Find the other members.
 
@@ -86,16 +90,23 @@ class Group:
                 The same for all members.
             guest: a resumable group of a newcomer alone, whose calls count for nobody: its first ``reform`` lets it in with
                 others that have paused, and what was built on it goes on there.
+            encryption: what goes over sockets is encrypted, and cannot be changed under way; the same on all members, and
+                in later generations. Operations raise CollectiveRefused, with the rank, where somebody has tried. Members
+                of one machine share memory all the same, which is not encrypted.
 
         Raises:
-            CollectiveTimeout: members are missing. CollectiveRefused: one of them has another secret or generation.
-            CollectiveUnavailable: the library is not there. ArgumentError, CollectiveError: anything else.
+            CollectiveTimeout: members are missing. CollectiveRefused: one of them has another secret or generation, or
+            does not encrypt as this one does. CollectiveUnavailable: the library is not there, or OpenSSL's libcrypto, which
+            ``encryption`` needs. ArgumentError, CollectiveError: anything else.
         """
         kept = {
             "timeout_s": timeout_s,
             "network_timeout_s": network_timeout_s,
             "algorithm": _known(ALGORITHMS, "algorithm", algorithm),
+            "encryption": bool(encryption),
         }
+        if encryption:
+            _load_libcrypto()
         options = _options(rank, addresses, secret, hosts, listener, generation, form_timeout_s, resumable, kept)
         options.guest = guest
         handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
@@ -285,6 +296,12 @@ class Group:
             if called and status in (CallStatus.PEER_LOST, CallStatus.DEADLINE):
                 text += f", while this one was in {called}"
             raise _error(CallStatus(status), text, self._library.hopsml_lost_rank(self._handle))
+
+
+def _load_libcrypto() -> None:
+    """Load that of this Python, wherever it lies (Conda has its own): the library then finds it by its name."""
+    with contextlib.suppress(ImportError):
+        import ssl  # noqa: F401
 
 
 def _error(status: CallStatus, text: str, rank: int = -1) -> Exception:

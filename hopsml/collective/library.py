@@ -24,6 +24,7 @@ class CallStatus(IntEnum):
     SYSTEM = 6
     ENDED = 7
     CHANGED = 8
+    UNAVAILABLE = 9
 
 
 class GroupOptions(ctypes.Structure):
@@ -45,6 +46,7 @@ class GroupOptions(ctypes.Structure):
         ("network_timeout_s", ctypes.c_double),
         ("algorithm", ctypes.c_int32),
         ("guest", ctypes.c_int32),
+        ("encryption", ctypes.c_int32),
     )
 
 

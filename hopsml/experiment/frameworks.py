@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hopsml.experiment import plan
 from hopsml.experiment.collective import build
-from hopsml.experiment.options import FrameworkOptions, TorchOptions
+from hopsml.experiment.options import DistributedOptions, FrameworkOptions, TorchOptions
 from hopsml.experiment.result import Result
 from hopsml.experiment.verbs import Verb
 
@@ -38,8 +38,8 @@ def jax(options: FrameworkOptions) -> Result:
     return plan.start(build(options, "jax", "jax")).result()
 
 
-@Verb(FrameworkOptions, "distributed")
-def distributed(options: FrameworkOptions) -> Result:
+@Verb(DistributedOptions, "distributed")
+def distributed(options: DistributedOptions) -> Result:
     """Call a function of any framework on ``num_workers`` executors; blocks until the end and returns a ``Result``.
 
     Every worker calls ``train_fn(**args)`` in a fresh process. ``hopsml.distributed`` says its rank, the addresses of all

@@ -113,6 +113,8 @@ class RunOptions(GroupTrainingOptions):
         scoped_allocator: whether that merging is done by TensorFlow's scoped allocator, as by default on CPUs.
         tuned: take those of the three that are not given as ``hopsml tune-communication`` has found them for this function
             and number of workers; the URL or path of a record: as it says there.
+        encryption: what workers on different hosts send each other is encrypted, and cannot be changed under way. It chooses
+            hopsml's own collective, as no other encrypts, also on GPUs; HOPSML_ENCRYPTION=1 asks for it in all runs.
         compression, topk, powersgd_rank, double_buffering, accumulate, reduction: what hopsml's own collective, which they
             choose, does with gradients; see ``hopsml.tensorflow.strategy``, where it is called without arguments.
     """
@@ -129,6 +131,7 @@ class RunOptions(GroupTrainingOptions):
     merge_scope: int | str | None = None
     scoped_allocator: bool | None = None
     tuned: bool | str = False
+    encryption: bool = False
     compression: Compression | None = None
     topk: float | None = None
     powersgd_rank: int | None = None
@@ -139,7 +142,7 @@ class RunOptions(GroupTrainingOptions):
 
 @dataclass
 class FrameworkOptions(GroupTrainingOptions):
-    """The arguments of ``distributed`` and ``jax``.
+    """The arguments of ``jax``.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
@@ -156,16 +159,32 @@ class FrameworkOptions(GroupTrainingOptions):
 
 
 @dataclass
+class DistributedOptions(FrameworkOptions):
+    """The arguments of ``distributed``.
+
+    Args:
+        encryption: what ``hopsml.all_reduce`` and its like send between hosts is encrypted, and cannot be changed under way;
+            HOPSML_ENCRYPTION=1 asks for it in all runs.
+    """
+
+    _: KW_ONLY
+    encryption: bool = False
+
+
+@dataclass
 class TorchOptions(FrameworkOptions):
     """The arguments of ``torch``.
 
     Args:
         backend: of torch's process group: "hopsml" (its own collective: nobody else can connect, and a lost worker costs
             the others a fraction of a second), "gloo", "nccl"; "auto": nccl where every worker has a GPU, else hopsml.
+        encryption: what workers on different hosts send each other by "hopsml", which it chooses, is encrypted, and
+            cannot be changed under way; HOPSML_ENCRYPTION=1 asks for it in all runs.
     """
 
     _: KW_ONLY
     backend: str = "auto"
+    encryption: bool = False
 
 
 @dataclass

@@ -23,7 +23,7 @@ from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.protocol import Resume
-from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, Roles, RunSpec, recorded
+from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, Communication, Roles, RunSpec, recorded
 from hopsml.delivery import logger_aside
 from hopsml.errors import CoordinatorLost, HopsmlError, NotEnoughSlots, PermissionRefused, QuotaExceeded
 from hopsml.experiment import applications, arguments, mlflow, progress, takeover, tuned
@@ -143,8 +143,14 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
         seed=seeds.choose(spec.environment, os.environ) if spec.seed is None else spec.seed,
         preload=_modules(spec, captured.preload) if spec.preload is None else spec.preload,
         storage_timeout_s=settings.storage_timeout_s(),
+        communication=encrypted(spec.communication),
         hooks=HOOKS,
     )
+
+
+def encrypted(communication: Communication) -> Communication:
+    """It, with encryption where all runs are to have it. Raises ArgumentError where it asks for what does not encrypt."""
+    return replace(communication, encryption=communication.encryption or settings.encryption())
 
 
 def _modules(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:

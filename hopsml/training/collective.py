@@ -187,6 +187,7 @@ def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Gro
             timeout_s=timeout_s,
             resumable=context.mends is not None,
             guest=context.joins,
+            encryption=context.spec.communication.encryption,
         )
     except CollectiveTimeout as late:
         raise CollectiveTimeout(

@@ -30,11 +30,13 @@ typedef enum {
   HOPSML_PEER_LOST = 1, /* a member has ended or cannot be reached; hopsml_lost_rank says which */
   HOPSML_DEADLINE = 2,  /* a member took no part in time; hopsml_lost_rank says which is waited for */
   HOPSML_MISMATCH = 3,  /* members called different operations */
-  HOPSML_REFUSED = 4,   /* somebody does not know the group's secret, or is of another generation */
+  HOPSML_REFUSED = 4,   /* somebody does not know the group's secret, is of another generation, does not encrypt, or has
+                           changed what was encrypted */
   HOPSML_ARGUMENT = 5,  /* this call has no meaning */
   HOPSML_SYSTEM = 6,    /* the system refused memory, a socket or a thread */
   HOPSML_ENDED = 7,     /* this group was ended here: hopsml_end, or a fork */
-  HOPSML_CHANGED = 8    /* the group has other members than the caller reckons with; nothing was done, and `in` is as it was */
+  HOPSML_CHANGED = 8,   /* the group has other members than the caller reckons with; nothing was done, and `in` is as it was */
+  HOPSML_UNAVAILABLE = 9 /* this machine has nothing to encrypt with */
 } hopsml_status;
 
 typedef enum {
@@ -74,6 +76,8 @@ typedef struct {
   double network_timeout_s;     /* without an answer of a member's machine, and it is lost; at least 1; 0: 15 */
   int32_t algorithm;            /* a hopsml_algorithm, the same for all members */
   int32_t guest;                /* 1: what this group calls counts for nobody: its first reform lets it in as a newcomer */
+  int32_t encryption;           /* 1: what goes over sockets is encrypted and cannot be changed under way, or the group does not
+                                   form; the same on all members. What stays in shared memory is as it is */
 } hopsml_options;
 
 /* Forms the group: returns when this member is connected with those that it needs. `error` gets a sentence (ends in 0). */

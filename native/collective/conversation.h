@@ -24,7 +24,8 @@ class Conversation {
   const std::string& reason() const { return lost_.empty() ? handshake_.reason() : lost_; }
   int32_t peer() const { return handshake_.peer(); }
   uint32_t channel() const { return handshake_.channel(); }
-  Descriptor take() { return std::move(socket_); }
+  /* The connection, once all is proved. */
+  Connection take() { return {std::move(socket_), handshake_.keys()}; }
 
  private:
   void write();

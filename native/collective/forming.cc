@@ -14,6 +14,10 @@ constexpr double kLongestPause = 0.05;
 constexpr size_t kVisitorsBeyondMembers = 64;
 constexpr int kBacklog = 256;
 
+Trouble unlike(int32_t peer, const std::string& reason) {
+  return Trouble{HOPSML_REFUSED, peer, "rank " + std::to_string(peer) + " cannot be in one group with this member: " + reason};
+}
+
 }  // namespace
 
 Forming::Forming(const Membership& own, Descriptor listener, const Limit& limit)
@@ -29,7 +33,7 @@ void Forming::expect(int32_t peer, Channel channel) { links_.push_back(Link{peer
 
 bool Forming::complete() const {
   for (const Link& link : links_)
-    if (!link.socket) return false;
+    if (!link.proved) return false;
   return true;
 }
 
@@ -38,7 +42,7 @@ void Forming::run() {
     if (limit_.stop.is_set()) throw ended_here();
     if (now() >= limit_.deadline) give_up();
     for (Link& link : links_)
-      if (!link.socket && !link.addresses.empty()) advance(link);
+      if (!link.proved && !link.addresses.empty()) advance(link);
     accept_visitors();
     advance_visitors();
     if (complete()) return;
@@ -47,10 +51,10 @@ void Forming::run() {
   }
 }
 
-Descriptor Forming::take(int32_t peer, Channel channel) {
+Connection Forming::take(int32_t peer, Channel channel) {
   for (Link& link : links_)
-    if (link.peer == peer && link.channel == channel) return std::move(link.socket);
-  return Descriptor();
+    if (link.peer == peer && link.channel == channel) return std::move(link.proved);
+  return Connection();
 }
 
 void Forming::begin(Link& link) {
@@ -88,13 +92,14 @@ void Forming::advance(Link& link) {
       if (now() >= talk.deadline()) put_off(link, "it answered nothing");
       return;
     case Handshake::State::kProved:
-      link.socket = talk.take();
+      link.proved = talk.take();
       link.lost_at = kNever;
       return;
     case Handshake::State::kStale:
       throw Trouble{HOPSML_REFUSED, link.peer,
                     "rank " + std::to_string(link.peer) + " refused this member: " + talk.reason() +
                         ", this one of generation " + std::to_string(own_.generation)};
+    case Handshake::State::kUnlike: throw unlike(link.peer, talk.reason());
     case Handshake::State::kRefused:
       link.refused = true;
       return put_off(link, talk.reason());
@@ -119,9 +124,11 @@ void Forming::advance_visitors() {
     if (visitor->state() == Handshake::State::kProved) {
       for (Link& link : links_) /* a member that comes twice has given its first connection up */
         if (link.addresses.empty() && link.peer == visitor->peer() && link.channel == Channel(visitor->channel())) {
-          link.socket = visitor->take();
+          link.proved = visitor->take();
           link.lost_at = kNever;
         }
+    } else if (visitor->state() == Handshake::State::kUnlike) {
+      throw unlike(visitor->peer(), visitor->reason());
     } else if (is_over) {
       turned_away_ = visitor->state() == Handshake::State::kGoing ? "it said nothing" : visitor->reason();
     }
@@ -132,13 +139,13 @@ void Forming::advance_visitors() {
 /* Who has proved itself and gone again has a moment to come anew; then it is lost. */
 void Forming::look_for_losses() {
   for (Link& link : links_) {
-    pollfd event{link.socket.get(), POLLRDHUP, 0};
-    if (link.socket && poll(&event, 1, 0) > 0) {
-      link.socket.close();
+    pollfd event{link.proved.socket.get(), POLLRDHUP, 0};
+    if (link.proved && poll(&event, 1, 0) > 0) {
+      link.proved.socket.close();
       link.lost_at = now();
       put_off(link, "it ended while the group formed");
     }
-    if (!link.socket && now() >= link.lost_at + kSecondsToReturn)
+    if (!link.proved && now() >= link.lost_at + kSecondsToReturn)
       throw Trouble{HOPSML_PEER_LOST, link.peer, "rank " + std::to_string(link.peer) + " ended while the group formed"};
   }
 }
@@ -149,9 +156,9 @@ void Forming::wait() {
   events.push_back({limit_.stop.descriptor(), POLLIN, 0});
   if (listener_) events.push_back({listener_.get(), POLLIN, 0});
   for (const Link& link : links_) {
-    if (link.socket) events.push_back({link.socket.get(), POLLRDHUP, 0});
-    if (!link.socket) until = std::min(until, link.lost_at + kSecondsToReturn);
-    if (link.socket || link.addresses.empty()) continue;
+    if (link.proved) events.push_back({link.proved.socket.get(), POLLRDHUP, 0});
+    if (!link.proved) until = std::min(until, link.lost_at + kSecondsToReturn);
+    if (link.proved || link.addresses.empty()) continue;
     if (link.talk.empty()) {
       until = std::min(until, link.next_try);
       continue;
@@ -171,7 +178,7 @@ void Forming::give_up() const {
   const Link* missing = nullptr;
   std::string ranks;
   for (const Link& link : links_) {
-    if (link.socket || (missing != nullptr && missing->peer == link.peer)) continue;
+    if (link.proved || (missing != nullptr && missing->peer == link.peer)) continue;
     if (missing == nullptr || link.refused) missing = &link;
     ranks += (ranks.empty() ? "" : ", ") + std::to_string(link.peer);
   }
@@ -195,8 +202,8 @@ Mesh form_mesh(const Membership& own, const std::vector<std::string>& addresses,
   }
   forming.run();
   for (int32_t peer = 0; peer < own.size; peer++) {
-    mesh.control[size_t(peer)] = forming.take(peer, kControl);
-    mesh.data[size_t(peer)] = forming.take(peer, kData);
+    mesh.control[size_t(peer)] = Line(peer, forming.take(peer, kControl));
+    mesh.data[size_t(peer)] = Line(peer, forming.take(peer, kData));
   }
   return mesh;
 }

@@ -16,9 +16,9 @@
 
 namespace hopsml {
 
-/* Proved connections by rank; that of this member is none. */
+/* Lines by rank; that of this member is none. */
 struct Mesh {
-  std::vector<Descriptor> control, data;
+  std::vector<Line> control, data;
 };
 
 class Forming {
@@ -33,15 +33,15 @@ class Forming {
   /* Until all are there; Trouble at the limit, when a member ends, or when one proves to be of a later generation. */
   void run();
   /* The connection, once run() has returned. */
-  Descriptor take(int32_t peer, Channel channel);
+  Connection take(int32_t peer, Channel channel);
 
  private:
   struct Link {
     int32_t peer;
     Channel channel;
-    std::vector<Address> addresses; /* empty: the peer connects */
-    Descriptor socket;              /* proved */
-    std::list<Conversation> talk;   /* at most one: with whom we connect */
+    std::vector<Address> addresses{}; /* empty: the peer connects */
+    Connection proved{};
+    std::list<Conversation> talk{};   /* at most one: with whom we connect */
     bool connecting = false;        /* before the first byte */
     double next_try = 0, pause = 0.002, lost_at = kNever;
     size_t tries = 0;

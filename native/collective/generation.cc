@@ -16,6 +16,7 @@ Membership membership(const hopsml_options& options) {
   own.size = options.size;
   own.generation = options.generation;
   own.secret.assign(options.secret, options.secret + options.secret_size);
+  if (options.encryption != 0) own.protection = own_protection();
   return own;
 }
 
@@ -28,8 +29,8 @@ Generation::Generation(const hopsml_options& options, Descriptor listener, const
   for (int32_t rank = 0; rank < own_.size; rank++)
     addresses.emplace_back(own_.size == 1 && options.addresses == nullptr ? "" : options.addresses[rank]);
   Mesh mesh = form_mesh(own_, addresses, std::move(listener), limit);
-  for (const Descriptor& one : mesh.control)
-    if (one) notice_silence(one.get(), options.network_timeout_s > 0 ? options.network_timeout_s : kNetworkTimeout);
+  for (const Line& one : mesh.control)
+    if (one) notice_silence(one.descriptor(), options.network_timeout_s > 0 ? options.network_timeout_s : kNetworkTimeout);
   watch_ = std::make_unique<Watch>(own_.rank, std::move(mesh.control), ended);
   streams_ = std::make_unique<Streams>(own_.rank, std::move(mesh.data), *watch_);
   Hosts hosts = hosts_of(options);

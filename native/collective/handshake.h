@@ -1,13 +1,17 @@
 /* The proof of two members to each other that both know the secret; bytes in, bytes out, no socket.
  *
  *     connecting                                     accepting
- *     hello      generation, ranks, channel, nonce  ->
- *                                                   <-  challenge   nonce; or a refusal: another generation
+ *     hello      generation, ranks, channel,
+ *                protection, nonce                  ->
+ *                                                   <-  challenge   protection, nonce; or a refusal: another generation
  *     proof      HMAC over all of this              ->
  *                                                   <-  welcome     HMAC over the same, under another label
  *
  * Both nonces are new in each handshake, so that a recorded one proves nothing. Who accepts answers nothing that needs the
  * secret before the other side has proved that it knows it; only a refusal is signed, so that nobody else can send one.
+ *
+ * Where both sides encrypt the secret and both nonces give a key for each direction. Whether they do is signed as well, so
+ * that nobody between them can talk them out of it. Who has both the secret and a record of the traffic can read it.
  */
 #ifndef HOPSML_COLLECTIVE_HANDSHAKE_H
 #define HOPSML_COLLECTIVE_HANDSHAKE_H
@@ -15,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "sha256.h"
+#include "line.h"
 
 namespace hopsml {
 
@@ -25,6 +29,7 @@ struct Membership {
   int32_t size = 1;
   uint64_t generation = 0;
   std::vector<uint8_t> secret;
+  Protection protection = Protection::kNone; /* of what it sends after the handshake; all members have some, or none has */
 };
 
 /* What a connection between two members is for. */
@@ -36,6 +41,7 @@ class Handshake {
     kGoing,
     kProved,
     kStale,   /* the other side has proved that it is of a later generation */
+    kUnlike,  /* it has proved that it is a member, and one of the two does not encrypt */
     kRefused  /* reason() says why */
   };
 
@@ -54,6 +60,8 @@ class Handshake {
   /* Of the other side; before it has proved anything only what it says. */
   int32_t peer() const { return peer_; }
   uint32_t channel() const { return channel_; }
+  /* What the connection is encrypted with, once all is proved; none: it is not. */
+  std::optional<Keys> keys() const;
 
   static constexpr size_t kLongest = 80;
 
@@ -67,7 +75,9 @@ class Handshake {
   void read_challenge(const uint8_t* message);
   void read_proof(const uint8_t* message);
   void read_welcome(const uint8_t* message);
+  std::string signed_text(const char* label) const;
   Digest signature(const char* label) const;
+  void prove();
 
   const Membership* own_;
   bool connecting_ = false;
@@ -78,6 +88,7 @@ class Handshake {
   int32_t peer_ = -1;
   uint32_t channel_ = 0;
   uint64_t peer_generation_ = 0;
+  Protection peer_protection_ = Protection::kNone;
   Digest nonce_{}, peer_nonce_{};
 };
 

@@ -119,7 +119,7 @@ class RoomForming {
     for (size_t i = 1; i < ranks_.size(); i++) forming.expect(ranks_[i], kMemory);
     forming.run();
     for (size_t i = 1; i < ranks_.size(); i++) {
-      Descriptor socket = forming.take(ranks_[i], kMemory);
+      Descriptor socket = forming.take(ranks_[i], kMemory).socket;
       check_same_user(socket.get());
       send_descriptor(socket.get(), memory.get());
     }
@@ -129,7 +129,7 @@ class RoomForming {
     Forming forming(own_, Descriptor(), soon());
     forming.connect(ranks_[0], address, kMemory);
     forming.run();
-    Descriptor socket = forming.take(ranks_[0], kMemory);
+    Descriptor socket = forming.take(ranks_[0], kMemory).socket;
     check_same_user(socket.get());
     room_ = std::make_unique<Room>(receive_descriptor(socket.get(), soon()), index_, ranks_);
   }

@@ -19,11 +19,11 @@ bool is_behind(const std::vector<Way>& ways, const Way& way, bool (Way::*goes_on
 
 }  // namespace
 
-Streams::Streams(int32_t rank, std::vector<Descriptor> links, Watch& watch)
-    : rank_(rank), links_(std::move(links)), watch_(watch) {}
+Streams::Streams(int32_t rank, std::vector<Line> lines, Watch& watch)
+    : rank_(rank), lines_(std::move(lines)), watch_(watch) {}
 
 void Streams::close() {
-  for (Descriptor& link : links_) link.close();
+  for (Line& line : lines_) line.close();
 }
 
 void Streams::lost(int32_t rank, const Call& call) {
@@ -45,7 +45,7 @@ bool Streams::send(Way& way, const Call& call) {
   Span next = way.source ? way.source->next() : Span{};
   if (next.size > 0) parts[count++] = {next.data, next.size};
   if (count == 0) return false;
-  ssize_t sent = send_some(links_[size_t(way.rank)].get(), parts, count);
+  ssize_t sent = line(way).send(parts, count);
   if (sent < 0) lost(way.rank, call);
   size_t of_header = std::min(header, size_t(sent));
   way.header_sent += of_header;
@@ -61,7 +61,7 @@ bool Streams::receive(Way& way, const Call& call) {
   Span room = way.sink ? way.sink->room() : Span{};
   if (room.size > 0) parts[count++] = {room.data, room.size};
   if (count == 0) return false;
-  ssize_t got = receive_some(links_[size_t(way.rank)].get(), parts, count);
+  ssize_t got = line(way).receive(parts, count);
   if (got < 0) lost(way.rank, call);
   size_t of_header = std::min(header, size_t(got));
   way.header_received += of_header;
@@ -74,9 +74,10 @@ void Streams::run(std::vector<Way>& ways, const Call& call) {
   for (int turn = 1;; turn++) {
     bool is_over = true, moved = false;
     for (Way& way : ways) {
+      if (!line(way).flush()) lost(way.rank, call);
       if (way.sending() && !is_behind(ways, way, &Way::sending)) moved |= send(way, call);
       if (way.receiving() && !is_behind(ways, way, &Way::receiving)) moved |= receive(way, call);
-      is_over &= !way.sending() && !way.receiving();
+      is_over &= !way.sending() && !way.receiving() && !line(way).holds();
     }
     if (is_over) return;
     if (!moved) wait(ways, call);
@@ -92,10 +93,11 @@ void Streams::wait(std::vector<Way>& ways, const Call& call) {
   int32_t awaited = ways.front().rank;
   for (Way& way : ways) {
     bool reads = way.receiving() && (way.header_received < sizeof(CallHeader) || way.sink->room().size > 0);
-    bool writes = way.sending() && (way.header_sent < sizeof(CallHeader) || way.source->next().size > 0);
+    bool has_more = way.sending() && (way.header_sent < sizeof(CallHeader) || way.source->next().size > 0);
+    bool writes = has_more || line(way).holds();
     if (way.receiving()) awaited = way.rank;
     if (reads || writes)
-      events_.push_back({links_[size_t(way.rank)].get(), short((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0});
+      events_.push_back({line(way).descriptor(), short((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0});
   }
   watch_.wait(events_, call, awaited);
 }

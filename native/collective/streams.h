@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "line.h"
 #include "watch.h"
 
 namespace hopsml {
@@ -51,20 +52,21 @@ struct Way {
 class Streams {
  public:
   /* Connections by rank. */
-  Streams(int32_t rank, std::vector<Descriptor> links, Watch& watch);
+  Streams(int32_t rank, std::vector<Line> lines, Watch& watch);
 
   /* Until all has gone and come. Trouble when a member called something else, is lost, or takes no part in time. */
   void run(std::vector<Way>& ways, const Call& call);
   void close();
 
  private:
+  Line& line(const Way& way) { return lines_[size_t(way.rank)]; }
   bool send(Way& way, const Call& call);
   bool receive(Way& way, const Call& call);
   void wait(std::vector<Way>& ways, const Call& call);
   [[noreturn]] void lost(int32_t rank, const Call& call);
 
   int32_t rank_;
-  std::vector<Descriptor> links_;
+  std::vector<Line> lines_;
   Watch& watch_;
   std::vector<pollfd> events_;
 };

@@ -40,7 +40,7 @@ std::optional<Notice> decode(std::string& bytes) {
   if (bytes.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof header);
   bool is_known = header.kind >= uint8_t(NoticeKind::kEnded) && header.kind <= uint8_t(NoticeKind::kPlace);
-  if (header.magic != kMagic || !is_known || header.status > HOPSML_ENDED || header.size > kLongestNotice)
+  if (header.magic != kMagic || !is_known || header.status > HOPSML_UNAVAILABLE || header.size > kLongestNotice)
     throw Trouble{HOPSML_PEER_LOST, -1, "it said what has no meaning"};
   if (bytes.size() < sizeof header + header.size) return std::nullopt;
   Notice notice{NoticeKind(header.kind), hopsml_status(header.status), header.rank, header.call,
@@ -49,7 +49,7 @@ std::optional<Notice> decode(std::string& bytes) {
   return notice;
 }
 
-Watch::Watch(int32_t rank, std::vector<Descriptor> links, const Interrupt& ended) : rank_(rank), members_(links.size()) {
+Watch::Watch(int32_t rank, std::vector<Line> lines, const Interrupt& ended) : rank_(rank), members_(lines.size()) {
   events_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!events_) throw system_trouble("a descriptor to wait with");
   auto add = [this](int descriptor, int32_t number) {
@@ -60,9 +60,9 @@ Watch::Watch(int32_t rank, std::vector<Descriptor> links, const Interrupt& ended
   };
   add(interrupt_.descriptor(), rank);
   add(ended.descriptor(), rank);
-  for (size_t i = 0; i < links.size(); i++) {
-    members_[i].socket = std::move(links[i]);
-    if (members_[i].socket) add(members_[i].socket.get(), int32_t(i));
+  for (size_t i = 0; i < lines.size(); i++) {
+    members_[i].line = std::move(lines[i]);
+    if (members_[i].line) add(members_[i].line.descriptor(), int32_t(i));
   }
 }
 
@@ -82,16 +82,16 @@ void Watch::receive(int32_t rank) {
   ssize_t got;
   do {
     iovec part{buffer, sizeof buffer};
-    got = receive_some(member.socket.get(), &part, 1);
+    got = member.line.receive(&part, 1);
     if (got > 0) member.received.append(buffer, size_t(got));
-  } while (got == ssize_t(sizeof buffer));
+  } while (got > 0);
   try {
     while (auto notice = decode(member.received)) take(rank, std::move(*notice));
   } catch (const Trouble&) {
     got = -1;
   }
   if (got < 0) {
-    epoll_ctl(events_.get(), EPOLL_CTL_DEL, member.socket.get(), nullptr);
+    epoll_ctl(events_.get(), EPOLL_CTL_DEL, member.line.descriptor(), nullptr);
     member.closed = true;
   }
 }
@@ -162,10 +162,11 @@ void Watch::give_up(const Call& call, int32_t awaited) const {
 
 void Watch::tell(int32_t rank, const Notice& notice) {
   Member& member = members_[size_t(rank)];
-  if (!member.socket || member.closed) return;
-  std::string bytes = encode(notice);
-  iovec part{bytes.data(), bytes.size()};
-  send_some(member.socket.get(), &part, 1); /* what does not go at once goes to somebody who reads nothing */
+  if (!member.line || member.closed) return;
+  member.unsent += encode(notice);
+  iovec part{member.unsent.data(), member.unsent.size()};
+  ssize_t sent = member.line.send(&part, 1);
+  if (sent > 0) member.unsent.erase(0, size_t(sent)); /* the rest goes with the next one: its reader reads nothing now */
 }
 
 void Watch::tell_all(const Notice& notice) {
@@ -183,12 +184,12 @@ std::optional<Notice> Watch::hear(int32_t rank, NoticeKind kind, const Limit& li
       return found;
     }
     if (member.closed) throw Trouble{HOPSML_PEER_LOST, rank, rank_text(rank) + " was lost while the group formed"};
-    if (!is_readable(member.socket.get(), limit)) return std::nullopt;
+    if (!is_readable(member.line.descriptor(), limit)) return std::nullopt;
   }
 }
 
 void Watch::close() {
-  for (Member& member : members_) member.socket.close();
+  for (Member& member : members_) member.line.close();
 }
 
 }  // namespace hopsml

@@ -14,6 +14,7 @@
 
 #include "call.h"
 #include "interrupt.h"
+#include "line.h"
 #include "trouble.h"
 
 namespace hopsml {
@@ -44,7 +45,7 @@ std::optional<Notice> decode(std::string& bytes);
 class Watch {
  public:
   /* Connections by rank; that of this member is none. `ended`: of the group, beyond this generation. */
-  Watch(int32_t rank, std::vector<Descriptor> links, const Interrupt& ended);
+  Watch(int32_t rank, std::vector<Line> lines, const Interrupt& ended);
 
   /* Readable when there is something to look at. */
   int descriptor() const { return events_.get(); }
@@ -67,8 +68,8 @@ class Watch {
 
  private:
   struct Member {
-    Descriptor socket;
-    std::string received;
+    Line line;
+    std::string unsent, received;
     std::vector<Notice> unheard; /* of kRoom and kPlace */
     bool closed = false;
     std::optional<Notice> ended, failed;

@@ -51,7 +51,7 @@ enum Machines { kUnknown, kOne, kTwo };
 
 /* Forms a group, or lets this one go on. */
 hopsml_group* form(const Meeting& meeting, int rank, Machines machines, hopsml_algorithm algorithm, bool resumable = false,
-                   hopsml_group* group = nullptr) {
+                   hopsml_group* group = nullptr, bool encrypted = false) {
   std::vector<const char*> addresses, hosts(meeting.addresses.size(), "here");
   if (machines == kTwo) hosts[0] = "there";
   for (const std::string& address : meeting.addresses) addresses.push_back(address.c_str());
@@ -66,6 +66,7 @@ hopsml_group* form(const Meeting& meeting, int rank, Machines machines, hopsml_a
   options.resumable = resumable;
   options.generation = group == nullptr ? 0 : hopsml_generation(group) + 1;
   options.algorithm = algorithm;
+  options.encryption = encrypted;
   char error[512];
   hopsml_status status = group == nullptr ? hopsml_form(&options, &group, error, sizeof error)
                                           : hopsml_reform(group, &options, error, sizeof error);
@@ -120,12 +121,12 @@ void fork_and_leave(hopsml_group* group) {
   check(status == 0, "a fork is no member");
 }
 
-void as_threads(int size, Machines machines, hopsml_algorithm algorithm) {
+void as_threads(int size, Machines machines, hopsml_algorithm algorithm, bool encrypted = false) {
   Meeting meeting(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; rank++)
     threads.emplace_back([&, rank] {
-      hopsml_group* group = form(meeting, rank, machines, algorithm);
+      hopsml_group* group = form(meeting, rank, machines, algorithm, false, nullptr, encrypted);
       hopsml_set_current(group);
       work(group);
       if (rank == 0) fork_and_leave(group);
@@ -154,7 +155,7 @@ void work_through_losses(hopsml_group* group, int size) {
 }
 
 /* One member leaves amid the calls; the others go on without it, and then again and again as if one of them were frozen. */
-void as_survivors(Machines machines) {
+void as_survivors(Machines machines, bool encrypted = false) {
   constexpr int kSize = 4, kReforms = 12;
   Meeting first(kSize);
   std::vector<Meeting> later(kReforms, Meeting(0));
@@ -162,13 +163,13 @@ void as_survivors(Machines machines) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kSize; rank++)
     threads.emplace_back([&, rank] {
-      hopsml_group* group = form(first, rank, machines, HOPSML_AUTO, true);
+      hopsml_group* group = form(first, rank, machines, HOPSML_AUTO, true, nullptr, encrypted);
       std::thread caller([&] { work_through_losses(group, kSize); });
       if (rank < kSize - 1) {
         while (!hopsml_waiting(group)) std::this_thread::yield();
         check(hopsml_lost_rank(group) == kSize - 1 && hopsml_problem(group)[0] != 0, "who was lost is known");
         for (const Meeting& one : later) {
-          form(one, rank, machines, HOPSML_AUTO, true, group);
+          form(one, rank, machines, HOPSML_AUTO, true, group, encrypted);
           hopsml_ask_pause(group);
           while (!hopsml_pause_agreed(group)) std::this_thread::yield();
         }
@@ -209,4 +210,6 @@ int main() {
   }
   for (hopsml_algorithm algorithm : {HOPSML_PAIRWISE, HOPSML_RING})
     for (int size : {2, 5}) as_threads(size, kUnknown, algorithm);
+  for (hopsml_algorithm algorithm : {HOPSML_DIRECT, HOPSML_PAIRWISE, HOPSML_RING}) as_threads(3, kTwo, algorithm, true);
+  as_survivors(kUnknown, true);
 }

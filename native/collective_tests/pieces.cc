@@ -15,6 +15,7 @@
 #include "../collective/element_types.h"
 #include "../collective/handshake.h"
 #include "../collective/parts.h"
+#include "../collective/records.h"
 #include "../collective/settlement.h"
 #include "../collective/watch.h"
 #include "../collective/wire_formats.h"
@@ -54,6 +55,40 @@ void digests() {
   check(hex(hmac_sha256(key.data(), key.size(), text.data(), text.size())) ==
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
         "HMAC with a long key");
+}
+
+/* The first examples of RFC 5869, of which a key is the first half, and of McGrew and Viega's Galois/Counter Mode. */
+void ciphers() {
+  std::string secret(22, '\x0b'), salt, purpose;
+  for (char byte = 0; byte < 13; byte++) salt += byte;
+  for (int byte = 0xf0; byte < 0xfa; byte++) purpose += char(byte);
+  check(hex(derive_key(secret.data(), secret.size(), salt, purpose)) ==
+            "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf",
+        "HKDF");
+  Cipher cipher(CipherKind::kAes, Key{}, true);
+  Digest shown{};
+  cipher.update(shown.data(), shown.data(), 16);
+  Tag tag = cipher.close();
+  std::copy(tag.begin(), tag.end(), shown.begin() + 16);
+  check(hex(shown) == "cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919", "AES-256-GCM");
+}
+
+/* Each side takes the next key after the same record. */
+void later_keys() {
+  for (CipherKind kind : {CipherKind::kAes, CipherKind::kChaCha}) {
+    Cipher sending(kind, Key{1}, true), receiving(kind, Key{1}, false);
+    std::set<std::string> seen;
+    size_t looked_at = 0;
+    while (sending.records() < Cipher::kRecordsOfAKey + 3) {
+      uint8_t byte = 7;
+      sending.update(&byte, &byte, 1);
+      Tag tag = sending.close();
+      if (sending.records() % 1000 < 3) looked_at++, seen.insert(std::string(tag.begin(), tag.end()));
+      receiving.update(&byte, &byte, 1);
+      check(receiving.closes(tag) && byte == 7, "a record there and back");
+    }
+    check(seen.size() == looked_at, "no two records look alike");
+  }
 }
 
 /* The value of a half by its definition. */
@@ -151,11 +186,81 @@ void notices(std::mt19937& chance) {
   }
 }
 
+Key any_key(std::mt19937& chance) {
+  Key key{};
+  for (uint8_t& byte : key) byte = uint8_t(chance());
+  return key;
+}
+
+/* What a reader gives away of these bytes, that come in any pieces; whether it has found a record that it refuses. */
+std::pair<std::string, bool> opened(const std::string& bytes, Cipher cipher, std::mt19937& chance) {
+  RecordReader reader(std::move(cipher));
+  std::string text;
+  size_t at = 0;
+  while (true) {
+    RecordReader::State state = reader.open();
+    if (state == RecordReader::State::kForged) return {text, true};
+    if (state == RecordReader::State::kOpen) {
+      while (size_t size = std::min<size_t>(reader.size(), 1 + chance() % 50000)) {
+        text.append(reinterpret_cast<const char*>(reader.data()), size);
+        reader.take(size);
+      }
+      continue;
+    }
+    iovec room = reader.room();
+    check(room.iov_len > 0, "there is room for what makes a record whole");
+    size_t size = std::min({room.iov_len, bytes.size() - at, size_t(1 + chance() % 70000)});
+    if (size == 0) return {text, false};
+    std::memcpy(room.iov_base, bytes.data() + at, size);
+    reader.came(size), at += size;
+  }
+}
+
+/* What was written comes out; of what somebody has spoiled not a byte more than what came before that. */
+void records(std::mt19937& chance) {
+  CipherKind kind = chance() % 2 ? CipherKind::kAes : CipherKind::kChaCha;
+  Key key = any_key(chance);
+  RecordWriter writer(Cipher(kind, key, true));
+  std::vector<std::string> rows;
+  std::string text;
+  for (size_t i = 0; i < 2 + chance() % 4; i++) {
+    std::string more = noise(chance, 1 + chance() % (chance() % 2 ? 60 : kRecordBytes + 9));
+    size_t taken = writer.add(more.data(), more.size() / 2); /* in two pieces */
+    taken += writer.add(more.data() + taken, more.size() - taken);
+    check(taken == std::min(more.size(), kRecordBytes), "as much as a record holds is taken");
+    writer.close();
+    rows.emplace_back(reinterpret_cast<const char*>(writer.data()), writer.size());
+    writer.went(writer.size());
+    text += more.substr(0, taken);
+    bool is_hidden = more.size() < 8 || rows.back().find(more.substr(0, 8)) == std::string::npos;
+    check(writer.empty() && is_hidden, "it is no longer to be read");
+  }
+  auto joined = [&] {
+    std::string bytes;
+    for (const std::string& row : rows) bytes += row;
+    return bytes;
+  };
+  check(opened(joined(), Cipher(kind, key, false), chance) == std::make_pair(text, false), "records there and back");
+  size_t place = chance() % (rows.size() - 1);
+  switch (chance() % 5) {
+    case 0: rows[place][chance() % rows[place].size()] ^= char(1 + chance() % 255); break;
+    case 1: rows.insert(rows.begin() + long(place), rows[place]); break; /* one of the two is one too many */
+    case 2: rows.erase(rows.begin() + long(place)); break;
+    case 3: std::swap(rows[place], rows[place + 1]); break;
+    default: rows[place].resize(rows[place].size() - 1 - chance() % 16);
+  }
+  auto [found, refused] = opened(joined(), Cipher(kind, key, false), chance);
+  check(found.size() < text.size() || refused, "what was spoiled is not taken for whole");
+  check(text.compare(0, found.size(), found) == 0, "only what was written comes out");
+}
+
 /* A handshake that is told noise, or what the other side says with some of it changed, never proves anything. */
 void handshakes(std::mt19937& chance) {
   Membership low, high;
   low.size = high.size = 2, high.rank = 1;
   low.secret = high.secret = std::vector<uint8_t>(16, 's');
+  low.protection = Protection(chance() % 3), high.protection = Protection(chance() % 3);
+  bool alike = (low.protection == Protection::kNone) == (high.protection == Protection::kNone);
   Handshake sides[2] = {Handshake::accepting(low), Handshake::connecting(high, 0, kData)};
   bool spoiled = false;
   for (int turn = 0; turn < 6; turn++) {
@@ -170,8 +275,20 @@ void handshakes(std::mt19937& chance) {
     }
     to.read(reinterpret_cast<const uint8_t*>(message.data()));
   }
-  bool both = sides[0].state() == Handshake::State::kProved && sides[1].state() == Handshake::State::kProved;
+  Handshake::State wanted = alike ? Handshake::State::kProved : Handshake::State::kUnlike;
+  bool both = sides[0].state() == wanted && sides[1].state() == wanted;
   check(both == !spoiled, "a handshake proves exactly what is true");
+  check(alike || (sides[0].state() != Handshake::State::kProved && sides[1].state() != Handshake::State::kProved),
+        "who encrypts is in no group with who does not");
+  if (!both || !alike) return;
+  auto first = sides[0].keys(), second = sides[1].keys();
+  check(bool(first) == (low.protection != Protection::kNone) && bool(first) == bool(second), "both encrypt, or none");
+  if (!first) return;
+  check(first->kind == second->kind && first->sending == second->receiving && first->receiving == second->sending &&
+            first->sending != first->receiving,
+        "both have the same two keys");
+  bool slow = low.protection == Protection::kSlowAes || high.protection == Protection::kSlowAes;
+  check((first->kind == CipherKind::kChaCha) == slow, "the cipher that both are quick with");
 }
 
 /* A group as settlement.h describes it, without a byte: members begin calls, have their results, say so, hear it of the others,
@@ -285,6 +402,8 @@ void calls(std::mt19937& chance) {
 int main(int count, char** arguments) {
   std::mt19937 chance(1);
   digests();
+  ciphers();
+  later_keys();
   halves(chance);
   parts();
   wires(chance);
@@ -292,6 +411,7 @@ int main(int count, char** arguments) {
   while (now() < until) {
     notices(chance);
     handshakes(chance);
+    records(chance);
     calls(chance);
     settlements(chance);
   }

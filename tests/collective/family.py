@@ -1,4 +1,4 @@
-"""Groups of processes to which harm is done: ``python -m tests.collective.family HARM TRANSPORT SIZE``.
+"""Groups of processes to which harm is done: ``python -m tests.collective.family HARM TRANSPORT SIZE [encrypted]``.
 
 This process imports what all need, then forks the members of one group for each operation, so that all of it costs hardly
 more than one process. One member of each is killed or stopped amid the operation; what each of the others then says comes
@@ -57,7 +57,9 @@ def say(**what: Any) -> None:
     os.write(1, (json.dumps(what) + "\n").encode())
 
 
-def member(rank: int, sockets: list[socket.socket], operation: str, harm: str, transport: str, victim: int) -> None:
+def member(
+    rank: int, sockets: list[socket.socket], operation: str, harm: str, transport: str, victim: int, encrypted: bool
+) -> None:
     """Repeats the operation until it fails."""
     names, size = addresses(sockets), len(sockets)
     group = Group.form(
@@ -68,6 +70,7 @@ def member(rank: int, sockets: list[socket.socket], operation: str, harm: str, t
         listener=os.dup(sockets[rank].fileno()),
         timeout_s=DEADLINE_S if harm == "stop" else 0,
         form_timeout_s=60,
+        encryption=encrypted,
     )
     for one in sockets:
         one.close()
@@ -82,7 +85,7 @@ def member(rank: int, sockets: list[socket.socket], operation: str, harm: str, t
         say(operation=operation, rank=rank, error=kind, blamed=error.rank, at=at, text=str(error))
 
 
-def main(harm: str, transport: str, size: int) -> None:
+def main(harm: str, transport: str, size: int, encrypted: bool) -> None:
     """All operations side by side; each has another victim."""
     survivors: list[int] = []
     victims: list[int] = []
@@ -92,7 +95,7 @@ def main(harm: str, transport: str, size: int) -> None:
             pid = os.fork()
             if pid == 0:
                 die_with_parent()
-                member(rank, sockets, operation, harm, transport, victim)
+                member(rank, sockets, operation, harm, transport, victim, encrypted)
                 os._exit(0)
             (victims if rank == victim else survivors).append(pid)
         for one in sockets:
@@ -105,4 +108,4 @@ def main(harm: str, transport: str, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:] == ["encrypted"])

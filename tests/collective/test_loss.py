@@ -19,9 +19,9 @@ SIZE = 3
 NOTICED_WITHIN_S = 10.0  # it is 20 ms where fifteen processes do not share two cores, and once was 2.8 s where they did
 
 
-def do_harm(harm: str, transport: str) -> dict[str, list[dict[str, Any]]]:
+def do_harm(harm: str, transport: str, *more: str) -> dict[str, list[dict[str, Any]]]:
     """What was said of each operation."""
-    command = [sys.executable, "-m", "tests.collective.family", harm, transport, str(SIZE)]
+    command = [sys.executable, "-m", "tests.collective.family", harm, transport, str(SIZE), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     said = defaultdict(list)
     for line in done.stdout.splitlines():
@@ -30,10 +30,13 @@ def do_harm(harm: str, transport: str) -> dict[str, list[dict[str, Any]]]:
     return said
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("transport", "more"),
+    [*((one, ()) for one in TRANSPORTS), pytest.param("sockets", ("encrypted",), marks=pytest.mark.variant)],
+)
 @pytest.mark.parametrize(("harm", "error", "patience"), [("kill", "PeerLost", 0), ("stop", "CollectiveTimeout", 0.6)])
-def test_all_survivors_name_it(transport: str, harm: str, error: str, patience: float) -> None:
-    for operation, said in do_harm(harm, transport).items():
+def test_all_survivors_name_it(transport: str, more: tuple[str, ...], harm: str, error: str, patience: float) -> None:
+    for operation, said in do_harm(harm, transport, *more).items():
         [victim] = [line for line in said if "harmed" in line]
         survivors = [line for line in said if "error" in line]
         assert {line["rank"] for line in survivors} == set(range(SIZE)) - {victim["harmed"]}, operation

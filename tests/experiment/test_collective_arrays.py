@@ -145,3 +145,40 @@ def test_the_evaluator_is_in_no_collective(store: Path) -> None:
     run.on_message(lambda rank, value: said.append(value))
     assert run.result(WAIT_S).value == "trained"
     assert said == ["this worker is the evaluator, which does not train: it is in no collective"]
+
+
+def test_in_a_cluster_that_asks_for_it_every_run_encrypts(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between hosts: these workers share one, and its memory."""
+
+    def train() -> tuple[bool, float]:
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        return context.spec.communication.encryption, float(hopsml.all_reduce(context.rank, "sum"))
+
+    monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
+    assert submit(train, 3).result(WAIT_S).value == [True, 3.0]
+
+
+@pytest.mark.variant
+def test_a_strategy_over_tensorflows_collectives_is_refused_where_all_is_to_be_encrypted(store: Path) -> None:
+    """Also one that the function builds itself; nothing is said without encryption."""
+
+    def train() -> None:
+        import tensorflow as tf
+
+        tf.distribute.MultiWorkerMirroredStrategy()
+
+    with pytest.raises(RunError, match=r"between 2 workers, in a run with encryption: only hopsml's own collective"):
+        submit(train, 2, encryption=True).result(WAIT_S)
+
+
+@pytest.mark.variant
+def test_a_strategy_without_arguments_encrypts(store: Path) -> None:
+    def train() -> int:
+        strategy = hopsml.tensorflow.strategy()
+        return int(strategy.num_replicas_in_sync)
+
+    result = submit(train, 2, encryption=True).result(WAIT_S)
+    assert result.value == 2 and result.in_force["by"] == "hopsml" and result.in_force["why"] == "it encrypts"

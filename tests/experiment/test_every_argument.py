@@ -87,6 +87,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "merge_scope": (Changes(4), Shown("experiment/test_in_force.py::test_a_group_says_how_its_gradients_were_merged")),
     "scoped_allocator": Changes(False),
     "implementation": Changes("hopsml"),
+    "encryption": (Changes(True), Shown("experiment/test_spec.py::test_collectives_that_do_not_encrypt_are_refused")),
     "tuned": (Changes(True), Shown("experiment/test_tuning.py::test_a_run_takes_what_was_tuned")),
     "compression": (Changes("fp16"), Shown("experiment/test_in_force.py::test_a_group_says_how_its_gradients_were_merged")),
     "topk": (Changes(0.1, {"compression": "topk"}), Refused(0.1, "setting of compression='topk'")),

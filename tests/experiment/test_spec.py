@@ -12,6 +12,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.cluster.shared.spec import (
+    Communication,
     ElasticGroup,
     FixedGroup,
     GradientSettings,
@@ -22,7 +23,8 @@ from hopsml.cluster.shared.spec import (
     specified,
 )
 from hopsml.cluster.worker.context import current
-from hopsml.experiment import collective, mirroring, parameter_servers, repeat
+from hopsml.errors import ArgumentError
+from hopsml.experiment import collective, mirroring, parameter_servers, plan, repeat
 from hopsml.experiment.options import MirroredOptions, ParameterServerOptions, RunOptions, TorchOptions
 from hopsml.storage.run_dir import RunDir
 from tests.experiment.conftest import store
@@ -42,9 +44,10 @@ OWN: list[dict[str, Any]] = [
     {"compression": "topk", "topk": 0.02, "double_buffering": True, "accumulate": 4},
     {"compression": "powersgd", "powersgd_rank": 3},
     {"reduction": "adasum"},
+    {"encryption": True},
 ]
 # Of torch's process group.
-OF_TORCH = {"backend": "gloo"}
+OF_TORCH: list[dict[str, Any]] = [{"backend": "gloo"}, {"encryption": True}]
 # What is no part of the specification by its own name: the function's, this process's, or several in one field.
 ELSEWHERE = {
     "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator", "evaluator_gpu",
@@ -81,12 +84,48 @@ def test_every_argument_of_a_run_is_a_field_of_its_specification() -> None:
     spec = collective.build(RunOptions(seen_by_worker, **GIVEN)).spec
     found = settings(spec)
     assert {name: found[name] for name in as_given()} == as_given()
-    assert {name.name for name in dataclasses.fields(TorchOptions)} - {"_"} - ELSEWHERE <= {*as_given(), *OF_TORCH}
-    found = settings(collective.build(TorchOptions(seen_by_worker, **OF_TORCH), "torch", "torch").spec)
-    assert {name: found[name] for name in OF_TORCH} == OF_TORCH and found["framework"] == "torch"
+    assert {name.name for name in dataclasses.fields(TorchOptions)} - {"_"} - ELSEWHERE <= {*as_given()}.union(
+        *OF_TORCH
+    )
+    for given in OF_TORCH:
+        found = settings(collective.build(TorchOptions(seen_by_worker, **given), "torch", "torch").spec)
+        assert {name: found[name] for name in given} == given and found["framework"] == "torch"
     for given in OWN:
         found = settings(collective.build(RunOptions(seen_by_worker, implementation="hopsml", **given)).spec)
         assert {name: found[name] for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (RunOptions(seen_by_worker, implementation="tensorflow"), "implementation='tensorflow'"),
+        (RunOptions(seen_by_worker, merge_scope=4), "merge_scope"),
+        (RunOptions(seen_by_worker, scoped_allocator=False), "scoped_allocator"),
+        (TorchOptions(seen_by_worker, backend="gloo"), "backend='gloo'"),
+        (TorchOptions(seen_by_worker, backend="nccl"), "backend='nccl'"),
+    ],
+)
+def test_collectives_that_do_not_encrypt_are_refused(options: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the run asks for encryption, and where all runs do."""
+    options.encryption = True
+    refusal = f"encryption=True with {words}: only hopsml's own collective encrypts"
+    with pytest.raises(ArgumentError, match=refusal):
+        collective.build(options)
+    options.encryption = False
+    asked = collective.build(options).spec
+    monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
+    with pytest.raises(ArgumentError, match=refusal):
+        plan.encrypted(asked.communication)
+
+
+def test_what_the_variable_says_of_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, expected in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("HOPSML_ENCRYPTION", text)
+        assert plan.encrypted(Communication()).encryption is expected
+        assert plan.encrypted(Communication(encryption=True)).encryption
+    monkeypatch.setenv("HOPSML_ENCRYPTION", "yes")
+    with pytest.raises(ArgumentError, match=r"HOPSML_ENCRYPTION='yes': it must be 1 .* or 0"):
+        plan.encrypted(Communication())
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,20 @@ def test_the_process_group_does_what_gloos_does_for_every_type(project: Path) ->
         assert "backend='gloo'" in send and "SUM, AVG, MIN and MAX" in product
 
 
+@pytest.mark.variant
+def test_a_run_that_is_to_encrypt_takes_what_can(project: Path) -> None:
+    def reduced() -> float:
+        import torch
+        import torch.distributed as dist
+
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        return float(x[0])
+
+    result = submit(reduced, num_workers=2, encryption=True).result(WAIT_S)
+    assert result.value == 2.0 and result.in_force["by"] == "hopsml" and result.in_force["why"] == "it encrypts"
+
+
 def of_models() -> dict[str, Any]:
     """The same steps by ``prepare``, by DDP, by FSDP; and by one process with the whole batch."""
     import torch

@@ -53,6 +53,7 @@ def test_what_the_function_names_is_taken(named: Any) -> None:
         ([], context(collective=None), ("tensorflow", "the chief does not train in hopsml's collective")),
         ([], dataclasses.replace(context(), world_size=1), ("tensorflow", "there is one worker")),
         ([], context(over(gradients=FP16)), ("hopsml", "the run was given compression")),
+        ([], context(over(encryption=True)), ("hopsml", "it encrypts")),
         (["ring_order"], context(over(gradients=FP16)), ("tensorflow", "strategy() was given ring_order")),
         ([], dataclasses.replace(context(over(gradients=FP16)), world_size=1), ("tensorflow", "there is one worker")),
     ],

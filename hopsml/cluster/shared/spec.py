@@ -23,6 +23,10 @@ ONLY_HOPSMLS = (
     "only hopsml's own collective compresses, double-buffers, accumulates or combines by Adasum; choose "
     "implementation='hopsml', or leave these settings out"
 )
+ONLY_HOPSMLS_ENCRYPTS = (
+    "only hopsml's own collective encrypts; let it do it, or train without encryption (neither encryption=True nor "
+    "HOPSML_ENCRYPTION=1)"
+)
 AS_MANY_AS_THERE_ARE = -1  # workers: one for each GPU, else for each slot of the executors
 PreflightMode = Literal["off", "warn", "enforce"]  # what becomes of slots that are not good enough
 Framework = Literal["tensorflow", "torch", "jax", "none"]
@@ -236,6 +240,9 @@ class Communication(Section, frozen=True):
     merge_scope: Annotated[int | str | None, checks.or_none(checks.merge_scope)] = None  # 1 = no merging, "all"
     scoped_allocator: Annotated[bool | None, checks.or_none(checks.switch)] = None  # whether it does the merging
     backend: Annotated[TorchBackend, checks.backend] = "auto"  # of torch's process group
+    encryption: Switch = (
+        False  # of what hopsml's collective sends between machines; settled: the cluster may ask for it
+    )
     tuned: Annotated[bool | str, checks.tuned] = False  # the rest as tuning found it: the project's record, or a file
     gradients: GradientSettings = GradientSettings()
 
@@ -248,11 +255,24 @@ class Communication(Section, frozen=True):
         if self.gradients.given and (self.of_tensorflow or self.implementation == "tensorflow"):
             other = " and ".join(self.of_tensorflow) or "implementation='tensorflow'"
             raise ArgumentError(f"{' and '.join(self.gradients.given)} with {other}: {ONLY_HOPSMLS}")
+        unencrypted = self._unencrypted
+        if self.encryption and unencrypted:
+            raise ArgumentError(f"encryption=True with {unencrypted}: {ONLY_HOPSMLS_ENCRYPTS}")
         if self.gradients.given and self.tuned:
             raise ArgumentError(
                 f"tuned={self.tuned!r} with {' and '.join(self.gradients.given)}: tuning chooses among ways to reduce "
                 "gradients as they are; leave one of the two out"
             )
+
+    @property
+    def _unencrypted(self) -> str:
+        """Which of the settings ask for collectives that do not encrypt."""
+        asked = list(self.of_tensorflow)
+        if self.implementation == "tensorflow":
+            asked.append("implementation='tensorflow'")
+        if self.backend in ("gloo", "nccl"):
+            asked.append(f"backend={self.backend!r}")
+        return " and ".join(asked)
 
     @property
     def of_tensorflow(self) -> list[str]:

@@ -51,6 +51,8 @@ def choose(
         return Chosen("tensorflow", "there is one worker")
     if run.gradients.given:
         return Chosen("hopsml", f"the run was given {' and '.join(run.gradients.given)}")
+    if run.encryption:
+        return Chosen("hopsml", "it encrypts")
     return _by_devices()
 
 

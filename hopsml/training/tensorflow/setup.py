@@ -12,12 +12,14 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from hopsml.cluster.shared.spec import ONLY_HOPSMLS_ENCRYPTS
 from hopsml.cluster.worker import in_force, server_guard
 from hopsml.cluster.worker.context import WorkerContext, current
-from hopsml.errors import StartTimeout
+from hopsml.errors import ArgumentError, StartTimeout
 from hopsml.training.tensorflow import groups
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
@@ -109,6 +111,7 @@ def _prepare_strategies() -> None:
 
     def connect_after_leader(self: Any, cluster_resolver: Any) -> None:
         cluster = cluster_resolver.cluster_spec().as_dict()
+        _refuse_plaintext(cluster)
         if not getattr(self, "_std_server_started", False):
             set_heartbeat(cluster, DEFAULT_HEARTBEAT_TIMEOUT_S)
             if not _leads(cluster_resolver):
@@ -126,6 +129,17 @@ def _prepare_strategies() -> None:
 
     module.CollectiveAllReduceExtended._initialize_multi_worker = connect_after_leader
     module.CollectiveAllReduceStrategy.__init__ = build_then_merge
+
+
+def _refuse_plaintext(cluster: Mapping[str, Sequence[str]]) -> None:
+    """Of TensorFlow's collectives, whoever builds a strategy over them, in a run that is to encrypt."""
+    context = current()
+    members = sum(len(addresses) for job, addresses in cluster.items() if job != "evaluator")
+    if context is not None and context.spec.communication.encryption and members > 1:
+        raise ArgumentError(
+            f"a strategy over TensorFlow's collectives, between {members} workers, in a run with encryption: "
+            f"{ONLY_HOPSMLS_ENCRYPTS}: hopsml.tensorflow.strategy() without arguments takes it"
+        )
 
 
 def _note_training() -> None:

@@ -80,6 +80,8 @@ def choose(context: WorkerContext) -> tuple[str, str]:
         )
     if asked != "auto":
         return asked, ""
+    if context.spec.communication.encryption:
+        return "hopsml", "it encrypts"
     if context.gpu_indices and torch.cuda.is_available():
         return "nccl", "its workers have GPUs"
     try:

@@ -1,0 +1,35 @@
+"""What encryption costs: one all-reduce over sockets with it beside the same without, in turns.
+
+Two workers on loopback, which takes no time of its own: what is compared is processor time. On a network that is slower than
+the processors encrypt the ratio is nearer to one.
+"""
+
+from __future__ import annotations
+
+from benchmarks.collective import all_reduces, label
+from benchmarks.figures import Figure, Report, measured, ratio_of
+from benchmarks.options import Options
+
+SIZES = (250, 250_000, 2_500_000, 25_000_000)  # float32: 1 kB, 1 MB, 10 MB, 100 MB
+PLAIN, ENCRYPTED = WAYS = ("hopsml-sockets", "hopsml-encrypted")
+
+
+def run(options: Options) -> Report:
+    """The times, their ratios, and the largest ratio of 1 MB and more."""
+    times = all_reduces(2, options, WAYS, SIZES)
+    report, ratios = Report(), list[Figure]()
+    for size in SIZES:
+        peer = f"the same in plain, {label(size)}, 2 workers"
+        found = ratio_of("collective.encryption_ratio", times[ENCRYPTED, size], times[PLAIN, size], peer)
+        ratios += [found] if size > SIZES[0] else []
+        name = f"collective.encryption_{label(size)}"
+        report.figures.append(ratio_of(f"{name}_ratio", times[ENCRYPTED, size], times[PLAIN, size], peer))
+        report.figures += [
+            measured(f"{name}_{way}_ms", times[f"hopsml-{way}", size], "ms") for way in ("sockets", "encrypted")
+        ]
+    report.figures.insert(0, max(ratios, key=lambda one: one.value))
+    report.notes.append(
+        "encryption: float32 zeros over loopback, two workers that share two cores; "
+        "encryption_ratio: the worst of 1, 10 and 100 MB"
+    )
+    return report
