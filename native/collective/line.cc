@@ -42,9 +42,9 @@ ssize_t Line::send(const iovec* parts, int count) {
   if (holds()) return 0;
   size_t taken = 0;
   for (int i = 0; i < count; i++) {
-    size_t of_part = writer_->add(parts[i].iov_base, parts[i].iov_len);
+    size_t of_part = std::min(parts[i].iov_len, kBytesAtOnce - taken);
+    writer_->add(parts[i].iov_base, of_part);
     taken += of_part;
-    if (of_part < parts[i].iov_len) break;
   }
   writer_->close();
   return flush() ? ssize_t(taken) : -1;

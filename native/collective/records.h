@@ -18,28 +18,30 @@
 namespace hopsml {
 
 constexpr size_t kRecordBytes = 64 << 10;
+/* Of plain text, before it goes in one call of the system: each call may wake the reader up. It fits into a near cache. */
+constexpr size_t kBytesAtOnce = 4 * kRecordBytes;
 
-/* What is encrypted and has not gone yet: one record. */
+/* What is encrypted and has not gone yet. */
 class RecordWriter {
  public:
   explicit RecordWriter(Cipher cipher) : cipher_(std::move(cipher)) {}
 
   bool empty() const { return at_ == end_; }
-  /* Takes some of it into the next record; how much. All of the last record has gone. */
-  size_t add(const void* data, size_t size);
-  /* Ends the record, unless nothing is in it. */
+  /* Takes it into the record under way, and into as many more as it needs. */
+  void add(const void* data, size_t size);
+  /* Ends the record, unless nothing is in it: then all of it can go. */
   void close();
   const uint8_t* data() const { return bytes_.data() + at_; }
-  size_t size() const { return end_ - at_; }
+  size_t size() const { return record_ - at_; }
   void went(size_t size) {
     at_ += size;
-    if (at_ == end_) at_ = end_ = 0;
+    if (at_ == end_) at_ = record_ = end_ = 0;
   }
 
  private:
   Cipher cipher_;
   std::vector<uint8_t> bytes_;
-  size_t at_ = 0, end_ = 0;
+  size_t at_ = 0, record_ = 0, end_ = 0; /* what has gone; the record under way; all */
 };
 
 /* What comes in, and what of it can be given away. */

@@ -150,12 +150,12 @@ def test_the_evaluator_is_in_no_collective(store: Path) -> None:
 def test_in_a_cluster_that_asks_for_it_every_run_encrypts(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between hosts: these workers share one, and its memory."""
 
-    def train() -> tuple[bool, float]:
+    def train() -> list[Any]:
         from hopsml.cluster.worker.context import current
 
         context = current()
         assert context is not None
-        return context.spec.communication.encryption, float(hopsml.all_reduce(context.rank, "sum"))
+        return [context.spec.communication.encryption, float(hopsml.all_reduce(context.rank, "sum"))]
 
     monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
     assert submit(train, 3).result(WAIT_S).value == [True, 3.0]
