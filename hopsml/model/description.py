@@ -93,6 +93,9 @@ class ModelDescription(msgspec.Struct, frozen=True):
         return total.hexdigest()
 
 
+_decoder = msgspec.json.Decoder(ModelDescription)
+
+
 def encode(description: ModelDescription) -> bytes:
     """As a JSON text for people, too."""
     return msgspec.json.format(msgspec.json.encode(description), indent=1) + b"\n"
@@ -101,7 +104,7 @@ def encode(description: ModelDescription) -> bytes:
 def decode(data: bytes, url: str) -> ModelDescription:
     """Raises StorageError for what is no description, or one of a newer hopsml; ``url`` is for its text."""
     try:
-        found = msgspec.json.decode(data, type=ModelDescription)
+        found = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise StorageError(f"cannot read {url}: it is no model.json of hopsml ({error})", url) from error
     if found.format > FORMAT:

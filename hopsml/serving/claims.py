@@ -45,6 +45,9 @@ class ServerRecord(msgspec.Struct, frozen=True):
         return (self.machine, self.user) == (socket.gethostname(), hopsml_settings.user_name())
 
 
+_decoder = msgspec.json.Decoder(ServerRecord)
+
+
 def url_of(settings: ServingSettings) -> str:
     """The file's."""
     return places.server_url(settings.name, settings.project)
@@ -99,7 +102,7 @@ def read(name: str, project: str) -> ServerRecord | None:
         return None
     trust.check(status, "it says where requests and their token are sent")
     try:
-        return msgspec.json.decode(data, type=ServerRecord)
+        return _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise StorageError(f"cannot read {url}: it says nothing of a server ({error}); delete it", url) from error
 

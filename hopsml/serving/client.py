@@ -15,7 +15,7 @@ from hopsml import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError
 from hopsml.serving import claims, definitions
 from hopsml.serving.claims import ServerRecord
-from hopsml.serving.messages import Command, SupervisorAnswer, encode_line
+from hopsml.serving.messages import Command, SupervisorAnswer, decode_answer, encode_line
 from hopsml.serving.places import ServingFolder
 
 TOKEN = "HOPSML_SERVING_TOKEN"
@@ -129,7 +129,7 @@ def ask(folder: ServingFolder, command: Command, timeout_s: float | None) -> Sup
         return None
     finally:
         os.close(descriptor)
-    return msgspec.json.decode(answer, type=SupervisorAnswer) if answer.endswith(b"\n") else None
+    return decode_answer(answer) if answer.endswith(b"\n") else None
 
 
 def _line_of(line: socket.socket) -> bytes:

@@ -31,6 +31,9 @@ class ServingDefinition(msgspec.Struct, frozen=True):
     created: datetime | None = None  # UTC
 
 
+_decoder = msgspec.json.Decoder(ServingDefinition)
+
+
 def write(definition: ServingDefinition) -> ServingDefinition:
     """Record it, whatever was recorded before; who made it first, and when, stays."""
     earlier = find(definition.name)
@@ -46,7 +49,7 @@ def find(name: str) -> ServingDefinition | None:
     """None where there is none. Raises ArgumentError for what is no name, StorageError."""
     url = places.definition_url(places.checked_name(name))
     try:
-        return msgspec.json.decode(for_url(url).read_bytes(url), type=ServingDefinition)
+        return _decoder.decode(for_url(url).read_bytes(url))
     except PathNotFound:
         return None
     except msgspec.MsgspecError as error:

@@ -128,6 +128,10 @@ class SupervisorAnswer(msgspec.Struct, frozen=True):
     restarts: int = 0
 
 
+decode_answer = msgspec.json.Decoder(SupervisorAnswer).decode
+decode_settings = msgspec.json.Decoder(ServingSettings).decode
+
+
 def encode_line(message: msgspec.Struct) -> bytes:
     """With the end of the line."""
     return msgspec.json.encode(message) + b"\n"

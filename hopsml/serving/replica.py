@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from hopsml import redact
 from hopsml.cluster.shared.processes import die_with_parent
 from hopsml.model.flavors import contract
@@ -36,6 +34,7 @@ from hopsml.serving.messages import (
     ServingSettings,
     ToReplica,
     TotalCounts,
+    decode_settings,
 )
 from hopsml.serving.metrics import Counts, Meter
 from hopsml.serving.places import ServingFolder
@@ -187,7 +186,7 @@ class Replica:
 
 async def run(folder: ServingFolder, number: int, listener: socket.socket, control: socket.socket) -> None:
     """Serve until the end."""
-    settings = msgspec.json.decode(folder.settings.read_bytes(), type=ServingSettings)
+    settings = decode_settings(folder.settings.read_bytes())
     reader, writer = await asyncio.open_connection(sock=control, limit=LONGEST_LINE)
     await Replica(folder, number, settings, Line(reader, writer, ToReplica)).serve(listener)
 

@@ -20,7 +20,7 @@ from hopsml import extras, settings
 from hopsml.errors import ArgumentError, ServingError
 from hopsml.serving import claims, places
 from hopsml.serving.definitions import ServingDefinition
-from hopsml.serving.messages import ServedVersion, ServingSettings, SupervisorAnswer
+from hopsml.serving.messages import ServedVersion, ServingSettings, SupervisorAnswer, decode_answer
 from hopsml.serving.places import ServingFolder
 from hopsml.serving.routes import Route
 from hopsml.storage import python_child
@@ -154,7 +154,7 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
             _end(process)
             return SupervisorAnswer(f"its replicas did not answer within {timeout_s:g} s (start_timeout)")
         line = said.readline()
-    answer = msgspec.json.decode(line, type=SupervisorAnswer) if line else SupervisorAnswer("ended")
+    answer = decode_answer(line) if line else SupervisorAnswer("ended")
     if answer.error:
         reap(process.pid, 60.0)
     return answer

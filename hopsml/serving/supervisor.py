@@ -44,6 +44,7 @@ from hopsml.serving.messages import (
     ServingSettings,
     SupervisorAnswer,
     TotalCounts,
+    decode_settings,
     encode_line,
     known_versions,
 )
@@ -278,7 +279,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None:
     """From the claim to its end."""
-    settings = msgspec.json.decode(folder.settings.read_bytes(), type=ServingSettings)
+    settings = decode_settings(folder.settings.read_bytes())
     loop = asyncio.get_running_loop()
     with contextlib.closing(bound(settings.host, settings.port)) as listener:
         port = listener.getsockname()[1]

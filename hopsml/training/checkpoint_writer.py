@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _DESCRIPTION, _WRITE, _TEXTS = "description", "write", "texts"
+_decoder = msgspec.msgpack.Decoder(Description | FileDescription)
 # It computes nothing; GPUs are the training's.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
@@ -58,7 +59,7 @@ def _write(held: CommitSlots, slot: int) -> str:
     """What went wrong, or nothing."""
     try:
         snapshot = commit_format.decode(held.read(slot))
-        description = msgspec.msgpack.decode(snapshot.values[_DESCRIPTION], type=Description | FileDescription)
+        description = _decoder.decode(snapshot.values[_DESCRIPTION])
         module, _, name = snapshot.values[_WRITE].decode().partition(":")
         write = getattr(importlib.import_module(module), name)
         arrays = {**snapshot.arrays, **pickle.loads(snapshot.values[_TEXTS])}

@@ -45,6 +45,9 @@ class Judgement(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+msgspec.convert({"step": 0}, Judgement)  # from now on threads may convert at once (tests/test_decoders.py)
+
+
 # ------------------------------------------------------------------------------------------ pure
 
 

@@ -75,9 +75,12 @@ class Bootstrap(msgspec.Struct, frozen=True):
         return self.zygote if set(modules) == set(self.zygote_modules) else ""
 
 
+_bootstrap = msgspec.msgpack.Decoder(Bootstrap)
+
+
 def decode_bootstrap(data: bytes) -> Bootstrap:
     """The opposite of ``msgspec.msgpack.encode``."""
-    return msgspec.msgpack.decode(data, type=Bootstrap)
+    return _bootstrap.decode(data)
 
 
 def run_agent(

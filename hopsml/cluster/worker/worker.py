@@ -101,6 +101,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_assignment = msgspec.msgpack.Decoder(Assignment)
 
 
 class EventPipe:
@@ -155,7 +156,7 @@ def _await_threads() -> None:
 def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> Event:
     """Call the user's function and return how it ended; whatever its code raises is reported."""
     try:
-        assignment = msgspec.msgpack.decode(Path(assignment_path).read_bytes(), type=Assignment)
+        assignment = _assignment.decode(Path(assignment_path).read_bytes())
         context = _prepare(assignment, pipe, slots, inbox)
         function, arguments = _restore(Path(assignment.payload))
         calling.stand_for(function)

@@ -15,6 +15,7 @@ import msgspec
 CHUNK_BYTES = 4 << 20
 _MAX_FRAME_BYTES = 64 << 20
 _HEADER = struct.Struct(">cI")
+_decoder = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 class ChannelClosed(ConnectionError):
@@ -42,7 +43,7 @@ class FrameChannel:
         if kind not in (b"M", b"D") or length > _MAX_FRAME_BYTES:
             raise ChannelClosed(f"not a frame: kind {kind!r}, {length} bytes")
         body = self._read(length, deadline)
-        return msgspec.msgpack.decode(body, type=dict[str, Any]) if kind == b"M" else body
+        return _decoder.decode(body) if kind == b"M" else body
 
     def close(self) -> None:
         """Close the socket; the other side reads the end."""

@@ -39,6 +39,9 @@ class _Description(msgspec.Struct, frozen=True):
     values: dict[str, bytes]  # pickled
 
 
+_decoder = msgspec.msgpack.Decoder(_Description)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The training state after ``step`` batches: arrays by key, pickled values by name, the data's position."""
@@ -81,7 +84,7 @@ def decode(content: memoryview) -> Snapshot:
 
     try:
         length = _LENGTH.unpack_from(content)[0]
-        head = msgspec.msgpack.decode(content[_LENGTH.size : _LENGTH.size + length], type=_Description)
+        head = _decoder.decode(content[_LENGTH.size : _LENGTH.size + length])
     except (struct.error, msgspec.MsgspecError) as error:
         raise ValueError(f"not a commit: {error}") from error
     if head.version != VERSION:
