@@ -44,7 +44,7 @@ class Profiles:
         if not self.gpus or (self.every_task_has_a_gpu and not bare) or (bare and self._any_task_is_bare):
             return None
         if bare not in self._made:
-            self._made[bare] = self._make(bare)
+            self._made.setdefault(bare, self._make(bare))  # of two threads that make one the first has made it
         return self._made[bare]
 
     @property
