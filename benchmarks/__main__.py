@@ -20,18 +20,8 @@ log = logging.getLogger(__name__)
 KNOWN = (*PEERS, "ray-tune", "optuna")
 BENCHMARKS = (
     *("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale"),
-    *(
-        "collective",
-        "regroup",
-        "network",
-        "encryption",
-        "models",
-        "scaling",
-        "tuning",
-        "frameworks",
-        "search",
-        "predict",
-    ),
+    *("collective", "regroup", "network", "encryption", "models", "scaling", "tuning"),
+    *("frameworks", "servers", "search", "predict"),
     "serving",
 )
 

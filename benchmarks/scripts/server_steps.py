@@ -51,8 +51,8 @@ def timed(make: Callable[[int], object]) -> turns.Steps:
     return steps
 
 
-def by_hand(strategy: Any) -> Callable[[int], object]:
-    """A coordinator, and a counter of the steps, which Keras's own counts wrongly here."""
+def by_hand(strategy: Any, folder: str) -> dict[str, Callable[[int], object]]:
+    """A coordinator, and a counter of the steps, which Keras's own counts wrongly here; with checkpoints, and without."""
     import tensorflow as tf
 
     model = build(strategy)
@@ -66,12 +66,18 @@ def by_hand(strategy: Any) -> Callable[[int], object]:
         strategy.run(model.train_step, args=(next(iterator),))
         counter.assign_add(1)
 
+    saved = tf.train.CheckpointManager(tf.train.Checkpoint(model=model, steps=counter), folder, max_to_keep=3)
+
     def make(count: int) -> None:
         for _ in range(count):
             coordinator.schedule(step, args=(data,))
         coordinator.join()
 
-    return make
+    def make_and_save(count: int) -> None:
+        make(count)
+        saved.save(checkpoint_number=int(counter.numpy()))
+
+    return {"by-hand-saved": make_and_save, "by-hand": make}
 
 
 def main() -> None:
@@ -84,7 +90,8 @@ def main() -> None:
     if job != "chief":
         tf.distribute.Server(tf.train.ClusterSpec(cluster), job, int(index), protocol="grpc").join()
     strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
-    turns.serve_all(path, 0, {"by-hand": timed(by_hand(strategy))})
+    ways = by_hand(strategy, os.path.join(os.path.dirname(path), "by-hand"))
+    turns.serve_all(path, 0, {way: timed(make) for way, make in ways.items()})
 
 
 if __name__ == "__main__":
