@@ -67,6 +67,15 @@ def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
     assert (value["began_at"], value["counted"]) == (130, 150) and value["iterations"] == 150
 
 
+def test_what_is_counted_is_applied_and_counting_sends_nothing() -> None:
+    value = submit(server_workload.counted_exactly).result(LONG_S).value
+    assert (value["began_at"], value["steps"]) == (7, 40) and value["staleness"] >= 0
+    assert value["added"] == 300  # by two workers at once; Keras's own additions lose each other
+    assert value["more_sent"] == 0
+    assert "bad batch" in value["refused"]
+    assert 9 <= value["counted"] <= value["whole"]  # what another worker was at is cancelled, be it counted or not
+
+
 def test_who_is_killed_or_stopped_comes_back_and_the_training_goes_on(tmp_path: Path) -> None:
     told = tmp_path / "told"
     run = submit(server_workload.train_until, args={"told": str(told)})

@@ -131,6 +131,90 @@ def save_parts(value: float) -> dict[str, Any]:
     return {"step": step, "restored": restored, "parts": parts[0], "kernel_parts": parts[1]}
 
 
+def counted_exactly() -> dict[str, Any]:
+    """Two workers at once: a checkpoint as it was when the counter was saved itself, additions, a step that fails late."""
+    import tensorflow as tf
+
+    import hopsml
+
+    strategy = hopsml.tensorflow.strategy()
+    failed = _failing_late(strategy)
+    model = small_model(strategy)
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+        older = tf.Variable(7, dtype=tf.int64)
+    hopsml.tensorflow.Checkpointer(model=model, steps=older).save(7)
+    loop = hopsml.tensorflow.ServerLoop(model, sums)
+    began_at, logs = loop.steps, loop.run(40)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def add() -> None:
+        model.optimizer.iterations.assign_add(1)
+
+    before = int(model.optimizer.iterations.numpy())
+    for _ in range(300):
+        loop._coordinator.schedule(add)
+    loop._coordinator.join()
+    return {
+        "began_at": began_at,
+        "steps": logs["steps"],
+        "staleness": logs["staleness"],
+        "added": int(model.optimizer.iterations.numpy()) - before,
+        "more_sent": _sent(loop, loop._one_step) - _sent(loop, lambda batches: _trained(strategy, model, batches)),
+        **failed,
+    }
+
+
+def _trained(strategy: Any, model: Any, batches: Any) -> None:
+    strategy.run(model.train_step, args=(next(batches),))
+
+
+def _sent(loop: Any, step: Any) -> int:
+    """How many tensors go from one task to another in a step."""
+    import tensorflow as tf
+    from tensorflow.python.distribute.coordinator.coordinator_context import with_dispatch_context
+    from tensorflow.python.eager.context import context
+
+    context().enable_run_metadata()
+    with with_dispatch_context(loop._coordinator._cluster.workers[0]):
+        tf.function(step, autograph=False)(iter(sums().repeat()))
+    graphs = context().export_run_metadata().function_graphs
+    context().disable_run_metadata()
+    parts = [part for graph in graphs for part in graph.partition_graphs]
+    return sum(node.op == "_Send" for part in parts for node in part.node)
+
+
+def _failing_late(strategy: Any) -> dict[str, Any]:
+    """Steps whose last update fails when all others can be made; it is the only one that says how many were whole."""
+    import keras
+    import tensorflow as tf
+
+    import hopsml
+
+    class Late(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            found = super().train_step(data)
+            whole.assign_add(tf.cast(tf.debugging.check_numerics(data[1][0, 0], "bad batch"), tf.int64))
+            return found
+
+    def batches() -> Any:
+        x = tf.ones((160, 2))
+        y = tf.concat([tf.ones((144, 1)), tf.fill((16, 1), float("nan"))], axis=0)  # the tenth batch
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+
+    with strategy.scope():
+        whole = tf.Variable(0, dtype=tf.int64)
+        model = Late([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    loop = hopsml.tensorflow.ServerLoop(model, batches, checkpoint_every=1000)
+    refused = ""
+    try:
+        loop.run(500)
+    except tf.errors.InvalidArgumentError as error:
+        refused = str(error)
+    return {"refused": refused, "whole": int(whole.numpy()), "counted": loop.steps}
+
+
 def losses_told() -> list[bool]:
     """Which errors of TensorFlow's tell of a server that is lost: three that do, and two of the model's own."""
     from tensorflow import errors

@@ -111,6 +111,30 @@ def _know_variables(core: ModuleType) -> None:
             _keras_creates = before
 
     core.Variable._initialize = initialize
+    _add_on_servers(core)
+
+
+def _add_on_servers(core: ModuleType) -> None:
+    """Have Keras 3 add to a variable where it lies, in one call.
+
+    It fetches the value, adds to it and sends the sum: of two workers that do so at once one's part is lost. That is how it
+    counts an optimizer's iterations and sums up its metrics.
+    """
+    original = core.Variable.assign_add
+
+    def assign_add(self: Any, value: Any) -> Any:
+        import tensorflow as tf
+
+        inner = self._value
+        if core.in_stateless_scope() or inner is None or f"/job:{PS}/" not in inner.device:
+            return original(self, value)
+        with tf.device(inner.device):
+            more = tf.convert_to_tensor(value, dtype_hint=inner.dtype)
+        if more.dtype != inner.dtype or more.shape != inner.shape:
+            return original(self, value)
+        return inner.assign_add(more)
+
+    core.Variable.assign_add = assign_add
 
 
 def _wait_for_tasks_first() -> None:

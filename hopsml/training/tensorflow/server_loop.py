@@ -1,15 +1,16 @@
 """Training a Keras 3 model with parameter servers: steps by a coordinator, checkpoints, and going on when a server is lost.
 
-Workers make steps at their own pace. A step that was under way on a worker that is lost is made again by another one; it may
-have been applied before, so that a step more is counted than was asked for. When a parameter server is lost, its variables
-are made anew, and all of them are restored from the newest checkpoint, in this very process.
+Workers make steps at their own pace. A step is counted behind the last of its updates: what is counted was applied wholly.
+One that was under way on a worker that is lost is made again by another one; it may have been applied before, and counted,
+so that a step more is counted than was asked for. When a parameter server is lost, its variables are made anew, and all of
+them are restored from the newest checkpoint, in this very process.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hopsml.cluster.worker.context import current
@@ -20,8 +21,8 @@ from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.server_variables import make_again
 
 REPORT_S = 5.0
-POLL_S = 0.01
 _PROGRESS_S = 0.5
+_ONLY_READ = ("ReadVariableOp", "VariableShape", "ResourceGather", "ResourceGatherNd", "LookupTableFindV2")
 _OTHER_SERVER = (
     "remote workers have been restarted",
     "unknown device",
@@ -84,7 +85,7 @@ class ServerLoop:
         self._strategy = model.distribute_strategy
         self._open()
         if not self._restore():
-            self._save()  # what a server that is lost early is restored from
+            self._save(0)  # what a server that is lost early is restored from
 
     @property
     def steps(self) -> int:
@@ -92,7 +93,7 @@ class ServerLoop:
         return int(self._guarded(self._count))
 
     def _count(self) -> int:
-        return int(self._counter.numpy())
+        return int(self._counts.numpy()[0])
 
     def run(self, steps: int) -> dict[str, float]:
         """Train until ``steps`` steps have been applied since the training's beginning.
@@ -101,10 +102,11 @@ class ServerLoop:
         ArgumentError for ``steps`` below 1.
         """
         _check_number("steps", steps)
-        progress, began, before = ProgressSender(), time.monotonic(), self.steps
-        while (done := self.steps) < steps:
+        progress, began = ProgressSender(), time.monotonic()
+        done = before = self.steps
+        while done < steps:
             goal = min(steps, (done // self._every + 1) * self._every)
-            self._guarded(functools.partial(self._reach, goal, steps, progress))
+            done = self._guarded(functools.partial(self._reach, goal, steps, progress))
         progress.tell(steps, steps)
         seconds = time.monotonic() - began
         logs = self._newest_logs or self._guarded(self._logs)
@@ -118,9 +120,10 @@ class ServerLoop:
 
         with self._strategy.scope():
             optimizers.build_compiled([self._model])
-            self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")
-            self._passed = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates_of_others")
-        trained = {"model": self._model, "steps": self._counter}
+            # Of each applied step: one, and how many had been when it read the variables; added to by one call of a server.
+            self._counts = tf.Variable([0, 0], dtype=tf.int64, trainable=False, name="counts")
+        self._saved = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")  # here: what checkpoints hold of it
+        trained = {"model": self._model, "steps": self._saved}
         self._checkpointer = Checkpointer(keep=self._keep, **trained) if current() is not None else None
         # As Keras's own fit has it: what is called inside is not rewritten.
         self._step = tf.function(tf.autograph.experimental.do_not_convert(self._one_step), autograph=False)
@@ -145,15 +148,18 @@ class ServerLoop:
     def _one_step(self, batches: Any) -> None:
         import tensorflow as tf
 
-        seen = self._counter.read_value()
-        with tf.control_dependencies([seen]):  # the model reads its variables when it has a batch
-            batch = tf.nest.map_structure(tf.identity, next(batches))
+        operations = tf.compat.v1.get_default_graph().get_operations
+        with tf.device(self._counts.device):  # else the sums are the worker's, and cost a transfer each
+            more = tf.stack([tf.constant(1, tf.int64), self._counts.read_value()[0]])
+        batch = next(batches)
+        before = len(operations())
         self._strategy.run(self._model.train_step, args=(batch,))
-        self._passed.assign_add(self._counter.assign_add(1, read_value=True) - seen - 1)
+        with tf.control_dependencies(_writing(operations()[before:])), tf.device(self._counts.device):
+            self._counts.assign_add(more)
 
-    def _reach(self, goal: int, total: int, progress: ProgressSender) -> None:
-        """Make steps until so many are applied, then save."""
-        while (missing := goal - self._count()) > 0:
+    def _reach(self, goal: int, total: int, progress: ProgressSender) -> int:
+        """Make steps until so many are applied, then save; how many are."""
+        while (missing := goal - (done := self._count())) > 0:
             if self._coordinator is None:
                 for _ in range(missing):
                     self._step(self._batches)
@@ -161,24 +167,21 @@ class ServerLoop:
                 for _ in range(missing):
                     self._coordinator.schedule(self._step, args=(self._batches,))
                 self._follow(total, progress)
-                self._coordinator.join()
-        self._model.optimizer.iterations.assign(self._count())  # which Keras reads and then writes: some get lost
+        self._model.optimizer.iterations.assign(done)  # of a step that was made again, Keras counts both
         self._newest_logs = self._tell(total, progress)
         self._model.reset_metrics()  # each report from one checkpoint to the next is of the steps between them
-        self._save()
+        self._save(done)
         self._fruitless = 0
+        return done
 
     def _follow(self, total: int, progress: ProgressSender) -> None:
-        """While steps are made, say how far they are."""
-        tell, speak = time.monotonic() + _PROGRESS_S, time.monotonic() + REPORT_S
-        while not self._coordinator.done():
-            time.sleep(POLL_S)
-            now = time.monotonic()
-            if now >= tell:
-                tell = now + _PROGRESS_S
-                progress.tell(self._count(), total)
-            if now >= speak:
-                speak = now + REPORT_S
+        """Until all steps are made; meanwhile say how far they are. Raises what a step raises."""
+        speak = time.monotonic() + REPORT_S
+        # What the coordinator's own join() waits for, which takes no timeout.
+        while not self._coordinator._cluster.closure_queue.wait(timeout=_PROGRESS_S):
+            progress.tell(self._count(), total)
+            if time.monotonic() >= speak:
+                speak = time.monotonic() + REPORT_S
                 self._tell(total, progress)
 
     def _tell(self, total: int, progress: ProgressSender) -> dict[str, float]:
@@ -188,8 +191,8 @@ class ServerLoop:
         return logs
 
     def _logs(self) -> dict[str, float]:
-        done = self._count()
-        self.staleness = int(self._passed.numpy()) / max(1, done - self._opened_at)
+        done, seen = (int(value) for value in self._counts.numpy())
+        self.staleness = mean_passed(self._opened_at, done, seen)
         metrics = {name: float(value) for name, value in self._model.get_metrics_result().items()}
         return {**metrics, "steps": float(done), "staleness": self.staleness}
 
@@ -227,15 +230,40 @@ class ServerLoop:
         self._restore()
         self.recoveries += 1
 
-    def _save(self) -> None:
+    def _save(self, done: int) -> None:
         if self._checkpointer is not None:
-            self._checkpointer.save(self._count(), recoveries=self.recoveries)
+            self._saved.assign(done)
+            self._checkpointer.save(done, recoveries=self.recoveries)
 
     def _restore(self) -> bool:
         """Whether there was a checkpoint; the one of step 0 counts, by what is noted in it."""
         step = self._checkpointer.restore_latest() if self._checkpointer is not None else 0
-        self._opened_at = self._count()
+        self._opened_at = int(self._saved.numpy())
+        self._counts.assign([self._opened_at, 0])
         return step > 0 or (self._checkpointer is not None and bool(self._checkpointer.notes))
+
+
+def mean_passed(first: int, done: int, seen: int) -> float:
+    """How many updates of others came between a step's reading and its update, in the mean.
+
+    ``done`` steps are applied, ``first`` of them earlier. The others found ``first`` to ``done - 1`` applied when they were
+    counted, one each, and ``seen`` in all when they read.
+    """
+    steps = done - first
+    found = steps * (first + done - 1) // 2
+    return (found - seen) / max(1, steps)
+
+
+def _writing(operations: Iterable[Any]) -> list[Any]:
+    """Those of a graph's operations that may write variables; a call of a function among them is one that may."""
+    import tensorflow as tf
+
+    stateful = (operation for operation in operations if operation.op_def.is_stateful)
+    return [
+        operation
+        for operation in stateful
+        if operation.type not in _ONLY_READ and any(one.dtype == tf.resource for one in operation.inputs)
+    ]
 
 
 def tells_of_a_loss(error: Exception) -> bool:

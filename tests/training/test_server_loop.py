@@ -1,0 +1,15 @@
+"""What the loop for parameter servers tells of its steps: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsml.training.tensorflow.server_loop import mean_passed
+
+pytestmark = pytest.mark.fast
+
+
+def test_the_mean_of_updates_between_reading_and_updating() -> None:
+    assert mean_passed(100, 103, 100 + 101 + 102) == 0.0  # each found what it had read
+    assert mean_passed(100, 103, 100 + 100 + 101) == pytest.approx(2 / 3)  # the last two were passed by one
+    assert mean_passed(5, 5, 0) == 0.0  # no step yet
