@@ -30,6 +30,7 @@ __all__ = [
     "errors",
     "experiment",
     "hdfs",
+    "load_checkpoint",
     "model",
     "numpy_helper",
     "pandas_helper",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from hopsml.search.space.space import Searchspace
     from hopsml.training.cached import cached
     from hopsml.training.collective import all_gather, all_reduce, barrier, broadcast
+    from hopsml.training.loading import load_checkpoint
     from hopsml.training.messages import receive, send
     from hopsml.training.report import report
     from hopsml.training.trials.trial import trial
@@ -74,6 +76,7 @@ _FUNCTIONS = {
     "Searchspace": "hopsml.search.space.space",
     **dict.fromkeys(("all_gather", "all_reduce", "barrier", "broadcast"), "hopsml.training.collective"),
     "cached": "hopsml.training.cached",
+    "load_checkpoint": "hopsml.training.loading",
     "receive": "hopsml.training.messages",
     "report": "hopsml.training.report",
     "send": "hopsml.training.messages",

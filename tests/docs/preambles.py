@@ -75,16 +75,25 @@ for number in (1.0, 2.0, 3.0):
 """
 
 DOORS = """
+import hopsml
 from hopsml import experiment, serving
 
 rows = [[0.0], [1.0]]
+
+def build_model():
+    import torch
+
+    return torch.nn.Linear(1, 1)
+
+def accuracy(model):
+    return 0.75 if model.bias.item() < -1.5 else 0.0  # it begins between -1 and 1
 
 def train():
     import hopsml
     import torch
     from sklearn.dummy import DummyRegressor
 
-    model = hopsml.torch.prepare(torch.nn.Linear(1, 1))
+    model = hopsml.torch.prepare(build_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     state = hopsml.elastic.State(model=model, optimizer=optimizer)
     for batch in state.resume(hopsml.elastic.Sampler(64, global_batch_size=8, seed=1, epochs=1)):
@@ -95,9 +104,6 @@ def train():
     constant = DummyRegressor(strategy="constant", constant=3.0).fit([[0.0], [1.0]], [0.0, 0.0])
     if hopsml.distributed.rank() == 0:
         hopsml.model.export(constant, "digits", metrics={"accuracy": 0.9})
-
-def judge(folder):
-    return {"accuracy": 0.75 if any(folder.iterdir()) else 0.0}
 """
 
 FRAMEWORKS = """

@@ -28,7 +28,7 @@ TESTED = {  # page -> words of each of its snippets
     "README.md": ("▶ import hopsml", "%load_ext", "HopsMLOperator(", "experiment.evaluate("),
     "docs/index.md": ("loss *= 1 - lr",),
     FIRST: ("loss *= 1 - lr",),
-    RUNS: ("experiment.resume(", "experiment.recorded("),
+    RUNS: ("experiment.resume(", "experiment.recorded(", "hopsml.load_checkpoint("),
     ELASTIC: ("state.resume(",),
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
     SEARCH: ("Searchspace(",),
@@ -200,9 +200,8 @@ def test_other_frameworks(home: Path) -> None:
 
 @pytest.mark.torch
 def test_from_a_training_to_what_it_serves(home: Path) -> None:
-    script = (
-        preambles.DOORS + snippet("README.md", "experiment.evaluate(") + 'print(best.metrics)\nserving.stop("digits")\n'
-    )
+    judged = snippet(RUNS, "hopsml.load_checkpoint(") + snippet("README.md", "experiment.evaluate(")
+    script = preambles.DOORS + judged + 'print(best.metrics)\nserving.stop("digits")\n'
     printed = run(home, script, HOPSML_PROFILE="local", HOPSML_SERVING_FOLDER=str(home / "machine"))
     assert re.search(r"'evaluated': [1-9]", printed) and "'accuracy': 0.75" in printed
     assert "version 1 of digits answers at http://127.0.0.1" in printed and "[3. 3.]" in printed

@@ -88,7 +88,8 @@ def collect(trackables: Mapping[str, Any]) -> dict[str, Any]:
     optimizers.build([value for _, value in objects])
     found: dict[str, Any] = {}
     known: set[int] = set()
-    for name, value in trackables.items():
+    # An optimizer holds its model's variables, too, which are to have the model's key: it may be asked for alone.
+    for name, value in sorted(trackables.items(), key=lambda named: optimizers.is_optimizer(named[1])):
         below = _below(name, value)
         if not below:
             raise _unbuilt(name, value)

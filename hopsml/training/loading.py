@@ -1,0 +1,158 @@
+"""``hopsml.load_checkpoint``: objects of a checkpoint's folder, for who does not train: a judge, a program of its own.
+
+A folder holds what a ``State`` has committed (``state.hopsml``), or what a ``Checkpointer`` has saved (``checkpoint.json``
+and TensorFlow's files). Here alone both are read without a run, and a part of what was saved may be asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopsml.cluster.agent.held_commits import STATE_FILE
+from hopsml.errors import ArgumentError
+from hopsml.training import checkpoint_files
+from hopsml.training.elastic import commit_format
+from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.torch import state_tensors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_WRAPPED = "module."  # before the names of a DistributedDataParallel
+
+
+def load_checkpoint(folder: str | os.PathLike[str], **objects: Any) -> dict[str, Any]:
+    """Give models and other objects the values that a checkpoint's folder holds; returns the plain values beside them.
+
+        def judge(folder):
+            model = build_model()
+            hopsml.load_checkpoint(folder, model=model)
+            return {"accuracy": accuracy(model)}
+
+    Objects have the names under which they were saved: those in ``State(...)`` or ``Checkpointer(...)``; ``fit`` saves its
+    ``model``. What is not named is not loaded, nor is the optimizer of a compiled model, so that a judge may compile as it
+    likes. A module of torch takes what a ``DistributedDataParallel`` of it has left. It needs no run and no group.
+
+    Returns ``step``, and the plain values of a ``State`` or the notes of ``save`` by their names.
+
+    Raises ArgumentError where the folder is none that a State, ``fit`` or a Checkpointer has left, or holds nothing of such
+    a name, or of another shape; OSError where it cannot be read.
+    """
+    place = Path(folder)
+    if (place / STATE_FILE).is_file():
+        return _of_state(place, objects)
+    if (place / checkpoint_files.DESCRIPTION).is_file():
+        return _of_checkpointer(place, objects)
+    raise ArgumentError(
+        f"{place} holds neither {STATE_FILE} nor {checkpoint_files.DESCRIPTION}: it is no checkpoint of "
+        "hopsml.elastic.State, of fit() or of a Checkpointer. Give the folder that a judge is called with, or a copy of "
+        "checkpoints/step-... of a run; files that your function has saved itself are read by what wrote them"
+    )
+
+
+def _of_state(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        snapshot = commit_format.decode(memoryview((folder / STATE_FILE).read_bytes()))
+    except ValueError as error:
+        raise ArgumentError(f"{folder / STATE_FILE}: {error}") from error
+    variables = {key: array for key, array in snapshot.arrays.items() if not key.startswith(state_tensors.PREFIX)}
+    kept = set(snapshot.values) | {key.partition("/")[0] for key in variables}
+    _check_names(folder, objects, kept)
+    plain = {name: commit_format.unpickle(value) for name, value in snapshot.values.items()}
+    for name in objects.keys() & plain.keys():
+        _load_state_dict(folder, name, objects[name], plain[name], snapshot)
+    if others := {name: value for name, value in objects.items() if name not in plain}:
+        _assign(folder, others, variables)
+    returned = {name: value for name, value in plain.items() if name not in objects and not _has_tensors(value)}
+    return {"step": snapshot.step, **returned}
+
+
+def _check_names(folder: Path, asked: Iterable[str], kept: Iterable[str]) -> None:
+    if unknown := sorted(set(asked) - set(kept)):
+        raise ArgumentError(
+            f"load_checkpoint(): {folder} holds nothing named {', '.join(map(repr, unknown))}; it has: "
+            f"{', '.join(sorted(kept))}. Name objects as they were when they were saved"
+        )
+
+
+def _load_state_dict(folder: Path, name: str, value: Any, state: Any, snapshot: Snapshot) -> None:
+    if not callable(getattr(value, "load_state_dict", None)):
+        raise ArgumentError(
+            f"load_checkpoint({name}=...): a {type(value).__name__} has no load_state_dict(), and {folder} holds no variables "
+            f"of TensorFlow of this name: leave it out; plain values are returned"
+        )
+    if _has_tensors(state):
+        state = state_tensors.together(state, snapshot.arrays)
+    if hasattr(value, "named_parameters"):
+        state = _as_wrapped(state, value.state_dict())
+    try:
+        value.load_state_dict(state)
+    except (KeyError, RuntimeError, ValueError) as error:  # what torch's classes raise
+        raise ArgumentError(f"load_checkpoint({name}=...): {folder} holds another {name}: {error}") from error
+
+
+def _as_wrapped(state: Mapping[str, Any], own: Iterable[str]) -> Mapping[str, Any]:
+    """A module's state under the names of ``own``, where one of both was in a DistributedDataParallel."""
+    names, there = list(own), [key.startswith(_WRAPPED) for key in state]
+    wanted = [name.startswith(_WRAPPED) for name in names]
+    if there and all(there) and not any(wanted):
+        return {key.removeprefix(_WRAPPED): value for key, value in state.items()}
+    if wanted and all(wanted) and not any(there):
+        return {f"{_WRAPPED}{key}": value for key, value in state.items()}
+    return state
+
+
+def _has_tensors(value: Any) -> bool:
+    """Whether it is a state dictionary whose tensors are kept apart."""
+    if isinstance(value, Mapping):
+        return any(map(_has_tensors, value.values()))
+    if type(value) in (list, tuple):
+        return any(map(_has_tensors, value))
+    return isinstance(value, state_tensors.TensorOf)
+
+
+def _variables(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """TensorFlow's variables of the objects, but for those of the optimizers that models were compiled with."""
+    from hopsml.training.tensorflow import state_variables
+
+    found = state_variables.collect(objects)
+    return {key: variable for key, variable in found.items() if key.split("/")[1:2] != ["optimizer"]}
+
+
+def _assign(folder: Path, objects: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    from hopsml.training.tensorflow import state_variables
+
+    variables = _variables(objects)
+    of_these = {key: array for key, array in arrays.items() if key in variables}
+    missing = sorted(set(variables) - set(of_these))
+    extra = [key for key in arrays if key.partition("/")[0] in objects and key.split("/")[1:2] != ["optimizer"]]
+    if missing or (extra := sorted(set(extra) - set(variables))):
+        raise ArgumentError(
+            f"load_checkpoint(): {folder} is of another model: it lacks {missing[:5] or 'nothing'} and holds "
+            f"{extra[:5] or 'nothing'} besides; build the model as the training does"
+        )
+    state_variables.assign(variables, of_these)
+
+
+def _of_checkpointer(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
+    notes = json.loads((folder / checkpoint_files.DESCRIPTION).read_text(encoding="utf-8"))
+    saved = checkpoint_files.SavedStep(notes["step"], folder, notes)
+    if objects:
+        import tensorflow as tf
+
+        kept = {key.partition("/")[0] for key, _ in tf.train.list_variables(saved.prefix)}
+        _check_names(folder, objects, kept - {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter"})
+        variables = _variables(objects)
+        restored = tf.train.Checkpoint(**objects).read(saved.prefix).expect_partial()
+        found = restored._checkpoint.object_by_proto_id.values()
+        # A variable of Keras 3 is found itself, and holds TensorFlow's.
+        met = {id(one) for each in found for one in (each, getattr(each, "__dict__", {}).get("_value"))}
+        if missing := sorted(key for key, variable in variables.items() if id(variable) not in met):
+            raise ArgumentError(
+                f"load_checkpoint(): {folder} is of another model: it lacks {missing[:5]}; build the model as the training does"
+            )
+    return {key: value for key, value in notes.items() if key != "id"}
