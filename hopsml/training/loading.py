@@ -82,8 +82,8 @@ def _check_names(folder: Path, asked: Iterable[str], kept: Iterable[str]) -> Non
 def _load_state_dict(folder: Path, name: str, value: Any, state: Any, snapshot: Snapshot) -> None:
     if not callable(getattr(value, "load_state_dict", None)):
         raise ArgumentError(
-            f"load_checkpoint({name}=...): a {type(value).__name__} has no load_state_dict(), and {folder} holds no variables "
-            f"of TensorFlow of this name: leave it out; plain values are returned"
+            f"load_checkpoint({name}=...): a {type(value).__name__} has no load_state_dict(), and {folder} holds no "
+            "variables of TensorFlow of this name: leave it out; plain values are returned"
         )
     if _has_tensors(state):
         state = state_tensors.together(state, snapshot.arrays)
@@ -147,12 +147,16 @@ def _of_checkpointer(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]
         kept = {key.partition("/")[0] for key, _ in tf.train.list_variables(saved.prefix)}
         _check_names(folder, objects, kept - {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter"})
         variables = _variables(objects)
-        restored = tf.train.Checkpoint(**objects).read(saved.prefix).expect_partial()
+        try:
+            restored = tf.train.Checkpoint(**objects).read(saved.prefix).expect_partial()
+        except ValueError as error:  # of another shape
+            raise ArgumentError(f"load_checkpoint(): {folder} is of another model: {error}") from error
         found = restored._checkpoint.object_by_proto_id.values()
         # A variable of Keras 3 is found itself, and holds TensorFlow's.
         met = {id(one) for each in found for one in (each, getattr(each, "__dict__", {}).get("_value"))}
         if missing := sorted(key for key, variable in variables.items() if id(variable) not in met):
             raise ArgumentError(
-                f"load_checkpoint(): {folder} is of another model: it lacks {missing[:5]}; build the model as the training does"
+                f"load_checkpoint(): {folder} is of another model: it lacks {missing[:5]}; build the model as the "
+                "training does"
             )
     return {key: value for key, value in notes.items() if key != "id"}

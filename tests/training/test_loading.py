@@ -64,7 +64,9 @@ def test_a_module_of_torch_also_out_of_a_wrapper(tmp_path: Path, monkeypatch: py
 @pytest.mark.fast
 def test_a_folder_of_the_users_own_is_named(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").touch()
-    with pytest.raises(ArgumentError, match=r"holds neither state\.hopsml nor checkpoint\.json.*are read by what wrote them"):
+    with pytest.raises(
+        ArgumentError, match=r"holds neither state\.hopsml nor checkpoint\.json.*are read by what wrote them"
+    ):
         hopsml.load_checkpoint(tmp_path)
     (tmp_path / "state.hopsml").write_bytes(b"short")
     with pytest.raises(ArgumentError, match="not a commit"):
