@@ -71,6 +71,20 @@ def stagnates(judgements: Collection[Judgement], asked: Evaluation) -> bool:
     return asked.patience is not None and len(behind) >= asked.patience
 
 
+def without_metric(judgements: Collection[Judgement], asked: Evaluation) -> str:
+    """What is to be said where checkpoints are judged, and none has the value by which they are compared; else ""."""
+    judged = [one for one in judgements if not one.problem]
+    if not judged or best_of(judged, asked) is not None:
+        return ""
+    names = sorted({name for one in judged for name in one.metrics})
+    remedy = f"say metric={names[0]!r} (--metric {names[0]})" if names else "return a dict with that number"
+    stops = "" if asked.patience is None else f", and patience={asked.patience} ends nothing"
+    return (
+        f"no judged checkpoint has a finite number named {asked.metric!r}, by which they are compared; they have: "
+        f"{', '.join(names) or 'nothing'}. So there is no best one{stops}: {remedy}"
+    )
+
+
 def told(judgement: Judgement, judgements: Collection[Judgement], asked: Evaluation) -> dict[str, Any]:
     """What people see of a checkpoint: its metrics, and ``best_step``, the best checkpoint up to it that is judged."""
     best = best_of([one for one in judgements if one.step <= judgement.step], asked)
@@ -188,6 +202,7 @@ class Evaluator:
         self._facts = Facts(self._run, self.asked.name)
         self._watch = DriverWatch(self._run)
         self._best_written: Judgement | None = None
+        self._has_warned = False
         self.is_calling = False  # what is raised then is the function's
         self._run.write_json(self._facts.evaluator_json, {"run": context.run_url, "function": called(function)})
         self.judgements = self._facts.written()
@@ -201,12 +216,19 @@ class Evaluator:
             self._note(self._judge(step))
         self._write_best()
         self._write_events()
+        self._warn()
         if lost:
             print(
                 f"hopsml: the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if "
                 "the run goes on after all, evaluate() takes up what it adds"
             )
         return ended or lost
+
+    def _warn(self) -> None:
+        """Once, of a metric that nothing has: nobody would see why there is no best checkpoint."""
+        if not self._has_warned and (said := without_metric(self.judgements, self.asked)):
+            self._has_warned = True
+            print(f"hopsml: {said}", flush=True)
 
     def _complete(self) -> list[int]:
         source = self._run.checkpoints

@@ -119,7 +119,10 @@ def _variables(objects: Mapping[str, Any]) -> dict[str, Any]:
     """TensorFlow's variables of the objects, but for those of the optimizers that models were compiled with."""
     from hopsml.training.tensorflow import state_variables
 
-    found = state_variables.collect(objects)
+    try:
+        found = state_variables.collect(objects)
+    except ArgumentError as error:
+        raise ArgumentError(f"load_checkpoint(): objects have to be built, as for a State: {error}") from error
     return {key: variable for key, variable in found.items() if key.split("/")[1:2] != ["optimizer"]}
 
 
@@ -140,23 +143,31 @@ def _assign(folder: Path, objects: Mapping[str, Any], arrays: Mapping[str, NDArr
 
 def _of_checkpointer(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
     notes = json.loads((folder / checkpoint_files.DESCRIPTION).read_text(encoding="utf-8"))
-    saved = checkpoint_files.SavedStep(notes["step"], folder, notes)
     if objects:
-        import tensorflow as tf
-
-        kept = {key.partition("/")[0] for key, _ in tf.train.list_variables(saved.prefix)}
-        _check_names(folder, objects, kept - {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter"})
-        variables = _variables(objects)
-        try:
-            restored = tf.train.Checkpoint(**objects).read(saved.prefix).expect_partial()
-        except ValueError as error:  # of another shape
-            raise ArgumentError(f"load_checkpoint(): {folder} is of another model: {error}") from error
-        found = restored._checkpoint.object_by_proto_id.values()
-        # A variable of Keras 3 is found itself, and holds TensorFlow's.
-        met = {id(one) for each in found for one in (each, getattr(each, "__dict__", {}).get("_value"))}
-        if missing := sorted(key for key, variable in variables.items() if id(variable) not in met):
-            raise ArgumentError(
-                f"load_checkpoint(): {folder} is of another model: it lacks {missing[:5]}; build the model as the "
-                "training does"
-            )
+        _read(checkpoint_files.SavedStep(notes["step"], folder, notes), objects)
     return {key: value for key, value in notes.items() if key != "id"}
+
+
+def _read(saved: checkpoint_files.SavedStep, objects: Mapping[str, Any]) -> None:
+    import tensorflow as tf
+    from tensorflow.python.checkpoint.trackable_view import TrackableView
+
+    kept = {key.partition("/")[0] for key, _ in tf.train.list_variables(saved.prefix)}
+    _check_names(saved.folder, objects, kept - {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter"})
+    variables, checkpoint = _variables(objects), tf.train.Checkpoint(**objects)
+    try:
+        restored = checkpoint.read(saved.prefix).expect_partial()
+    except ValueError as error:  # of another shape
+        raise ArgumentError(f"load_checkpoint(): {saved.folder} is of another model: {error}") from error
+    # What TensorFlow does not see, such as the state of a dropout's generator, no checkpoint of it holds.
+    lacking = _ids(TrackableView(checkpoint).descendants()) - _ids(restored._checkpoint.object_by_proto_id.values())
+    if missing := sorted(key for key, variable in variables.items() if id(variable) in lacking):
+        raise ArgumentError(
+            f"load_checkpoint(): {saved.folder} is of another model: it lacks {missing[:5]}; build the model as the "
+            "training does"
+        )
+
+
+def _ids(nodes: Iterable[Any]) -> set[int]:
+    """Of these objects; a variable of Keras 3 is one, and holds TensorFlow's."""
+    return {id(one) for node in nodes for one in (node, getattr(node, "__dict__", {}).get("_value"))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopsml.cluster.shared.spec import Evaluation
-from hopsml.training.evaluation import SILENT_S, Judgement, best_of, due, is_lost, stagnates
+from hopsml.training.evaluation import SILENT_S, Judgement, best_of, due, is_lost, stagnates, without_metric
 
 pytestmark = pytest.mark.fast
 
@@ -20,6 +20,17 @@ def judged(*values: float | None) -> list[Judgement]:
 def test_each_once_in_either_order() -> None:
     assert due([30, 10, 20], [10], "oldest") == 20 and due([30, 10, 20], [10], "newest") == 30
     assert due([10], [10], "oldest") is None is due([], [], "newest")
+
+
+def test_a_metric_that_nothing_has_is_named_with_those_that_there_are() -> None:
+    found = [Judgement(10, {"loss": 0.5, "accuracy": 0.25}), Judgement(20, {"loss": 0.25, "accuracy": float("nan")})]
+    said = without_metric(found, Evaluation(run="r", patience=5))
+    assert "named 'metric'" in said and "they have: accuracy, loss." in said and "say metric='accuracy'" in said
+    assert "patience=5 ends nothing" in said and "patience" not in without_metric(found, Evaluation(run="r"))
+    assert "they have: nothing" in without_metric([Judgement(10)], Evaluation(run="r"))
+    for metric in ("loss", "accuracy"):
+        assert without_metric(found, Evaluation(run="r", metric=metric)) == ""
+    assert without_metric([], Evaluation(run="r")) == without_metric(judged(None), Evaluation(run="r")) == ""
 
 
 def test_the_best_is_the_earliest_of_equals_and_a_number() -> None:

@@ -20,10 +20,11 @@ def test_a_model_of_keras_of_fit_of_a_state_and_of_a_checkpointer(tmp_path: Path
     assert len(found["same"]) == 7 and all(found["same"].values()), found["same"]
     assert found["values"]["fit"] == {"step": 0, "fit": 1, "done": 0, "history": {"loss": [1.0]}, "rate": None}
     assert found["values"]["saved"] == {"step": 7, "epoch": 2}
-    for name, width, deeper in found["refused"]:
+    for name, width, deeper, unbuilt in found["refused"]:
         assert "holds nothing named 'net'; it has: " in name and "model" in name
         assert "shape" in width.lower()
         assert "is of another model: it lacks ['model/" in deeper
+        assert "load_checkpoint(): objects have to be built, as for a State: " in unbuilt
 
 
 @pytest.mark.torch

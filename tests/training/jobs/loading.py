@@ -13,7 +13,8 @@ from hopsml.training.elastic import commit_format
 def _model(units: int = 3, *, compiled: str = "") -> Any:
     import keras
 
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units), keras.layers.BatchNormalization()])
+    layers = [keras.layers.Dense(units), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
     if compiled:
         model.compile(compiled, "mse", metrics=["mae"])
     return model
@@ -68,7 +69,10 @@ def loaded(place: str) -> dict[str, Any]:
 
 def _refusal(folder: Path) -> list[str]:
     found = []
-    for objects in ({"net": _model()}, {"model": _model(5)}, {"model": _deeper()}):
+    import keras
+
+    unbuilt = keras.Sequential([keras.layers.Dense(3)])
+    for objects in ({"net": _model()}, {"model": _model(5)}, {"model": _deeper()}, {"model": unbuilt}):
         try:
             hopsml.load_checkpoint(folder, **objects)
         except ArgumentError as error:
@@ -81,4 +85,4 @@ def _refusal(folder: Path) -> list[str]:
 def _deeper() -> Any:
     import keras
 
-    return keras.Sequential([*_model().layers, keras.layers.Dense(2)])
+    return keras.Sequential([keras.Input((4,)), *_model().layers, keras.layers.Dense(2)])
