@@ -71,7 +71,7 @@ def test_what_is_counted_is_applied_and_counting_sends_nothing() -> None:
     value = submit(server_workload.counted_exactly).result(LONG_S).value
     assert (value["began_at"], value["steps"]) == (7, 40) and value["staleness"] >= 0
     assert value["added"] == 300  # by two workers at once; Keras's own additions lose each other
-    assert value["more_sent"] == 0
+    assert value["more_sent"] == 0 and value["read_at_once"] == [True, True, True]
     assert "bad batch" in value["refused"]
     assert 9 <= value["counted"] <= value["whole"]  # what another worker was at is cancelled, be it counted or not
 

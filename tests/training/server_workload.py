@@ -161,8 +161,34 @@ def counted_exactly() -> dict[str, Any]:
         "staleness": logs["staleness"],
         "added": int(model.optimizer.iterations.numpy()) - before,
         "more_sent": _sent(loop, loop._one_step) - _sent(loop, lambda batches: _trained(strategy, model, batches)),
+        "read_at_once": _read_at_once(model),
         **failed,
     }
+
+
+def _read_at_once(model: Any) -> list[bool]:
+    """Whether all variables together have the values that they have one by one; and after a change, and with a new one."""
+    import numpy as np
+    import tensorflow as tf
+
+    from hopsml.training.tensorflow import bundle
+
+    together, holder = bundle.ServedVariables(), tf.train.Checkpoint(model=model)
+    found = []
+
+    def same() -> bool:
+        one_by_one, at_once = bundle.read(holder), bundle.read(holder, together)
+        assert one_by_one is not None and at_once is not None
+        return list(one_by_one) == list(at_once) and all(
+            np.array_equal(at_once[name], one_by_one[name]) for name in at_once
+        )
+
+    found.append(same())
+    model.layers[0].kernel.assign(model.layers[0].kernel + 1.0)
+    found.append(same())
+    with model.distribute_strategy.scope():
+        holder.more = tf.Variable([5.0, 6.0])
+    return [*found, same()]
 
 
 def _trained(strategy: Any, model: Any, batches: Any) -> None:

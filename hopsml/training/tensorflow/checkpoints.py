@@ -67,6 +67,7 @@ class Checkpointer:
         self._trackables = trackables
         self._checkpoint = tf.train.Checkpoint(**trackables)
         self.notes: dict[str, Any] = {}
+        self._served = bundle.ServedVariables() if parameter_servers.is_chief(self._context) else None
         self._handover = handover_of(self._context.checkpoints) if self._context and self._context.checkpoints else None
         self._last: tuple[HeldCheckpoint | None, str] | None = None  # what was saved, where
 
@@ -122,7 +123,7 @@ class Checkpointer:
         return tf.train.CheckpointOptions(experimental_io_device=device)
 
     def _read(self) -> dict[str, Any] | None:
-        return bundle.read(self._checkpoint) if self._handover is not None else None
+        return bundle.read(self._checkpoint, self._served) if self._handover is not None else None
 
     def _take_part(self, unused: Path) -> None:
         """What the chief does, as far as it needs every rank: both do the same for the same objects."""
