@@ -12,7 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hopsml import extras
 from hopsml.serving import bodies, metrics, paths, request_log
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hopsml.serving")
 
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _JSON, _TEXT = b"application/json", b"text/plain; version=0.0.4; charset=utf-8"
 _OPEN = ("live", "ready")  # asked by load balancers, which know no token; they say nothing of models
 _MOST_DISCARDED = 1 << 30  # bytes of a body that is too long
-_LONG = 256 << 10  # bytes of a body that is parsed beside the event loop
+_LONG = 256 << 10  # bytes of a body, or of arrays, beyond which JSON is read and written beside the event loop
 
 
 @dataclass
@@ -167,13 +169,14 @@ class RestApplication:
             finally:
                 if self._log is not None:
                     seconds = time.perf_counter() - began
-                    line = request_log.line(time.time(), version, asked.inputs, outputs, status, seconds, asked.id)
-                    self._log.write(line)
+                    said = (time.time(), version, asked.inputs, outputs, status, seconds, asked.id)
+                    size = _size(asked.inputs, outputs or {})
+                    self._log.write(await self._beside(size, partial(request_log.line, *said)))
             if target.what == "predict":
-                content = bodies.answer_v1(outputs, asked)
+                answer = partial(bodies.answer_v1, outputs, asked)
             else:
-                content = bodies.answer_v2(outputs, asked, self._name, version)
-            return _Answer(200, content, version=version)
+                answer = partial(bodies.answer_v2, outputs, asked, self._name, version)
+            return _Answer(200, await self._beside(_size(outputs), answer), version=version)
         except RequestRefused as refused:
             refused.version = version
             raise
@@ -196,9 +199,13 @@ class RestApplication:
                 return bodies.asked_v1(body, signature.inputs)
             return bodies.asked_v2(body, signature)
 
-        if len(body) < _LONG:
-            return parse()
-        return await asyncio.get_running_loop().run_in_executor(self._parsing, parse)
+        return await self._beside(len(body), parse)
+
+    async def _beside(self, size: int, work: Callable[[], T]) -> T:
+        """Do it at once, or in a thread if so many bytes would keep the replica from its signs of life."""
+        if size < _LONG:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._parsing, work)
 
     async def _computed(self, batcher: Batcher, asked: bodies.Asked, deadline: float) -> Arrays:
         try:
@@ -251,8 +258,12 @@ class RestApplication:
         return _Answer(200, bodies.dumps({"model_version_status": shown}))
 
     def close(self) -> None:
-        """End the thread that parses."""
+        """End the thread for long bodies."""
         self._parsing.shutdown(wait=False)
+
+
+def _size(*arrays: Arrays) -> int:
+    return sum(array.nbytes for some in arrays for array in some.values())
 
 
 async def _discard(receive: Receive) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from hopsml import redact
 from hopsml.cluster.shared.processes import die_with_parent
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
+from hopsml.serving.heads import KEEP_ALIVE_S, HeadWatch
 from hopsml.serving.holder import VersionHolder
 from hopsml.serving.messages import (
     LONGEST_LINE,
@@ -49,7 +51,6 @@ log = logging.getLogger("hopsml.serving")
 ALIVE_S = 1.0
 PAUSE_S, MOST_PAUSE_S = 0.0005, 0.005  # between two connections, for each that is open
 TOTAL_TIMEOUT_S = 5.0
-KEEP_ALIVE_S = 75.0  # longer than usual balancers keep a connection that nobody uses
 PLATFORMS = {"saved_model": "tensorflow_savedmodel"}  # artifact -> the protocol's name, where that is another
 
 
@@ -85,7 +86,7 @@ class Replica:
             timeout_keep_alive=int(KEEP_ALIVE_S),
         )
         server = uvicorn.Server(config)
-        tasks = [asyncio.create_task(self._listen(server, listener)), asyncio.create_task(self._beat())]
+        tasks = [asyncio.create_task(self._listen(server, listener)), asyncio.create_task(self._beat(server))]
         await self._first.wait()  # what would connect before goes to the others, or waits
         if not server.should_exit:
             loop = asyncio.get_running_loop()
@@ -147,8 +148,10 @@ class Replica:
                 asyncio.get_running_loop().remove_reader(listener)
                 self._first.set()
 
-    async def _beat(self) -> None:
+    async def _beat(self, server: Any) -> None:
+        heads = HeadWatch()
         while True:
+            heads.look(server.server_state.connections, time.monotonic())
             self._line.send(ReplicaAlive(self._holder.is_loading, self._counts()))
             if self._log is not None:
                 self._log.flush()

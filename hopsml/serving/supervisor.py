@@ -76,6 +76,7 @@ class Process:
     def __init__(self, process: subprocess.Popen[bytes], line: Line) -> None:
         self.popen, self.line = process, line
         self.heard = asyncio.Event()  # since it was last asked for its counts
+        self.killed_for = ""  # why the supervisor killed it
 
 
 class Supervisor:
@@ -152,8 +153,9 @@ class Supervisor:
                 self._processes[action.replica].line.send(DrainNow())
             elif isinstance(action, KillReplica):
                 log.warning("replica %s is ended: %s", action.replica, action.reason)
-                if action.replica in self._processes:  # else its end is on its way
-                    self._processes[action.replica].popen.kill()
+                if (one := self._processes.get(action.replica)) is not None:  # else its end is on its way
+                    one.killed_for = action.reason
+                    one.popen.kill()
             elif isinstance(action, RouteOutcome):
                 log.info("route %s: %s", action.number, action.error or "followed by all replicas")
                 waiting = self._outcomes.pop(action.number, None)
@@ -232,7 +234,7 @@ class Supervisor:
             await asyncio.to_thread(one.popen.wait)
         del self._processes[number]
         self._counts.ended(number)
-        how = _ending(one.popen.returncode)
+        how = f"was ended: {one.killed_for}" if one.killed_for else _ending(one.popen.returncode)
         if not self._supervision.is_stopping:
             self._restarts += 1
             log.warning("replica %s %s; its log is %s", number, how, self._folder.replica_log(number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from hopsml.serving import bodies
 from hopsml.serving.application import RestApplication
 from hopsml.serving.holder import VersionHolder
 from hopsml.serving.limits import ServingLimits
@@ -372,3 +374,23 @@ def test_requests_are_logged_with_what_was_answered(tmp_path: Path) -> None:
     assert first["inputs"] == {"x": [[1, 1, 1, 1]]} and first["outputs"] == {"y": [[2, 2, 2, 2]]}
     assert (first["version"], first["status"]) == (3, 200)
     assert (second["id"], second["outputs"], second["status"]) == ("b", None, 500)
+
+
+def test_long_answers_are_written_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else a replica gives no sign of life for so long that its supervisor ends it, and whoever asked again the next one."""
+    threads: list[str] = []
+
+    def noted(content: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return written(content)
+
+    written = bodies.dumps
+    monkeypatch.setattr(bodies, "dumps", noted)
+    rows = [[float(number), 1.0, 1.0, 1.0] for number in range(20_000)]
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(f"{V1}:predict", json={"instances": rows})
+
+    found = Server({3: Scaled(outputs=("y", "total"))}, folder=tmp_path / "log").play(ask).json()["predictions"]
+    assert len(found) == len(rows) and found[-1] == {"y": [39998.0, 2.0, 2.0, 2.0], "total": 40004.0}
+    assert len(threads) > 3 and all(name.startswith("parse") for name in threads)
