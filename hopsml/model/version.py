@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound, StorageError
+from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound, QuotaExceeded, StorageError
 from hopsml.model.description import MODEL_JSON, ModelDescription
 from hopsml.storage import causes, trust, urls
 from hopsml.storage.filesystem import for_url
@@ -109,6 +109,9 @@ class Version(Mapping[str, Any]):
             fresh.rename(target)
         except OSError as error:
             shutil.rmtree(fresh, ignore_errors=True)
+            if isinstance(error, QuotaExceeded):  # its text names the file that was read
+                said = f"{error}; the full disk is that of {cache}, where copies are kept (HOPSML_MODEL_CACHE)"
+                raise QuotaExceeded(said, str(cache)) from error
             if isinstance(error, StorageError):
                 raise
             if not _has_all(target, self.description):  # else another process was first

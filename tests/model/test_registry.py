@@ -9,12 +9,21 @@ import numpy as np
 import pytest
 
 from hopsml import model as registry
-from hopsml.errors import ArgumentError, ArgumentTypeError, ModelExists, ModelNotFound, PathNotFound, StorageError
+from hopsml.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ModelExists,
+    ModelNotFound,
+    PathNotFound,
+    QuotaExceeded,
+    StorageError,
+)
 from hopsml.model import claims
 from hopsml.model.description import checked_metrics, usual_direction
 from hopsml.model.version import DamagedModel, Version
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
+from tests import small_disk
 from tests.model.conftest import MakeFolder
 
 pytestmark = pytest.mark.fast
@@ -278,3 +287,12 @@ def test_files_of_a_run_have_its_lineage(project: str, folder: MakeFolder) -> No
     origin = version.description.lineage
     assert (origin.run_id, origin.run_url, origin.commit, origin.dirty) == ("app_1", run, "abc", True)
     assert [one["url"] for one in origin.data] == ["file:///a", "file:///b"]
+
+
+def test_a_full_disk_is_told_from_the_store(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    version = exported(folder("one"))
+    with small_disk.mounted(tmp_path / "small", 64) as disk:
+        small_disk.fill(disk)
+        with pytest.raises(QuotaExceeded, match=r"the full disk is that of .*small, where copies are kept"):
+            version.local_files(disk)
+        assert [one.name for one in disk.iterdir()] == ["filler"]
