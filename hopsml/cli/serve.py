@@ -33,6 +33,7 @@ def serve(
         log_requests=log_requests,
         without_token=without_token,
         lifeline=-1 if detach else lifeline,
+        profile="local",
     )
     os.close(lifeline)
     try:

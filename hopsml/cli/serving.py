@@ -1,4 +1,4 @@
-"""``hopsml serving ls|show|roll|canary|logs|stop|delete``: what is served."""
+"""``hopsml serving start|ls|show|roll|canary|logs|stop|delete``: what is served."""
 
 from __future__ import annotations
 
@@ -9,6 +9,37 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, help="What is served: look, go over to another version, stop.")
 As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
+
+
+@app.command()
+def start(
+    name: str,
+    version: Annotated[str, typer.Option(help="a number, latest, best or an alias; as last time, else latest")] = "",
+    profile: Annotated[
+        str, typer.Option(help="a cluster's, such as yarn; as last time, else local: this machine")
+    ] = "",
+    model: Annotated[str, typer.Option(help="the model's name, where that is another")] = "",
+    host: Annotated[str, typer.Option(help="the address to listen at; as last time, else 127.0.0.1")] = "",
+    port: Annotated[int | None, typer.Option(help="0 for any that is free; as last time, else 0")] = None,
+    replicas: Annotated[int | None, typer.Option(help="processes that answer; as last time, else 1")] = None,
+    log_requests: Annotated[bool | None, typer.Option(help="write inputs and outputs to the project")] = None,
+    start_timeout: Annotated[float, typer.Option(help="seconds until all replicas must answer")] = 300.0,
+) -> None:
+    """Serve a model by REST, from this machine or on a cluster, and come back when it answers."""
+    from hopsml.serving import manager
+
+    status = manager.start(
+        name,
+        version or None,
+        model=model or None,
+        host=host or None,
+        port=port,
+        replicas=replicas,
+        log_requests=log_requests,
+        start_timeout=start_timeout,
+        profile=profile or None,
+    )
+    print(status)
 
 
 @app.command()
@@ -62,7 +93,7 @@ def canary(name: str, version: str, share: Annotated[float, typer.Argument(help=
 
 @app.command()
 def logs(name: str, last: Annotated[int, typer.Option(help="lines of each log")] = 100) -> None:
-    """What the supervisor and the replicas have logged on this machine."""
+    """What the supervisor and the replicas have logged."""
     from hopsml.serving import manager
 
     print(manager.logs(name, last))

@@ -1,4 +1,4 @@
-"""Serving: models of the registry answer requests by REST, from this machine.
+"""Serving: models of the registry answer requests by REST, from this machine or from a cluster.
 
 hopsml.serving.start("digits", version="best")
 hopsml.serving.predict("digits", rows)

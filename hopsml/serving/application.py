@@ -6,7 +6,6 @@ Written for ASGI itself: what a web framework would add to each request costs as
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hopsml import extras
 from hopsml.serving import bodies, metrics, paths, request_log
 from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull
+from hopsml.serving.receiving import Receive, Send, check_token, whole_body
 from hopsml.serving.refusals import RequestRefused, bad_request, not_found
 from hopsml.serving.routes import NoSuchVersion
 
@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hopsml.serving")
 
 T = TypeVar("T")
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _JSON, _TEXT = b"application/json", b"text/plain; version=0.0.4; charset=utf-8"
 _OPEN = ("live", "ready")  # asked by load balancers, which know no token; they say nothing of models
-_MOST_DISCARDED = 1 << 30  # bytes of a body that is too long
 _LONG = 256 << 10  # bytes of a body, or of arrays, beyond which JSON is read and written beside the event loop
 
 
@@ -61,7 +58,7 @@ class RestApplication:
         counts: Callable[[], Awaitable[metrics.Counts]] | None = None,
     ) -> None:
         self._name, self._holder, self._limits, self._meter = name, holder, limits, meter
-        self._authorization = f"Bearer {token}".encode() if token else b""
+        self._token = token
         self._log = request_log
         self._counts = counts
         self._parsing = ThreadPoolExecutor(1, "parse")
@@ -86,7 +83,7 @@ class RestApplication:
         headers = dict(scope["headers"])
         target = paths.parse(scope["method"], scope["path"])
         if target.what not in _OPEN:
-            self._check_token(headers)
+            check_token(self._name, self._token, headers)
         if target.what in ("predict", "infer"):
             self._check_name(target)
             deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
@@ -100,15 +97,6 @@ class RestApplication:
             return await self._predict(target, body, deadline)
         return await self._tell(target)
 
-    def _check_token(self, headers: dict[bytes, bytes]) -> None:
-        if self._authorization and not hmac.compare_digest(headers.get(b"authorization", b""), self._authorization):
-            raise RequestRefused(
-                401,
-                "the request bears no valid token: send the header 'Authorization: Bearer TOKEN'; `hopsml serving show "
-                f"{self._name}` says where the token is kept",
-                {"www-authenticate": "Bearer"},
-            )
-
     def _check_name(self, target: paths.Target) -> None:
         if target.model != self._name:
             raise not_found(f"there is no model '{target.model[:80]}' here; there is: {self._name}")
@@ -116,40 +104,9 @@ class RestApplication:
     # ------------------------------------------------------------------------------------------ predictions
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body. RequestRefused (413) where it is too long.
-
-        The rest of one is read and thrown away: most clients look for an answer only when they have sent all. Those that ask
-        before they send (Expect: 100-continue) are told before.
-        """
         if b"inference-header-content-length" in headers:
             raise bad_request("tensors as binary data are not understood; send them as JSON")
-        said = headers.get(b"content-length", b"")
-        parts: list[bytes] = []
-        length = int(said) if said.isdigit() else 0
-        if length > self._limits.body_bytes:
-            if headers.get(b"expect", b"").lower() != b"100-continue" and length <= _MOST_DISCARDED:
-                await _discard(receive)
-            raise self._too_long()
-        length = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise bad_request("the connection ended before the body did")
-            part = message.get("body", b"")
-            length += len(part)
-            if length > self._limits.body_bytes:
-                parts.clear()
-                await _discard(receive)
-                raise self._too_long()
-            parts.append(part)
-            if not message.get("more_body"):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _too_long(self) -> RequestRefused:
-        return RequestRefused(
-            413,
-            f"a request may have {self._limits.body_bytes} bytes; send fewer rows at once, or start with max_body_mb=",
-        )
+        return await whole_body(self._limits.body_bytes, headers, receive)
 
     async def _predict(self, target: paths.Target, body: bytes, deadline: float) -> _Answer:
         began = time.perf_counter()
@@ -264,16 +221,6 @@ class RestApplication:
 
 def _size(*arrays: Arrays) -> int:
     return sum(array.nbytes for some in arrays for array in some.values())
-
-
-async def _discard(receive: Receive) -> None:
-    """The rest of a body, up to a bound."""
-    left = _MOST_DISCARDED
-    while left > 0:
-        message = await receive()
-        left -= len(message.get("body", b""))
-        if not message.get("more_body"):
-            return
 
 
 async def _send(send: Send, answer: _Answer, without_body: bool) -> None:

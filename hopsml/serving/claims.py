@@ -22,7 +22,11 @@ from hopsml.storage.filesystem import for_url
 
 
 class ServerRecord(msgspec.Struct, frozen=True):
-    """``<name>.server.json``. ``folder``: of the serving on that machine; its token lies there."""
+    """``<name>.server.json``. ``folder``: of the serving on that machine; its token lies there.
+
+    On a cluster: ``machine`` and ``pid`` are the driver's, ``application`` is Spark's id, ``launch`` tells this start from
+    all others, and the tokens lie in the project.
+    """
 
     name: str
     host: str
@@ -32,6 +36,14 @@ class ServerRecord(msgspec.Struct, frozen=True):
     folder: str
     pid: int
     started: datetime
+    application: str = ""
+    profile: str = ""
+    launch: str = ""
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """Whether it is a Spark application."""
+        return bool(self.launch)
 
     @property
     def url(self) -> str:
@@ -41,8 +53,11 @@ class ServerRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this user's, on this machine."""
-        return (self.machine, self.user) == (socket.gethostname(), hopsml_settings.user_name())
+        """Whether it is this user's, on this machine, and no Spark application."""
+        return not self.is_on_cluster and (self.machine, self.user) == (
+            socket.gethostname(),
+            hopsml_settings.user_name(),
+        )
 
 
 _decoder = msgspec.json.Decoder(ServerRecord)
@@ -66,7 +81,7 @@ def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> Server
         datetime.now(UTC),
     )
     url = url_of(settings)
-    data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    data = _encoded(record)
     system = for_url(url)
     try:
         system.write_bytes(url, data, overwrite=False)
@@ -76,6 +91,22 @@ def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> Server
             raise taken(earlier, url) from None
         system.write_bytes(url, data)
     return record
+
+
+def claim_on_cluster(project: str, record: ServerRecord) -> None:
+    """Be the server of the name. Raises AlreadyServed, StorageError."""
+    url = places.server_url(record.name, project)
+    try:
+        for_url(url).write_bytes(url, _encoded(record), overwrite=False)
+    except PathExists:
+        earlier = read(record.name, project)
+        if earlier is not None:
+            raise taken(earlier, url) from None
+        for_url(url).write_bytes(url, _encoded(record), overwrite=False)
+
+
+def _encoded(record: ServerRecord) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def taken(record: ServerRecord, url: str) -> AlreadyServed:
@@ -105,6 +136,14 @@ def read(name: str, project: str) -> ServerRecord | None:
         return _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise StorageError(f"cannot read {url}: it says nothing of a server ({error}); delete it", url) from error
+
+
+def release_on_cluster(project: str, record: ServerRecord) -> None:
+    """Be it no longer; another's claim is left alone."""
+    found = read(record.name, project)
+    if found is not None and found.launch == record.launch:
+        url = places.server_url(record.name, project)
+        for_url(url).delete(url)
 
 
 def release(settings: ServingSettings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import socket
@@ -12,9 +13,10 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError
-from hopsml.serving import claims, definitions
+from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
+from hopsml.serving import access, claims, definitions
 from hopsml.serving.claims import ServerRecord
+from hopsml.serving.front import CONTROL
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_answer, encode_line
 from hopsml.serving.places import ServingFolder
 
@@ -75,13 +77,15 @@ def by_input(rows: Any) -> Any:
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _post(record: ServerRecord, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+def _post(
+    record: ServerRecord, path: str, body: bytes, timeout_s: float, token: str | None = None
+) -> tuple[int, bytes]:
     where = record.url.removeprefix("http://")
     connection = http.client.HTTPConnection(where, timeout=timeout_s)
     try:
         headers = {"content-type": "application/json"}
-        if token := token_of(record):
-            headers["authorization"] = f"Bearer {token}"
+        if borne := token_of(record) if token is None else token:
+            headers["authorization"] = f"Bearer {borne}"
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
@@ -90,8 +94,16 @@ def _post(record: ServerRecord, path: str, body: bytes, timeout_s: float) -> tup
 
 
 def token_of(record: ServerRecord) -> str:
-    """What requests must bear: of this machine's folder, else ``HOPSML_SERVING_TOKEN``; empty where neither has one."""
-    own = ServingFolder(Path(record.folder)).read_token() if record.is_here else ""
+    """What requests must bear: of this machine's folder, or of the private folder of one on a cluster, else
+    ``HOPSML_SERVING_TOKEN``; empty where none has one.
+    """
+    own = ""
+    if record.is_on_cluster:
+        with contextlib.suppress(StorageError, ArgumentError):  # somebody else's, who may have been given the token
+            granted = access.of_launch(record.name, settings.project_url(), record.launch)
+            own = granted.token if granted is not None else ""
+    elif record.is_here:
+        own = ServingFolder(Path(record.folder)).read_token()
     return own or os.environ.get(TOKEN, "")
 
 
@@ -110,6 +122,25 @@ def _plain(value: Any) -> Any:
         f"predict(): the request holds {value!r:.80}, a {type(value).__name__}; it must be made of numbers, text, lists, "
         "dicts and numpy's arrays"
     )
+
+
+def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> SupervisorAnswer | None:
+    """What the supervisor of a serving on a cluster says; None where its driver is not there.
+
+    Raises ServingError where it does not answer in time, or not to this user.
+    """
+    granted = access.of_launch(record.name, settings.project_url(), record.launch)
+    if granted is None:
+        raise ServingError(f"'{record.name}' was started anew meanwhile, or its tokens were taken away; ask again")
+    try:
+        status, answer = _post(record, CONTROL, msgspec.json.encode(command), timeout_s, granted.control)
+    except TimeoutError:
+        raise ServingError(f"the driver at {record.url} did not answer within {timeout_s:g} s") from None
+    except (OSError, http.client.HTTPException):
+        return None
+    if status != 200:
+        raise ServingError(f"the driver at {record.url} refuses: {answer[:500].decode(errors='replace')}")
+    return decode_answer(answer)
 
 
 def ask(folder: ServingFolder, command: Command, timeout_s: float | None) -> SupervisorAnswer | None:

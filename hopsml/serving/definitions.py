@@ -16,7 +16,10 @@ SAVED_AS = ".json"
 
 
 class ServingDefinition(msgspec.Struct, frozen=True):
-    """``version`` as ``hopsml.model.find`` takes it: a number, an alias, "latest" or "best"."""
+    """``version`` as ``hopsml.model.find`` takes it: a number, an alias, "latest" or "best".
+
+    ``profile``: of the cluster; empty for the machine of whoever starts it.
+    """
 
     name: str
     model: str
@@ -26,6 +29,7 @@ class ServingDefinition(msgspec.Struct, frozen=True):
     replicas: int = 1
     log_requests: bool = False
     limits: ServingLimits = ServingLimits()
+    profile: str = ""
     model_server: str = ""  # the predecessor's name for what serves it
     creator: str = ""
     created: datetime | None = None  # UTC

@@ -10,10 +10,19 @@ import msgspec
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
-from hopsml.serving import claims, client, definitions, places, starting
+from hopsml.serving import access, claims, client, definitions, endings, launching, places, starting, submitter
+from hopsml.serving.claims import ServerRecord
 from hopsml.serving.definitions import ServingDefinition
 from hopsml.serving.limits import ServingLimits
-from hopsml.serving.messages import AskStatus, ChangeRoute, ServedVersion, StopServing, SupervisorAnswer
+from hopsml.serving.messages import (
+    AskLogs,
+    AskStatus,
+    ChangeRoute,
+    Command,
+    ServedVersion,
+    StopServing,
+    SupervisorAnswer,
+)
 from hopsml.serving.places import ServingFolder
 from hopsml.serving.routes import Route
 from hopsml.storage.filesystem import for_url
@@ -29,7 +38,8 @@ class ServingStatus(msgspec.Struct, frozen=True):
 
     ``state``: "Running" or "Stopped". ``version`` answers by default, ``canary`` a ``share`` of requests instead.
     ``ready`` of ``replicas`` answer; ``restarts``: how often one was started again. ``token_file`` is empty where
-    requests need no token, or it lies on another machine.
+    requests need no token, or it lies on another machine. On a cluster ``application`` is Spark's id, ``profile`` says
+    which cluster, ``supervisor`` and ``pids`` are of its machines; ``why`` says how it ended by itself, or what is wrong.
     """
 
     name: str
@@ -46,10 +56,16 @@ class ServingStatus(msgspec.Struct, frozen=True):
     supervisor: int = 0  # its pid
     token_file: str = ""
     logs: str = ""  # folder
+    application: str = ""
+    profile: str = ""
+    machines: tuple[str, ...] = ()  # that replicas run on
+    why: str = ""
 
     def __str__(self) -> str:
         if self.state != RUNNING:
-            return f"{self.name}: stopped; `hopsml serve {self.name}` starts it"
+            how = f" ({self.why})" if self.why else ""
+            verb = f"hopsml serving start {self.name}" if self.profile else f"hopsml serve {self.name}"
+            return f"{self.name}: stopped{how}; `{verb}` starts it"
         what = f"version {self.version} of {self.model}" if self.version else self.model
         canary = f", and version {self.canary} {self.share:.1%} of requests" if self.canary else ""
         bearer = f'-H "Authorization: Bearer $(cat {self.token_file})" ' if self.token_file else ""
@@ -60,6 +76,8 @@ class ServingStatus(msgspec.Struct, frozen=True):
             f"what it takes:  curl {bearer}{self.url}/v2/models/{self.name}\n"
             f"a prediction:   curl {bearer}-d '{{\"instances\": [...]}}' {self.url}/v1/models/{self.name}:predict\n"
             f"logs: {self.logs}"
+            + (f"\nSpark: {self.application}, profile {self.profile}" if self.application else "")
+            + (f"\n{self.why}" if self.why else "")
         )
 
 
@@ -80,8 +98,12 @@ def start(
     without_token: bool = False,
     start_timeout: float = 300.0,
     lifeline: int = -1,
+    profile: str | None = None,
 ) -> ServingStatus:
-    """Serve a model of the registry by REST from this machine; returns when it answers. It outlives this process.
+    """Serve a model of the registry by REST; returns when it answers. It outlives this process.
+
+    It runs on this machine, or with the profile of a cluster as a Spark application there, with an executor for each
+    replica; a replica that is lost is replaced, its requests are sent to another one, and the address stays.
 
     What is None is as it was when the name was served last, else the default.
 
@@ -98,7 +120,8 @@ def start(
         take until it is computed; 30 by default. token: What requests must bear; a random one by default, which is kept
         in a file that only this user can read. without_token: Let everybody ask who can connect. start_timeout: Seconds
         until all replicas must answer. lifeline: A file descriptor; the serving stops when it can be read, as the end
-        of a pipe can when its writer is gone.
+        of a pipe can when its writer is gone; not on a cluster. profile: A file of conf/ with YARN, a standalone Spark or
+        local-cluster; "local" for this machine.
 
     Raises:
         AlreadyServed: (ArgumentError) another server has the name; the message has its address.
@@ -115,18 +138,25 @@ def start(
         "replicas": None if replicas is None else _whole("replicas", replicas, 1, 1024),
         "log_requests": log_requests,
         "limits": _limits(earlier.limits, max_body_mb, max_batch_rows, max_queue, deadline),
+        "profile": profile,
     }
     definition = msgspec.structs.replace(earlier, **{key: value for key, value in given.items() if value is not None})
+    cluster = submitter.checked_profile(definition.profile)
+    if cluster is not None and (without_token or lifeline >= 0):
+        raise ArgumentError(f"without_token and lifeline are for this machine, not for profile '{definition.profile}'")
     checked = starting.checked_token(token, without_token, definition.host)
     with starting.alone(name, settings.project_url()):  # before anything is fetched
         pass
-    number, served, labels = _fetched(definition.model, definition.version)
-    route = Route(1, number, labels=labels)
-    pid = starting.start(definition, route, {number: served}, checked, start_timeout, lifeline)
+    number, served, labels = _found(definition.model, definition.version, fetch=cluster is None)
+    route, versions = Route(1, number, labels=labels), {number: served}
+    if cluster is None:
+        starting.start(definition, route, versions, checked, start_timeout, lifeline)
+    else:
+        launching.start(definition, cluster, route, versions, checked, start_timeout)
     try:
         definitions.write(definition)
     except StorageError:  # a start that fails leaves nothing behind
-        _end(places.folder_of(name, settings.project_url()), name, pid)
+        _stop(name)
         raise
     return status(name)
 
@@ -162,14 +192,17 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _fetched(model: str, version: int | str) -> tuple[int, ServedVersion, dict[str, int]]:
-    """The version's number, its files on this machine, and the model's aliases."""
+def _found(model: str, version: int | str, *, fetch: bool) -> tuple[int, ServedVersion, dict[str, int]]:
+    """The version's number, its files on this machine, and the model's aliases.
+
+    Without ``fetch`` it has no files yet: the machines of a cluster that serve it get them.
+    """
     from hopsml.model import registry
 
     found = registry.find(model, version)
     _check_servable(found.description)
-    files = found.local_files(places.models_folder())
-    return found.version, ServedVersion(str(files), found.description), registry.aliases(model)
+    files = str(found.local_files(places.models_folder())) if fetch else ""
+    return found.version, ServedVersion(files, found.description), registry.aliases(model)
 
 
 def _check_servable(description: Any) -> None:
@@ -193,9 +226,9 @@ def roll(name: str, version: int | str = "latest", *, timeout: float = ROLL_TIME
     """
     _number("timeout", timeout)
     definition = definitions.known(name)
-    _running(name)
-    number, served, labels = _fetched(definition.model, version)
-    _change(name, Route(0, number, labels=labels), {number: served}, timeout)
+    record, _ = _running(name)
+    number, served, labels = _found(definition.model, version, fetch=not record.is_on_cluster)
+    _change(record, Route(0, number, labels=labels), {number: served}, timeout)
     definitions.write(msgspec.structs.replace(definition, version=version))
     return status(name)
 
@@ -212,54 +245,71 @@ def canary(name: str, version: int | str, share: float, *, timeout: float = ROLL
         raise ArgumentError(
             f"share={share!r:.80}: it must be a number from 0 to 1, such as 0.1 for a tenth of requests"
         )
-    route = _running(name).route
-    assert route is not None
+    record, route = _running(name)
     if share == 0:
-        _change(name, Route(0, route.default, labels=route.labels), {}, timeout)
+        _change(record, Route(0, route.default, labels=route.labels), {}, timeout)
         return status(name)
-    number, served, labels = _fetched(definition.model, version)
+    number, served, labels = _found(definition.model, version, fetch=not record.is_on_cluster)
     if number == route.default:
         raise ArgumentError(f"version {number} of '{name}' answers by default already; a canary is another version")
-    _change(name, Route(0, route.default, number, float(share), labels), {number: served}, timeout)
+    _change(record, Route(0, route.default, number, float(share), labels), {number: served}, timeout)
     return status(name)
 
 
-def _running(name: str) -> SupervisorAnswer:
-    """What its supervisor says. Raises ServingError where it is stopped, or runs elsewhere."""
+def _running(name: str) -> tuple[ServerRecord, Route]:
+    """Who serves it, and what all its replicas follow. Raises ServingError where it is stopped, or runs elsewhere."""
     record = client.server_of(name)
-    if not record.is_here:
+    if not record.is_here and not record.is_on_cluster:
         raise ServingError(
             f"'{name}' is served by {record.user} on {record.machine}: it can be changed there alone; predict works here"
         )
-    answer = client.ask(ServingFolder(Path(record.folder)), AskStatus(), STATUS_TIMEOUT_S)
+    answer = _ask(record, AskStatus(), STATUS_TIMEOUT_S)
     if answer is None or answer.route is None:
         raise ServingError(
             f"'{name}' is not running: its server has ended; hopsml.serving.start({name!r}) starts it again"
         )
-    return answer
+    return record, answer.route
 
 
-def _change(name: str, route: Route, versions: Mapping[int, ServedVersion], timeout_s: float) -> None:
-    folder = places.folder_of(name, settings.project_url())
-    answer = client.ask(folder, ChangeRoute(route, dict(versions), timeout_s), timeout_s + STATUS_TIMEOUT_S)
+def _ask(record: ServerRecord, command: Command, timeout_s: float) -> SupervisorAnswer | None:
+    """What its supervisor says, wherever that is; None where there is none."""
+    if record.is_on_cluster:
+        return client.ask_driver(record, command, timeout_s)
+    folder = ServingFolder(Path(record.folder))
+    return client.ask(folder, command, timeout_s) if folder.path.is_dir() else None
+
+
+def _change(record: ServerRecord, route: Route, versions: Mapping[int, ServedVersion], timeout_s: float) -> None:
+    answer = _ask(record, ChangeRoute(route, dict(versions), timeout_s), timeout_s + STATUS_TIMEOUT_S)
+    where = f"`hopsml serving logs {record.name}`" if record.is_on_cluster else record.folder
     if answer is None:
-        raise ServingError(f"'{name}' ended meanwhile; its logs: {folder.path}")
+        raise ServingError(f"'{record.name}' ended meanwhile; its logs: {where}")
     if answer.error:
-        raise ServingError(f"'{name}' answers as before: {answer.error}; logs: {folder.path}")
+        raise ServingError(f"'{record.name}' answers as before: {answer.error}; logs: {where}")
 
 
 def status(name: str) -> ServingStatus:
     """How a serving stands. Raises ServingNotFound."""
     definition = definitions.known(name)
-    record = claims.read(name, settings.project_url())
+    project = settings.project_url()
+    record = claims.read(name, project)
     if record is None:
-        return ServingStatus(name, definition.model, STOPPED)
-    if not record.is_here:
+        return ServingStatus(name, definition.model, STOPPED, profile=definition.profile)
+    if not record.is_here and not record.is_on_cluster:
         return ServingStatus(name, definition.model, RUNNING, record.url, replicas=definition.replicas)
-    folder = ServingFolder(Path(record.folder))
-    answer = client.ask(folder, AskStatus(), STATUS_TIMEOUT_S) if folder.path.is_dir() else None
+    answer, why = _heard(record)
+    folder = places.folder_of(name, project) if record.is_on_cluster else ServingFolder(Path(record.folder))
+    logs, application, profile = str(folder.path), record.application, record.profile
     if answer is None or answer.route is None:
-        return ServingStatus(name, definition.model, STOPPED, logs=str(folder.path))
+        ended = endings.how_ended(record)
+        state = STOPPED if ended or not record.is_on_cluster else RUNNING
+        url = record.url if state == RUNNING else ""
+        why = ended or why
+        return ServingStatus(
+            name, definition.model, state, url, logs=logs, application=application, profile=profile, why=why
+        )
+    if record.is_on_cluster and (token := client.token_of(record)) != folder.read_token():
+        folder.write_token(token)  # it was started from another machine
     return ServingStatus(
         name,
         definition.model,
@@ -274,31 +324,67 @@ def status(name: str) -> ServingStatus:
         answer.pids,
         answer.pid,
         str(folder.token) if folder.token.exists() else "",
-        str(folder.path),
+        logs,
+        application,
+        profile,
+        answer.machines,
     )
+
+
+def _heard(record: ServerRecord) -> tuple[SupervisorAnswer | None, str]:
+    """What its supervisor says of itself, or why a driver of a cluster says nothing."""
+    if not record.is_on_cluster:
+        return _ask(record, AskStatus(), STATUS_TIMEOUT_S), ""
+    try:
+        answer = _ask(record, AskStatus(), STATUS_TIMEOUT_S)
+    except (ServingError, ArgumentError, StorageError) as error:
+        return None, str(error)
+    return answer, f"its driver does not answer at {record.url}" if answer is None else "its replicas are starting"
 
 
 def stop(name: str) -> None:
     """Answer what has come, and end. What is stopped already stays so. Raises ServingNotFound, ServingError."""
     definitions.known(name)
+    _stop(name)
+
+
+def _stop(name: str) -> None:
     project = settings.project_url()
     record = claims.read(name, project)
     if record is None:
+        return
+    if record.is_on_cluster:
+        _stop_on_cluster(record, project)
         return
     if not record.is_here:
         raise ServingError(f"'{name}' is served by {record.user} on {record.machine} ({record.url}): stop it there")
     folder = ServingFolder(Path(record.folder))
     if folder.path.is_dir():
-        _end(folder, name, record.pid)
+        client.ask(folder, StopServing(), STOP_TIMEOUT_S)
+        starting.wait_for_end(name, record.pid, STOP_TIMEOUT_S)
+        folder.write_token("")
     url = places.server_url(name, project)
     if (left := claims.read(name, project)) is not None and left.pid == record.pid:  # of one that was killed
         for_url(url).delete(url)
 
 
-def _end(folder: ServingFolder, name: str, pid: int) -> None:
-    client.ask(folder, StopServing(), STOP_TIMEOUT_S)
-    starting.wait_for_end(name, pid, STOP_TIMEOUT_S)
-    folder.write_token("")
+def _stop_on_cluster(record: ServerRecord, project: str) -> None:
+    """Ask its driver to end; where that does not answer, end the application."""
+    try:
+        answer = client.ask_driver(record, StopServing(), STATUS_TIMEOUT_S)
+    except ServingError:
+        answer = None
+    is_over = endings.wait(record, STOP_TIMEOUT_S) if answer is not None else bool(endings.how_ended(record))
+    if not is_over and not endings.end(record, STOP_TIMEOUT_S):
+        raise ServingError(
+            f"'{record.name}' has not ended: {record.application} (process {record.pid} of {record.user} on "
+            f"{record.machine}); end it there"
+        )
+    launching.reap(record.name, project)
+    starting.wait_for_end(record.name, 0, STOP_TIMEOUT_S)  # spark-submit, where it was started from here
+    claims.release_on_cluster(project, record)
+    access.forget(record.name, project)
+    places.folder_of(record.name, project).write_token("")
 
 
 def delete(name: str) -> None:
@@ -313,13 +399,21 @@ def servings() -> list[ServingStatus]:
 
 
 def logs(name: str, last: int = 100) -> str:
-    """The newest ``last`` lines of each log on this machine: the supervisor's, and one of each replica."""
+    """The newest ``last`` lines of each log: the supervisor's, and one of each replica.
+
+    They lie on this machine; those of replicas on a cluster are fetched while it runs.
+    """
     definitions.known(name)
-    folder = places.folder_of(name, settings.project_url())
+    project = settings.project_url()
     parts = []
-    for path in folder.logs():
+    for path in places.folder_of(name, project).logs():
         lines = path.read_text(errors="replace").splitlines()[-last:]
         parts.append("\n".join([f"==> {path} <==", *lines]))
+    record = claims.read(name, project)
+    if record is not None and record.is_on_cluster:
+        answer = client.ask_driver(record, AskLogs(last), STATUS_TIMEOUT_S)
+        found = answer.logs if answer is not None else {}
+        parts += [f"==> {where} <==\n{text}" for where, text in sorted(found.items())]
     return "\n".join(parts)
 
 

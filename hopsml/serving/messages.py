@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -112,7 +112,13 @@ class StopServing(msgspec.Struct, frozen=True, tag=True):
     """Let requests that are under way be answered, and end."""
 
 
-Command = AskStatus | ChangeRoute | StopServing
+class AskLogs(msgspec.Struct, frozen=True, tag=True):
+    """The newest lines of each log of a serving on a cluster."""
+
+    last: int
+
+
+Command = AskStatus | ChangeRoute | StopServing | AskLogs
 
 
 class SupervisorAnswer(msgspec.Struct, frozen=True):
@@ -126,8 +132,91 @@ class SupervisorAnswer(msgspec.Struct, frozen=True):
     pids: tuple[int, ...] = ()  # of replicas that run
     route: Route | None = None  # that all follow
     restarts: int = 0
+    logs: dict[str, str] = {}  # of a cluster, by where they lie
+    machines: tuple[str, ...] = ()  # of a cluster, that replicas run on
 
 
+# ------------------------------------------------------------------------------------------ to an agent
+
+
+class AgentWelcome(msgspec.Struct, frozen=True, tag=True):
+    """What is served; ``token``: what requests must bear."""
+
+    settings: ServingSettings
+    token: str
+
+
+class StartReplica(msgspec.Struct, frozen=True, tag=True):
+    """Start this replica."""
+
+    number: int
+
+
+class EndReplica(msgspec.Struct, frozen=True, tag=True):
+    """End it at once."""
+
+
+class TellReplica(msgspec.Struct, frozen=True, tag=True):
+    """Pass this on; the agent knows where a version's files lie on its machine."""
+
+    message: ToReplica
+
+
+class SendLog(msgspec.Struct, frozen=True, tag=True):
+    """Send the newest lines of the replica's log."""
+
+    last: int
+
+
+class EndAgent(msgspec.Struct, frozen=True, tag=True):
+    """Nothing is served any more."""
+
+
+ToAgent = AgentWelcome | StartReplica | EndReplica | TellReplica | SendLog | EndAgent
+
+# ------------------------------------------------------------------------------------------ from an agent
+
+
+class AgentHello(msgspec.Struct, frozen=True, tag=True):
+    """Here is a place for a replica. ``task``: Spark's number of the task that holds it, -1 for none."""
+
+    token: str
+    machine: str
+    task: int
+
+
+class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
+    """The replica's process, and where it will listen; ``error`` where it could not be started."""
+
+    pid: int = 0
+    host: str = ""
+    port: int = 0
+    error: str = ""
+
+
+class ReplicaSaid(msgspec.Struct, frozen=True, tag=True):
+    """A message of the replica's."""
+
+    message: FromReplica
+
+
+class ReplicaEnded(msgspec.Struct, frozen=True, tag=True):
+    """The replica's process has ended, in this way."""
+
+    how: str
+
+
+class LogSent(msgspec.Struct, frozen=True, tag=True):
+    """The newest lines of the log at ``where``."""
+
+    where: str
+    text: str
+
+
+FromAgent = AgentHello | ReplicaStarted | ReplicaSaid | ReplicaEnded | LogSent
+
+
+decode_command: Callable[[bytes], Command] = msgspec.json.Decoder(Command).decode
 decode_answer = msgspec.json.Decoder(SupervisorAnswer).decode
 decode_settings = msgspec.json.Decoder(ServingSettings).decode
 
@@ -160,6 +249,10 @@ class Line:
     def close(self) -> None:
         """End it."""
         self._writer.close()
+
+    def abort(self) -> None:
+        """End it at once, whether the other side listens or not."""
+        self._writer.transport.abort()
 
 
 def known_versions(route: Route, versions: Mapping[int, ServedVersion]) -> dict[int, ServedVersion]:

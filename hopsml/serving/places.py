@@ -1,17 +1,20 @@
 """Where a serving keeps what: on this machine, in a folder of this user's alone, and in the project.
 
 <machine's folder>/models/     copies of models' files, by content
+<machine's folder>/places/     a folder for each agent that holds a replica of one on a cluster
 <machine's folder>/<name>-<digest of the project's URL>/
     lock            held while it is served from this machine, by the supervisor
     token           what requests must bear; 0600
     settings.json   what it was started with
     control         socket of the supervisor
     supervisor.log, replica-<n>.log
+    submission.log, serve.py, application   of one on a cluster: what spark-submit and the driver say, are given, and are
     requests/       segments of the request log that are not on storage yet
 
 <project>/Serving/<name>.json            what is to be served: model and version
 <project>/Serving/<name>.server.json     who serves it; written exclusively: there is one at most
 <project>/Serving/<name>.requests/       the request log, a folder a day
+<project>/Serving/<name>.private/        of one on a cluster: its tokens and settings, how its start went; 0700
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ class ServingFolder:
         self.control = path / "control"
         self.requests = path / "requests"
         self.supervisor_log = path / "supervisor.log"
+        self.submission_log = path / "submission.log"
+        self.script = path / "serve.py"
+        self.application = path / "application"  # its id, once YARN has it
 
     def replica_log(self, number: int) -> Path:
         """What a replica and its model print."""
@@ -52,7 +58,7 @@ class ServingFolder:
     def logs(self) -> list[Path]:
         """Those that there are, the supervisor's first."""
         found = sorted(self.path.glob("replica-*.log"))
-        return [path for path in (self.supervisor_log, *found) if path.exists()]
+        return [path for path in (self.supervisor_log, self.submission_log, *found) if path.exists()]
 
     def read_token(self) -> str:
         """Empty where requests need none."""
@@ -121,6 +127,11 @@ def server_url(name: str, project: str) -> str:
 def requests_url(name: str, project: str) -> str:
     """Where the request log goes; ``project``: its URL."""
     return urls.join(project, SERVING, f"{name}.requests")
+
+
+def private_url(name: str, project: str) -> str:
+    """The folder of what only this user may read of a serving on a cluster; ``project``: its URL."""
+    return urls.join(project, SERVING, f"{name}.private")
 
 
 def servings_url(project: str | None = None) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 from hopsml import extras, settings
 from hopsml.errors import ArgumentError, ServingError
-from hopsml.serving import claims, places
+from hopsml.serving import claims, endings, places
 from hopsml.serving.definitions import ServingDefinition
 from hopsml.serving.messages import ServedVersion, ServingSettings, SupervisorAnswer, decode_answer
 from hopsml.serving.places import ServingFolder
@@ -28,7 +28,8 @@ from hopsml.storage import python_child
 _NEEDS = ("uvicorn", "httptools", "orjson")
 LAST_LINES = 2000  # characters of a log in an error
 SHORTEST_TOKEN = 16
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+SUBMIT_ENDS_S = 30.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _started: dict[int, subprocess.Popen[bytes]] = {}  # supervisors of this process, to be reaped when they end
 
@@ -45,7 +46,7 @@ def checked_token(token: str | None, without_token: bool, host: str) -> str:
     if without_token:
         if token is not None:
             raise ArgumentError("token and without_token=True exclude each other")
-        if host not in _LOOPBACK:
+        if host not in LOOPBACK:
             raise ArgumentError(
                 f"without_token=True with host={host!r}: whoever reaches this machine could ask; listen at 127.0.0.1 behind "
                 "a proxy that checks who asks, or keep the token"
@@ -66,21 +67,33 @@ def alone(name: str, project: str) -> Iterator[tuple[ServingFolder, int]]:
     folder = places.folder_of(name, project)
     lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
+        _lock(lock, name, project)
+        record = claims.read(name, project)
+        if record is not None and not (record.is_here and record.folder == str(folder.path)):
+            if not endings.how_ended(record):
+                raise claims.taken(record, places.server_url(name, project))
+            claims.release_on_cluster(project, record)
+        yield folder, lock
+    finally:
+        os.close(lock)
+
+
+def _lock(lock: int, name: str, project: str) -> None:
+    """Lock it; spark-submit of a driver that has ended is waited for, which holds it a moment longer."""
+    deadline = time.monotonic() + SUBMIT_ENDS_S
+    while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         except BlockingIOError:
             record = claims.read(name, project)
             if record is None:
                 raise ServingError(
                     f"'{name}' is just being started or stopped by another process; try again soon"
                 ) from None
-            raise claims.taken(record, places.server_url(name, project)) from None
-        record = claims.read(name, project)
-        if record is not None and not (record.is_here and record.folder == str(folder.path)):
-            raise claims.taken(record, places.server_url(name, project))
-        yield folder, lock
-    finally:
-        os.close(lock)
+            if not endings.how_ended(record) or time.monotonic() > deadline:
+                raise claims.taken(record, places.server_url(name, project)) from None
+        time.sleep(0.1)
 
 
 def start(
@@ -95,18 +108,7 @@ def start(
     project = settings.project_url()
     with alone(definition.name, project) as (folder, lock):
         folder.write_token(token)
-        chosen = ServingSettings(
-            definition.name,
-            project,
-            definition.model,
-            definition.host,
-            definition.port,
-            definition.replicas,
-            definition.log_requests,
-            definition.limits,
-            route,
-            versions,
-        )
+        chosen = chosen_settings(definition, project, route, versions)
         folder.settings.write_bytes(msgspec.json.encode(chosen))
         began = folder.supervisor_log.stat().st_size if folder.supervisor_log.exists() else 0
         answer = _announced(folder, lock, lifeline, timeout_s)
@@ -117,6 +119,29 @@ def start(
             why = f"its supervisor ended at once: {said[-LAST_LINES:]}" if said else answer.error
             raise ServingError(f"'{definition.name}' could not be started: {why}\nlogs: {folder.path}")
         return answer.pid
+
+
+def chosen_settings(
+    definition: ServingDefinition, project: str, route: Route, versions: dict[int, ServedVersion]
+) -> ServingSettings:
+    """What the supervisor is told; ``project``: its URL."""
+    return ServingSettings(
+        definition.name,
+        project,
+        definition.model,
+        definition.host,
+        definition.port,
+        definition.replicas,
+        definition.log_requests,
+        definition.limits,
+        route,
+        versions,
+    )
+
+
+def remember(process: subprocess.Popen[bytes]) -> None:
+    """It is reaped when it has ended."""
+    _started[process.pid] = process
 
 
 def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float) -> SupervisorAnswer:
@@ -143,7 +168,7 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
             )
     finally:
         os.close(writer)
-    _started[process.pid] = process
+    remember(process)
     with open(reader, "rb") as said:
         try:
             answers = select.select([said], [], [], timeout_s)[0]

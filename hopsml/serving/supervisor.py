@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -27,6 +26,7 @@ from hopsml import redact
 from hopsml.cluster.shared import processes
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import claims
+from hopsml.serving.hands import Hands, LocalHands, ReplicaProcess
 from hopsml.serving.messages import (
     LONGEST_LINE,
     AskStatus,
@@ -35,7 +35,6 @@ from hopsml.serving.messages import (
     Command,
     DrainNow,
     FollowRoute,
-    FromReplica,
     Line,
     ReplicaAlive,
     RouteKept,
@@ -61,7 +60,6 @@ from hopsml.serving.supervision import (
     Supervision,
     SupervisionAction,
 )
-from hopsml.storage import python_child
 
 log = logging.getLogger("hopsml.serving")
 
@@ -70,23 +68,24 @@ COUNTS_TIMEOUT_S = 1.0
 BACKLOG = 2048  # connections that nobody has accepted yet
 
 
-class Process:
-    """A replica's process, and the line to it."""
+class Supervised:
+    """A replica's process, and whether it was heard of since it was last asked for its counts."""
 
-    def __init__(self, process: subprocess.Popen[bytes], line: Line) -> None:
-        self.popen, self.line = process, line
-        self.heard = asyncio.Event()  # since it was last asked for its counts
+    def __init__(self, process: ReplicaProcess) -> None:
+        self.process, self.line = process, process.line
+        self.heard = asyncio.Event()
         self.killed_for = ""  # why the supervisor killed it
 
 
 class Supervisor:
     """Carries out what ``Supervision`` decides."""
 
-    def __init__(self, folder: ServingFolder, settings: ServingSettings, listener: socket.socket) -> None:
-        self._folder, self._settings, self._listener = folder, settings, listener
+    def __init__(self, settings: ServingSettings, hands: Hands, address: tuple[str, int]) -> None:
+        self._settings, self._hands, self._address = settings, hands, address
         self._supervision = Supervision(settings.replicas)
         self._versions = dict(settings.versions)
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, Supervised] = {}
+        self._starting: dict[int, asyncio.Task[None]] = {}  # replicas that have no process yet
         self._counts = Sum()
         self._outcomes: dict[int, asyncio.Future[str]] = {}
         self._newest = settings.route.number
@@ -111,14 +110,12 @@ class Supervisor:
 
     def status(self, error: str = "") -> SupervisorAnswer:
         """How it stands."""
-        host, port = self._listener.getsockname()[:2]
         return SupervisorAnswer(
             error,
-            host,
-            port,
+            *self._address,
             os.getpid(),
             self._supervision.ready,
-            tuple(one.popen.pid for one in self._processes.values()),
+            tuple(one.process.pid for one in self._processes.values()),
             self._supervision.settled,
             self._restarts,
         )
@@ -145,17 +142,19 @@ class Supervisor:
     async def _carry_out(self, actions: Iterable[SupervisionAction]) -> None:
         for action in actions:
             if isinstance(action, Spawn):
-                await self._spawn(action.replica)
+                self._starting[action.replica] = asyncio.create_task(self._spawn(action.replica))
             elif isinstance(action, Follow):
                 versions = known_versions(action.route, self._versions)
                 self._processes[action.replica].line.send(FollowRoute(action.route, versions))
             elif isinstance(action, DrainReplica):
-                self._processes[action.replica].line.send(DrainNow())
+                if not await self._given_up(action.replica):
+                    self._processes[action.replica].line.send(DrainNow())
             elif isinstance(action, KillReplica):
                 log.warning("replica %s is ended: %s", action.replica, action.reason)
-                if (one := self._processes.get(action.replica)) is not None:  # else its end is on its way
+                one = None if await self._given_up(action.replica) else self._processes.get(action.replica)
+                if one is not None:  # else its end is on its way
                     one.killed_for = action.reason
-                    one.popen.kill()
+                    one.process.kill()
             elif isinstance(action, RouteOutcome):
                 log.info("route %s: %s", action.number, action.error or "followed by all replicas")
                 waiting = self._outcomes.pop(action.number, None)
@@ -173,36 +172,31 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _spawn(self, number: int) -> None:
-        ours, theirs = socket.socketpair()
-        share = max(1, len(os.sched_getaffinity(0)) // self._settings.replicas)
-        threads = {name: str(share) for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")}
-        environment = {**threads, "TF_CPP_MIN_LOG_LEVEL": "2", **python_child.environment()}
-        numbers = map(str, (number, self._listener.fileno(), theirs.fileno(), os.getpid()))
         try:
-            with theirs, self._folder.replica_log(number).open("ab") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "hopsml.serving.replica", str(self._folder.path), *numbers],
-                    pass_fds=(self._listener.fileno(), theirs.fileno()),
-                    cwd="/",
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                )
-        except OSError as error:  # no room for one more process, or for its log
-            ours.close()
+            process = await self._hands.start(number)
+        except OSError as error:
+            del self._starting[number]
             log.warning("replica %s could not be started: %s", number, error)
-            how = f"could not be started: {error}"
-            self._background(self._carry_out(self._supervision.exited(number, how, time.monotonic())))
+            await self._carry_out(self._supervision.exited(number, f"could not be started: {error}", time.monotonic()))
             return
-        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
-        one = self._processes[number] = Process(process, Line(reader, writer, FromReplica))
+        del self._starting[number]
+        one = self._processes[number] = Supervised(process)
         log.info("replica %s is process %s", number, process.pid)
         self._background(self._listen(number, one))
 
+    async def _given_up(self, number: int) -> bool:
+        """End a replica that has no process yet; whether it was one."""
+        starting = self._starting.pop(number, None)
+        if starting is None:
+            return False
+        starting.cancel()
+        await asyncio.wait([starting])
+        await self._carry_out(self._supervision.exited(number, "was not started", time.monotonic()))
+        return True
+
     # ------------------------------------------------------------------------------------------ events
 
-    async def _listen(self, number: int, one: Process) -> None:
+    async def _listen(self, number: int, one: Supervised) -> None:
         """What a replica says, until its end."""
         is_first = True
         while (message := await one.line.receive()) is not None:
@@ -223,24 +217,18 @@ class Supervisor:
                 self._background(self._tell_total(one))
         await self._reaped(number, one)
 
-    async def _reaped(self, number: int, one: Process) -> None:
-        """The line has ended, so the process has, or will at once."""
+    async def _reaped(self, number: int, one: Supervised) -> None:
         one.line.close()
-        if one.popen.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(one.popen.wait, 5.0)
-        if one.popen.poll() is None:
-            one.popen.kill()
-            await asyncio.to_thread(one.popen.wait)
+        ended = await one.process.ended()
         del self._processes[number]
         self._counts.ended(number)
-        how = f"was ended: {one.killed_for}" if one.killed_for else _ending(one.popen.returncode)
+        how = f"was ended: {one.killed_for}" if one.killed_for else ended
         if not self._supervision.is_stopping:
             self._restarts += 1
-            log.warning("replica %s %s; its log is %s", number, how, self._folder.replica_log(number))
+            log.warning("replica %s %s; its log is %s", number, how, one.process.where)
         await self._carry_out(self._supervision.exited(number, how, time.monotonic()))
 
-    async def _tell_total(self, asker: Process) -> None:
+    async def _tell_total(self, asker: Supervised) -> None:
         """Ask all others for their counts; those that do not answer are counted as they were last."""
         others = [one for one in self._processes.values() if one is not asker]
         for one in others:
@@ -253,14 +241,10 @@ class Supervisor:
     async def _tick(self) -> None:
         while not self._ended.is_set():
             await asyncio.sleep(TICK_S)
-            await self._carry_out(self._supervision.tick(time.monotonic()))
-
-
-def _ending(code: int) -> str:
-    status = -code if code < 0 else code << 8
-    if code < 0:
-        return f"was {processes.describe_exit(status)}"
-    return f"ended with exit status {code}"
+            now = time.monotonic()
+            for number in list(self._starting):  # it waits for a place
+                await self._carry_out(self._supervision.heard(number, True, now))
+            await self._carry_out(self._supervision.tick(now))
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -287,7 +271,9 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
         port = listener.getsockname()[1]
         await asyncio.to_thread(claims.claim, settings, port, folder)
         try:
-            supervisor = Supervisor(folder, settings, listener)
+            threads = max(1, len(os.sched_getaffinity(0)) // settings.replicas)
+            hands = LocalHands(folder, listener, threads)
+            supervisor = Supervisor(settings, hands, listener.getsockname()[:2])
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, supervisor.stop)
             if lifeline >= 0:

@@ -1,0 +1,207 @@
+"""The driver of a serving on a cluster: supervisor and front in one process, replicas held by Spark's tasks.
+
+The script that spark-submit runs calls ``main``. Spark's job has a task for each replica, which ends with the serving; one
+that is lost is run again. The address stays for as long as this process lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from hopsml import redact
+from hopsml import settings as hopsml_settings
+from hopsml.errors import HopsmlError, StorageError
+from hopsml.serving import access, claims
+from hopsml.serving.access import LaunchOutcome, ServingAccess
+from hopsml.serving.claims import ServerRecord
+from hopsml.serving.door import Door
+from hopsml.serving.front import Front, listening
+from hopsml.serving.messages import AgentWelcome, AskLogs, Command, StopServing, SupervisorAnswer
+from hopsml.serving.starting import LOOPBACK
+from hopsml.serving.supervisor import Supervisor, bound
+
+log = logging.getLogger("hopsml.serving")
+
+LOST = "the Spark job that holds the replicas has ended"
+
+
+class ClusterServing:
+    """One serving, from its claim to its end."""
+
+    def __init__(self, context: Any, granted: ServingAccess) -> None:
+        self._context, self._granted, self._settings = context, granted, granted.settings
+        self._stopped = asyncio.Event()
+        self._problem = ""
+        self._supervisor: Supervisor | None = None
+        self._agents_token = secrets.token_urlsafe(32)
+        welcome = AgentWelcome(msgspec.structs.replace(self._settings, versions={}), granted.token)
+        self._door = Door(welcome, self._agents_token, self._evict)
+
+    async def serve(self) -> str:
+        """Until it is stopped; why it ended, empty where somebody wanted it to."""
+        settings, conf = self._settings, self._context.getConf()
+        host = conf.get("spark.driver.host", "127.0.0.1")
+        bind = conf.get("spark.driver.bindAddress", host)
+        own = settings.host if settings.host not in LOOPBACK else ""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopped.set)
+        with contextlib.closing(bound(own or bind, settings.port)) as listener:
+            listener.setblocking(False)
+            record = self._record(own or host, listener.getsockname()[1])
+            await asyncio.to_thread(claims.claim_on_cluster, settings.project, record)
+            try:
+                await self._answering(listener, host, bind)
+            finally:
+                await asyncio.to_thread(self._release, record)
+        return self._problem
+
+    async def _answering(self, listener: socket.socket, host: str, bind: str) -> None:
+        front = Front(self._settings.name, self._settings.limits, self._granted.token, self._granted.control, self._do)
+        self._door.front = front
+        self._supervisor = Supervisor(self._settings, self._door, listener.getsockname()[:2])
+        async with self._door.open(bind) as port, listening(front, listener) as drain:
+            self._hold_places(host, port)
+            starting = asyncio.create_task(self._supervisor.start())
+            stopped = asyncio.create_task(self._stopped.wait())
+            await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+            error = starting.result() if starting.done() else self._problem or "it was stopped while it started"
+            self._problem = self._problem or error
+            outcome = LaunchOutcome(self._granted.launch, error)
+            await asyncio.to_thread(access.write_outcome, self._settings.name, self._settings.project, outcome)
+            if not error:
+                log.info("all replicas answer")
+                await stopped
+            await drain()
+            self._supervisor.stop()
+            await self._supervisor.wait()
+            starting.cancel()
+
+    def _record(self, host: str, port: int) -> ServerRecord:
+        return ServerRecord(
+            self._settings.name,
+            host,
+            port,
+            socket.gethostname(),
+            hopsml_settings.user_name(),
+            "",
+            os.getpid(),
+            datetime.now(UTC),
+            self._context.applicationId,
+            self._granted.profile,
+            self._granted.launch,
+        )
+
+    def _release(self, record: ServerRecord) -> None:
+        try:
+            claims.release_on_cluster(self._settings.project, record)
+        except StorageError as error:
+            log.warning("the record of this server stays behind: %s", error)
+
+    async def _do(self, command: Command) -> SupervisorAnswer:
+        """What the owner asks for."""
+        assert self._supervisor is not None
+        if isinstance(command, StopServing):
+            self._stopped.set()
+            return self._supervisor.status()
+        if isinstance(command, AskLogs):
+            return msgspec.structs.replace(self._supervisor.status(), logs=await self._door.logs(command.last))
+        answer = await self._supervisor.answer(command)
+        return msgspec.structs.replace(answer, machines=self._door.machines())
+
+    # ------------------------------------------------------------------------------------------ Spark
+
+    def _hold_places(self, host: str, port: int) -> None:
+        """One Spark job of a task a replica, on a thread of its own; its end before the serving's ends the serving."""
+        from pyspark import InheritableThread
+
+        loop = asyncio.get_running_loop()
+
+        def ended(problem: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended before
+                loop.call_soon_threadsafe(self._job_ended, problem)
+
+        body = place_body(host, port, self._door.identity.certificate, self._agents_token)
+        arguments = (self._context, self._settings.replicas, body, ended)
+        job: threading.Thread = InheritableThread(target=_run_job, args=arguments)
+        job.daemon = True
+        job.start()
+
+    def _job_ended(self, problem: str) -> None:
+        if not self._stopped.is_set():
+            self._problem = f"{LOST}: {problem}"
+            log.error("%s", self._problem)
+            self._stopped.set()
+
+    def _evict(self, task: int) -> None:
+        """Spark kills this attempt and its Python process, and runs the task again."""
+        try:
+            self._context._jsc.sc().killTaskAttempt(task, True, "its agent does not answer")
+        except Exception as error:  # noqa: BLE001 py4j's: Spark is stopping, or has noticed by itself
+            log.debug("task %s was not killed: %s", task, error)
+
+
+def _run_job(context: Any, replicas: int, body: Callable[[Iterator[int]], Iterator[int]], ended: Any) -> None:
+    try:
+        context.setJobGroup("hopsml-serving", f"hopsml: places for {replicas} replicas", interruptOnCancel=True)
+        context.parallelize(range(replicas), replicas).mapPartitions(body).collect()
+        ended("its tasks have ended")
+    except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds
+        ended(redact.text((str(error).strip() or type(error).__name__)[:2000]))
+
+
+def place_body(host: str, port: int, certificate: str, token: str) -> Callable[[Iterator[int]], Iterator[int]]:
+    """What a task does: it holds a place for a replica, for as long as there is a driver."""
+
+    def body(_: Iterator[int]) -> Iterator[int]:
+        from pyspark import TaskContext
+
+        from hopsml.serving.agent import PlaceBootstrap, PlaceMeans, run_place
+
+        task = TaskContext.get()
+        gpus = task.resources().get("gpu") if task else None
+        variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}
+        means = PlaceMeans(task.taskAttemptId(), task.cpus(), variables) if task else PlaceMeans()
+        run_place(PlaceBootstrap(host, port, certificate, token), means)
+        yield 0
+
+    return body
+
+
+def main(name: str, launch: str) -> None:
+    """The program: serve ``name`` as its private folder says. Exit status 1 where it could not, or was lost."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    redact.clean_log("hopsml")
+    project = hopsml_settings.project_url()
+    granted = access.of_launch(name, project, launch)
+    if granted is None:
+        sys.exit(f"hopsml: there is nothing to serve as '{name}' in {project}: another start has replaced this one")
+    from pyspark import SparkContext
+
+    problem = ""
+    context = SparkContext.getOrCreate()
+    try:
+        problem = asyncio.run(ClusterServing(context, granted).serve())
+    except HopsmlError as error:
+        problem = str(error)
+        access.write_outcome(name, project, LaunchOutcome(launch, problem))
+    finally:
+        with contextlib.suppress(Exception):  # its JVM is gone
+            context.stop()
+    if problem:
+        log.error("%s", problem)
+        sys.exit(1)

@@ -1,0 +1,172 @@
+"""The one address of a serving on a cluster: takes requests, sends each to a replica, and once more where that is lost.
+
+Predictions change nothing, so that one may be computed twice. What a replica answers is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from hopsml.serving.balance import Balancer, is_sent_again
+from hopsml.serving.connections import Connections, Headers, NotReached, ReplicaAnswer, ReplicaLost
+from hopsml.serving.limits import ServingLimits
+from hopsml.serving.messages import Command, SupervisorAnswer, decode_command
+from hopsml.serving.receiving import Receive, Send, check_token, whole_body
+from hopsml.serving.refusals import RequestRefused
+
+log = logging.getLogger("hopsml.serving")
+
+CONTROL = "/hopsml/control"  # commands to the supervisor, as its socket has them on one machine
+_HOP_BY_HOP = {
+    b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect", b"content-length"
+}  # fmt: skip
+_REPLICAS_OWN = _HOP_BY_HOP | {b"date", b"server"}
+_OPEN = ("/v2/health/live", "/v2/health/ready")
+_JSON = [(b"content-type", b"application/json")]
+KEEP_ALIVE_S = 75
+DRAIN_S = 30.0
+
+Do = Callable[[Command], Awaitable[SupervisorAnswer]]
+
+
+class Front:
+    """``token``: what requests must bear; ``control``: what commands must; ``do``: carries a command out."""
+
+    def __init__(self, name: str, limits: ServingLimits, token: str, control: str, do: Do) -> None:
+        self._name, self._limits, self._token, self._control, self._do = name, limits, token, control, do
+        self._balancer, self._connections = Balancer(), Connections()
+        self._changed = asyncio.Event()
+
+    def there(self, replica: int, address: tuple[str, int]) -> None:
+        """A replica answers."""
+        self._balancer.there(replica, address)
+        self._changed.set()
+
+    def gone(self, replica: int) -> None:
+        """A replica has ended; what is in it goes to others."""
+        self._balancer.lost(replica)
+        self._connections.end(replica)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        try:
+            answer = await self._answer(scope, receive)
+        except RequestRefused as refused:
+            headers = [(name.encode(), value.encode()) for name, value in refused.headers.items()]
+            answer = ReplicaAnswer(refused.status, [*_JSON, *headers], msgspec.json.encode({"error": refused.text}))
+        except Exception as error:
+            log.exception("a request failed")
+            text = f"{type(error).__name__}: {error}"[:1000]
+            answer = ReplicaAnswer(500, _JSON, msgspec.json.encode({"error": text}))
+        length = [] if scope["method"] == "HEAD" else [(b"content-length", b"%d" % len(answer.body))]
+        headers = [*(one for one in answer.headers if one[0] not in _REPLICAS_OWN), *length]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> ReplicaAnswer:
+        headers, path = dict(scope["headers"]), scope["path"].rstrip("/")
+        if path in _OPEN:
+            ready = path == _OPEN[0] or self._balancer.answering > 0
+            key = path.rpartition("/")[2]
+            return ReplicaAnswer(200 if ready else 503, _JSON, msgspec.json.encode({key: ready}))
+        check_token(self._name, self._control if path == CONTROL else self._token, headers)
+        until = asyncio.get_running_loop().time() + self._limits.deadline_s
+        try:
+            async with asyncio.timeout_at(until):
+                body = await whole_body(self._limits.body_bytes, headers, receive)
+        except TimeoutError:
+            raise RequestRefused(
+                408, f"the body did not arrive within {self._limits.deadline_s:g} s; send less at once"
+            ) from None
+        if path == CONTROL:
+            return await self._commanded(body)
+        target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+        passed = [one for one in scope["headers"] if one[0] not in _HOP_BY_HOP]
+        return await self._sent(scope["method"].encode(), target, passed, body, until)
+
+    async def _commanded(self, body: bytes) -> ReplicaAnswer:
+        try:
+            command = decode_command(body)
+        except msgspec.MsgspecError as error:
+            raise RequestRefused(
+                400, f"this is no command: {error}; is the caller's hopsml another version?"
+            ) from error
+        return ReplicaAnswer(200, _JSON, msgspec.json.encode(await self._do(command)))
+
+    async def _sent(self, method: bytes, target: bytes, headers: Headers, body: bytes, until: float) -> ReplicaAnswer:
+        """Send it to a replica, and once more to another where that one is lost; it waits until there is one."""
+        tried: set[int] = set()
+        losses = 0
+        while True:
+            replica, address = await self._chosen(tried, until)
+            tried.add(replica)
+            self._balancer.began(replica)
+            try:
+                return await self._connections.ask(replica, address, method, target, headers, body)
+            except NotReached:
+                self._balancer.lost(replica)
+            except ReplicaLost as error:
+                self._balancer.lost(replica)
+                losses += 1
+                if not is_sent_again(losses):
+                    raise RequestRefused(
+                        503, f"the request was lost {losses} times, at last: {error}; try again", {"retry-after": "1"}
+                    ) from error
+            finally:
+                self._balancer.ended(replica)
+
+    async def _chosen(self, tried: set[int], until: float) -> tuple[int, tuple[str, int]]:
+        while (chosen := self._balancer.choose(tried)) is None:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise RequestRefused(
+                    503,
+                    f"no replica has answered for {self._limits.deadline_s:g} s; `hopsml serving show {self._name}` says "
+                    "how it stands",
+                    {"retry-after": "5"},
+                ) from None
+        return chosen
+
+
+@asynccontextmanager
+async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Answer at this socket; yields what ends that, when all that has come has been answered."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        front,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(DRAIN_S),
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are the driver's
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+
+    async def end() -> None:
+        server.should_exit = True
+        await asyncio.wait([serving])
+
+    try:
+        yield end
+    finally:
+        await end()

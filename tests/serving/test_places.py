@@ -1,0 +1,169 @@
+"""Replicas held by agents, as on a cluster, but by processes of this machine in place of Spark's tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from hopsml import model
+from hopsml.serving.agent import PlaceBootstrap
+from hopsml.serving.door import Door
+from hopsml.serving.front import Front, listening
+from hopsml.serving.limits import ServingLimits
+from hopsml.serving.messages import AgentWelcome, AskStatus, ChangeRoute, ServedVersion, ServingSettings
+from hopsml.serving.routes import Route
+from hopsml.serving.supervisor import Supervisor, bound
+from hopsml.storage import python_child
+
+pytestmark = pytest.mark.local
+TOKEN = "t" * 20
+AGENT = """
+import sys
+import msgspec
+from hopsml.serving.agent import PlaceBootstrap, PlaceMeans, run_place
+run_place(msgspec.json.decode(sys.stdin.buffer.readline(), type=PlaceBootstrap), PlaceMeans())
+"""
+
+
+def versions() -> dict[int, ServedVersion]:
+    return {one.version: ServedVersion("", one.description) for one in model.versions("digits")}
+
+
+class Agents:
+    """Processes that hold a place each; one that ends is started again, as Spark does."""
+
+    def __init__(self, bootstrap: PlaceBootstrap) -> None:
+        self.bootstrap = msgspec.json.encode(bootstrap) + b"\n"
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def more(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", AGENT], env=python_child.environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        process.stdin.write(self.bootstrap)
+        process.stdin.flush()
+        self.processes.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stderr):
+                assert stream is not None
+                stream.close()
+
+
+@asynccontextmanager
+async def served(project: Path) -> AsyncIterator[tuple[Supervisor, Agents, int]]:
+    """Version 1 by two replicas; the supervisor, its agents and the port."""
+    settings = ServingSettings(
+        "digits", f"file://{project}", "digits", "127.0.0.1", 0, 2, False, ServingLimits(), Route(1, 1), versions()
+    )
+    door = Door(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
+    agents: Agents | None = None
+    with bound("127.0.0.1", 0) as listener:
+        listener.setblocking(False)
+        supervisor = Supervisor(settings, door, listener.getsockname()[:2])
+        door.front = Front("digits", settings.limits, TOKEN, "o" * 20, supervisor.answer)
+        try:
+            async with door.open("127.0.0.1") as port, listening(door.front, listener):
+                agents = Agents(PlaceBootstrap("127.0.0.1", port, door.identity.certificate, "a" * 20))
+                agents.more(), agents.more()
+                assert await asyncio.wait_for(supervisor.start(), 120) == ""
+                yield supervisor, agents, listener.getsockname()[1]
+                supervisor.stop()
+                await supervisor.wait()
+            ended = [await asyncio.to_thread(one.wait, 30) for one in agents.processes]
+            assert [code for code in ended if code != -signal.SIGKILL] == [0, 0]
+        finally:
+            if agents is not None:
+                agents.end()
+
+
+async def predicted(port: int) -> tuple[int, float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = msgspec.json.encode({"inputs": np.ones((1, 4)).tolist()})
+    head = f"authorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(f"POST /v1/models/digits:predict HTTP/1.1\r\nhost: x\r\n{head}".encode() + body)
+    answer = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(line.split(b":")[1]) for line in answer.split(b"\r\n") if line.startswith(b"content-length"))
+    content = msgspec.json.decode(await reader.readexactly(length))
+    writer.close()
+    return int(answer.split(b" ")[1]), float(content["outputs"][0]) if "outputs" in content else 0.0
+
+
+class Asking:
+    """Requests one after another, by four at a time."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.answers = port, list[tuple[int, float]]()
+        self._tasks = [asyncio.create_task(self._ask()) for _ in range(4)]
+
+    async def _ask(self) -> None:
+        while True:
+            self.answers.append(await predicted(self.port))
+
+    async def more(self, count: int) -> None:
+        wanted = len(self.answers) + count
+        while len(self.answers) < wanted:
+            failed = [task.exception() for task in self._tasks if task.done()]
+            assert not failed, failed
+            await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+
+async def until_ready(supervisor: Supervisor, restarts: int) -> None:
+    while (status := supervisor.status()).restarts < restarts or status.ready < 2:
+        await asyncio.sleep(0.02)
+
+
+async def turned_away(agents: Agents) -> None:
+    """Who does not bear the token gets no place."""
+    bootstrap = msgspec.json.decode(agents.bootstrap, type=PlaceBootstrap)
+    stranger = Agents(msgspec.structs.replace(bootstrap, token="b" * 20))
+    try:
+        process = stranger.more()
+        said = (await asyncio.to_thread(process.communicate))[1]
+        assert process.returncode == 1 and b"does not want this agent" in said
+    finally:
+        stranger.end()
+
+
+def test_no_request_fails_when_a_replica_or_its_place_is_lost_or_all_go_over_to_another_version(project: Path) -> None:
+    async def whole() -> None:
+        async with served(project) as (supervisor, agents, port), asyncio.timeout(240):
+            asking = Asking(port)
+            await asking.more(20)
+            os.kill(supervisor.status().pids[0], signal.SIGKILL)  # the replica: its agent starts the next one
+            await until_ready(supervisor, 1)
+            await asking.more(20)
+            agents.processes[1].kill()  # the place, and its replica with it: another place takes it over
+            agents.more()
+            await until_ready(supervisor, 2)
+            await asking.more(20)
+            await turned_away(agents)
+            answer = await supervisor.answer(ChangeRoute(Route(0, 2), versions(), 60.0))
+            assert answer.error == "" and await predicted(port) == (200, 2.0)
+            await asking.end()
+            assert {status for status, _ in asking.answers} == {200}
+            assert {value for _, value in asking.answers} <= {1.0, 2.0}
+            assert (await supervisor.answer(AskStatus())).restarts == 2
+
+    asyncio.run(whole())
+    assert not list((project.parent / "machine" / "places").iterdir())  # nor of the agent that was killed
