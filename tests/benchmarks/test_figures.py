@@ -121,7 +121,7 @@ def test_of_several_sizes_the_worst_counts():
     four = {**two, ("ours", 1_000): [3.0, 3.0, 3.0]}
     figure = collective._worst("collective.gloo_ratio", {2: two, 4: four}, "ours", "theirs", "gloo")
     assert (figure.value, figure.n) == (1.5, 3)
-    assert [collective._label(size) for size in collective.SIZES] == ["4kB", "100kB", "1MB", "10MB", "100MB"]
+    assert [collective.label(size) for size in collective.SIZES] == ["4kB", "100kB", "1MB", "10MB", "100MB"]
 
 
 def facts(seconds: float, steps: int) -> dict[str, Any]:
