@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.gang import events
@@ -920,8 +920,22 @@ class _World:
         self.do(self.machine.handle(event, self.now))
 
 
+# A newcomer is let in, and the generation is over before it has gone on: what it tells late does not make it a holder of
+# the others' newest commit.
+_LATE = [
+    [
+        *_all("started"), *_all("mendable"), *_all("committed", step), ("failed", lost, "killed"), *_all("mended"),
+        ("closed", lost, 0), *_all("started"), *_all("mendable"), *_all("paused"), ("tick", "", 1.0), *_all("paused"),
+        *after, *_all("mended"), *_all("committed", step + 1),
+    ]
+    for lost, step, after in (("a2", 1, []), ("a1", 0, [("lost", "a0", 0)]))
+]  # fmt: skip
+_LATE += [[*_all("started"), *_all("mendable"), *_all("closed"), ("tick", "", 1.0)]]
+
+
 @settings(max_examples=150, deadline=None)
 @given(_ROUNDS)
+@example(_LATE)
 @pytest.mark.parametrize("kind", [ElasticGang, MendingGang, GrowingGang])
 def test_every_sequence_keeps_the_rules_and_can_be_ended(
     kind: type[ElasticGang], rounds: list[list[tuple[str, str, Any]]]

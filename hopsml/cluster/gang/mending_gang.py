@@ -81,9 +81,10 @@ class MendingGang(ElasticGang):
         return actions
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
-        # Who goes on has begun long ago; in this phase ``started`` tells whether it has gone on.
+        # A process that has begun before this generation goes on in it, and was given nothing: of it ``started`` tells whether
+        # it has gone on. So says its number, not the phase: the generation may be over before all have.
         member = self.members.get(event.agent_id)
-        goes_on = self.phase is Phase.MENDING or (member is not None and member.started)
+        goes_on = self.since.get(event.agent_id) != self.generation or (member is not None and member.started)
         return [] if goes_on else super()._started(event, now)
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
