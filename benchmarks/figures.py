@@ -49,6 +49,7 @@ GOALS = {
     "jax.step_ratio": 1.02,
     "torch.warm_ratio": 0.25,
     "torch.recovery_ratio": 0.25,
+    "torch.recovery_torchft_ratio": 0.25,
     "ps.step_ratio": 1.02,
     "ps.recovery_s": 3.0,
     "evaluator.stall_ratio": 1.02,

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from benchmarks import recovery, steps_read
-from benchmarks.figures import Report, ratio_of
+from benchmarks.figures import Report, measured, ratio_of
 from benchmarks.launched import Command, Launched, temporary_folder
 from benchmarks.options import Options
 from benchmarks.pairing import alternate
-from benchmarks.peers import bare, torchrun
+from benchmarks.peers import bare, torchft, torchrun
 from benchmarks.peers.base import SCRIPTS
 from benchmarks.spread import spread_of
 from benchmarks.turn_server import TurnServer, take_turns
@@ -37,15 +38,17 @@ def run(options: Options) -> Report:
     recovering: dict[str, Callable[[], float]] = {
         "hopsml": _recovery_s,
         "torchrun": partial(recovery._of_peer, torchrun.PEER.name, options),
+        "torchft": recovery.once_only(partial(_recovery_of_torchft_s, torchft.PEER.python(options.say), options)),
     }
     kills = alternate(options.rounds_of(3, 1), recovering, options.say)
-    return Report(
+    report = Report(
         [
             ratio_of("torch.step_ratio", times["hopsml"], times["by-hand"], BY_HAND["torch"]),
             ratio_of("torch.ddp_step_ratio", times["hopsml-ddp"], times["by-hand"], BY_HAND["torch"]),
             ratio_of("jax.step_ratio", times["jax-hopsml"], times["jax-by-hand"], BY_HAND["jax"]),
             ratio_of("torch.warm_ratio", starts["hopsml"], starts["torchrun"], "torchrun from its start"),
             ratio_of("torch.recovery_ratio", kills["hopsml"], kills["torchrun"], torchrun.PEER.title),
+            measured("torch.recovery_s", kills["hopsml"], "s"),
         ],
         [
             "torch and JAX: two workers, three dense layers, 128 examples a step over both; a round is "
@@ -53,6 +56,15 @@ def run(options: Options) -> Report:
             "from the call to the first step of both; recovery: kill -9 of one of two to the next step of both"
         ],
     )
+    title = torchft.PEER.title
+    if math.isinf(max(kills["torchft"])):
+        report.notes.append(f"recovery: {title} made no step of both within {recovery.TIMEOUT_S:g} s after a kill")
+    else:
+        report.figures += [
+            ratio_of("torch.recovery_torchft_ratio", kills["hopsml"], kills["torchft"], title),
+            measured("torch.recovery_torchft_s", kills["torchft"], "s", "hopsml", kills["hopsml"]),
+        ]
+    return report
 
 
 def _steps(options: Options) -> dict[str, list[float]]:
@@ -127,17 +139,32 @@ def _torchrun_first_s() -> float:
 
 
 def _recovery_s() -> float:
-    """One run: the median over some kills of its workers, the chief among them."""
+    """Of hopsml, with a slot to spare."""
     with temporary_folder() as name:
-        folder = Path(name)
-        with Launched([_ours(folder, WORKERS + 1, "elastic", folder)], folder) as launched:
-            launched.wait_until(lambda: recovery._at_work(folder, WORKERS), START_TIMEOUT_S, "two workers at work")
-            seconds = []
-            for number in range(recovery.KILLS):
-                recovery._settle(launched, folder, WORKERS)
-                victim = recovery._newest(folder)[-1 - number % 2]
-                seconds.append(_kill_and_wait(launched, folder, victim.pid))
-            return spread_of(seconds).median
+        return _after_kills_s([_ours(Path(name), WORKERS + 1, "elastic", Path(name))], Path(name))
+
+
+def _recovery_of_torchft_s(python: Path, options: Options) -> float:
+    """Infinite where it does not recover."""
+    with temporary_folder() as name:
+        script = [str(SCRIPTS / torchft.PEER.script), name, str(WORKERS)]
+        try:
+            return _after_kills_s(torchft.PEER.start(python, script, WORKERS), Path(name))
+        except RuntimeError as error:
+            options.say(f"{torchft.PEER.title}: {str(error).splitlines()[0]}")
+            return math.inf
+
+
+def _after_kills_s(commands: Sequence[Command], folder: Path) -> float:
+    """One run: the median over some kills of its workers, the chief among them."""
+    with Launched(commands, folder) as launched:
+        launched.wait_until(lambda: recovery._at_work(folder, WORKERS), START_TIMEOUT_S, "two workers at work")
+        seconds = []
+        for number in range(recovery.KILLS):
+            recovery._settle(launched, folder, WORKERS)
+            victim = recovery._newest(folder)[-1 - number % 2]
+            seconds.append(_kill_and_wait(launched, folder, victim.pid))
+        return spread_of(seconds).median
 
 
 def _kill_and_wait(launched: Launched, folder: Path, pid: int) -> float:

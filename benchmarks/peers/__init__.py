@@ -16,11 +16,12 @@ NAMES = (
 )
 VARIANTS = ("hopsml-apart", "spark-tensorflow-distributor-our-jvm")  # of two of them, with other settings
 RECOVERING = ("ray-train-elastic", "torchrun")  # what of them goes on after the loss of a worker
+OF_TORCH = ("torchft",)  # what is measured beside hopsml's PyTorch alone
 
 
 def find(name: str) -> Peer:
     """The peer of this name. Raises ValueError for another one."""
-    known = (*NAMES, *VARIANTS, *RECOVERING)
+    known = (*NAMES, *VARIANTS, *RECOVERING, *OF_TORCH)
     if name not in known:
         raise ValueError(f"peer '{name}' is not known; there are: {', '.join(known)}")
     peer = importlib.import_module(f"benchmarks.peers.{name.replace('-', '_')}").PEER

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_peer_has_pins_and_a_script():
-    for name in (*peers.NAMES, *peers.VARIANTS, *peers.RECOVERING):
+    for name in (*peers.NAMES, *peers.VARIANTS, *peers.RECOVERING, *peers.OF_TORCH):
         peer = peers.find(name)
         assert peer.name == name
         assert (ROOT / "benchmarks" / "scripts" / peer.script).is_file()
