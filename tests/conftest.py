@@ -30,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the session have a temporary folder that no other process uses, and end in order on SIGTERM."""
     usual = tempfile.gettempdir()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)  # tmp_path stays where one looks for it after a failure
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
     os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hopsml-tests-", dir=usual)
     tempfile.tempdir = None
     config.stash[TEMPORARY] = guard_for(["rm", "-rf", os.environ["TMPDIR"]]), os.environ["TMPDIR"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 PACKAGE = Path(__file__).parents[1] / "hopsml"
 
 # Each child is a process of its own, which has decoded nothing; in each several threads begin at the same moment.

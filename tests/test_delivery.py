@@ -32,7 +32,7 @@ from tests import clock
 from tests.cluster.workloads import WAIT_S, wait_for_files, wait_until
 from tests.experiment.conftest import store
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["store"]
 
 Item = tuple[str, int]  # worth, number

@@ -49,6 +49,7 @@ def test_without_python(fresh: Path) -> None:
     )
 
 
+@pytest.mark.variant
 def test_without_network(fresh: Path) -> None:
     (fresh / "bin" / "python3.11").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
     nobody = "http://127.0.0.1:9/simple"

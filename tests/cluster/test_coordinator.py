@@ -33,7 +33,7 @@ from tests.cluster.simulated import SimulatedBackend, client_tls, connected, hel
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import SLOTS, local_application
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 TRIES = 3
 
 

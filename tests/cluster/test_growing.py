@@ -149,7 +149,8 @@ def test_a_newcomer_that_has_prepared_for_a_fit_comes_to_a_later_one(store: Path
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("lost", ["newcomer", pytest.param("member", marks=pytest.mark.variant)])
+@pytest.mark.parametrize("lost", ["newcomer", "member"])
+@pytest.mark.variant
 def test_a_loss_while_a_newcomer_comes_to_a_fit(store: Path, tmp_path: Path, lost: str) -> None:
     (tmp_path / "hold-first").touch()
     run, (chief, other) = two_of_three(tmp_path, mending_workload.fit)

@@ -24,7 +24,7 @@ from hopsml.cluster.shared import processes
 from tests import clock
 from tests.cluster.test_fork_server import Ended, _play
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 TIMEOUT_S = 20.0
 MODULES = ("wave",)  # that nothing else imports
 

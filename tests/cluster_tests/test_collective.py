@@ -42,7 +42,8 @@ def all_reduce_for_ever(folder: str, steps: int) -> float:
     return float(value)
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.variant)])
+@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.variant
 def test_a_worker_killed_in_the_middle_of_a_collective_is_named_and_not_its_echo(
     store: Path, tmp_path: Path, rank: int
 ) -> None:

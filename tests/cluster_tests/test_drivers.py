@@ -118,6 +118,7 @@ def workers_alone_hold_gpus(held: dict[str, Any]) -> None:
     assert held["ps"] == held["evaluator"] == [[[], "-1"]], held
 
 
+@pytest.mark.variant
 def test_workers_hold_the_gpus_and_the_others_take_cores_to_spare(driver: Driver, tmp_path: Path) -> None:
     workers_alone_hold_gpus(roles(driver, tmp_path, servers=1, size=4))
     driver.say("quick")  # on the agents that hold GPUs

@@ -29,11 +29,8 @@ HOPSML = str(Path(sys.executable).with_name("hopsml"))
 FEW_LINES = 20  # Python's own traceback among them
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, *(pytest.param(other, marks=pytest.mark.variant) for other in (signal.SIGTERM, None))],
-    ids=["INT", "TERM", "cancel"],
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None], ids=["INT", "TERM", "cancel"])
+@pytest.mark.variant
 def test_the_run_is_cancelled_without_a_page_of_java(tmp_path: Path, number: signal.Signals | None) -> None:
     """By a signal, or by ``hopsml cancel`` from another terminal."""
     profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", "[1,1,1024]")

@@ -77,7 +77,7 @@ def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
     assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
 
-@pytest.mark.parametrize("kind", ["without hopsml", "missing"])
+@pytest.mark.parametrize("kind", [pytest.param("without hopsml", marks=pytest.mark.variant), "missing"])
 def test_a_python_that_cannot_start_agents_is_the_error(
     spark: Any, store: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

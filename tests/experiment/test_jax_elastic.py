@@ -55,6 +55,7 @@ def trains(folder: str) -> dict[str, Any]:
     return {"json": [state.w.tolist(), state.worlds]}
 
 
+@pytest.mark.variant
 def test_a_lost_worker_costs_the_steps_since_the_last_commit_also_the_one_that_jax_is_coordinated_by(
     store: Path, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def train(folder: str, disk: str = "") -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.variant
 def test_what_keras_callbacks_saved_outlives_a_killed_chief_and_is_gone_on_from(store: Path, tmp_path: Path) -> None:
     place = tmp_path / "saved"
     run = submit(train, 2, args={"folder": str(place)})

@@ -67,6 +67,7 @@ def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
     assert (value["began_at"], value["counted"]) == (130, 150) and value["iterations"] == 150
 
 
+@pytest.mark.variant
 def test_what_is_counted_is_applied_and_counting_sends_nothing() -> None:
     value = submit(server_workload.counted_exactly).result(LONG_S).value
     assert (value["began_at"], value["steps"]) == (7, 40) and value["staleness"] >= 0

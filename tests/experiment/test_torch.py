@@ -337,7 +337,7 @@ def logged(folder: Path) -> dict[int, list[tuple[int, int, int]]]:
     }
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("wrapped", [False, pytest.param(True, marks=pytest.mark.variant)])
 def test_a_killed_worker_ends_no_other_process_unless_ddp_holds_the_group_together(
     project: Path, tmp_path: Path, wrapped: bool
 ) -> None:

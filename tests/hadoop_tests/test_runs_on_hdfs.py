@@ -108,6 +108,7 @@ def look_at_logdir(source: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.variant
 def test_the_log_directory_is_there_when_the_function_begins_and_after_it(project, tmp_path):
     source = tmp_path / "copied"
     source.write_text("y")
@@ -129,6 +130,7 @@ def test_the_log_directory_is_there_when_the_function_begins_and_after_it(projec
     assert trial.value == 1.0 and names(f"{trial[0]}/events") == {"copied", "written"}
 
 
+@pytest.mark.variant
 def test_a_half_written_checkpoint_is_never_continued_from(project):
     first = experiment.collective_all_reduce(train_with_files, args={"step": 7}, num_workers=1, progress=False)
     half = f"{first.run_dir}/checkpoints/step-000000009"

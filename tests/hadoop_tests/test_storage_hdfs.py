@@ -95,6 +95,7 @@ def test_permissions_owner_and_capacity(either: str) -> None:
     assert 0 <= room.used < room.total
 
 
+@pytest.mark.variant
 def test_quota_exceeded(hadoop: Any, both: list[str], tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x" * 1000)
     path = urls.split(both[0])[2]

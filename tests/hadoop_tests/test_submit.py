@@ -109,6 +109,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None
         time.sleep(0.05)
 
 
+@pytest.mark.variant
 def test_followed_to_a_good_end(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) -> None:
     """The driver's output appears while it runs, once and whole; afterwards it is read from HDFS."""
     gate = tmp_path / "gate"

@@ -89,6 +89,7 @@ print(len(found["output_0"][0]), model.find("line").metrics)
 """
 
 
+@pytest.mark.variant
 def test_a_module_is_exported_and_called_where_tensorflow_was_loaded_first(project: str) -> None:
     """Triton's library, loaded behind TensorFlow's, ends the process by a segmentation fault."""
     done = subprocess.run(

@@ -110,6 +110,7 @@ def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(400)
+@pytest.mark.variant
 def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("results.ipynb", tmp_path, monkeypatch)
     text = printed(outputs)

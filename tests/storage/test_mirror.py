@@ -24,7 +24,7 @@ from hopsml.storage.mirror_loop import scan
 from hopsml.storage.run_dir import step_name
 from tests import clock
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hopsml.submission.interrupts import Interrupts
 from hopsml.submission.spark_submit import SparkSubmit, _is_alive, _processes
 from tests import clock
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 ROOT = Path(__file__).parents[2]
 STUBBORN = "trap '' TERM; sleep 100 & echo $$ > $FILE; wait; wait; sleep 100"

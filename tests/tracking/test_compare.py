@@ -15,7 +15,7 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import compare
 from hopsml.tracking.catalog import StoredRun
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

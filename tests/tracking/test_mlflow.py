@@ -203,6 +203,7 @@ def test_a_launch_is_a_parent_with_children_and_its_models_are_registered_once(
     assert (version, registered.source, registered.run_id) == ("1", source, children[0].info.run_id)
 
 
+@pytest.mark.variant
 def test_a_server_killed_in_the_middle_and_away_at_the_start_misses_nothing(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

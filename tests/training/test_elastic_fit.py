@@ -11,6 +11,7 @@ from tests.training.group import run_group
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.variant
 def test_a_successor_ends_with_the_weights_of_an_undisturbed_training(tmp_path: Path) -> None:
     (found,) = run_group("elastic_fit:interrupted", tmp_path, workers=1, slots=str(tmp_path / "slots"))
     found.pop("sent")
@@ -42,6 +43,7 @@ def test_data_without_an_order_that_can_be_found_again_is_refused(tmp_path: Path
     assert "give fit() the arrays, with batch_size=" in found["linear"]
 
 
+@pytest.mark.variant
 def test_what_a_newcomer_draws_alone_and_what_it_is_given_of_callbacks(tmp_path: Path) -> None:
     (found,) = run_group("elastic_fit:newcomer", tmp_path, workers=1, slots=str(tmp_path / "slots"))
     drawn = found["drawn"]

@@ -24,9 +24,9 @@ def library() -> None:
     build_native.build_server()
 
 
-@pytest.mark.parametrize(
-    "way", [way if way == "tensorflow" else pytest.param(way, marks=pytest.mark.variant) for way in WAYS]
-)  # the other way has fewer doors; over hopsml's collective nothing listens: tests/collective/test_strangers.py
+# Nothing listens over hopsml's collective: tests/collective/test_strangers.py; who is let in: cluster/test_server_guard.py.
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.variant
 def test_a_stranger_is_served_at_no_port_of_a_run(way: str) -> None:
     found = foreign_peers.doors(way, Path(sys.executable), NOBODY, os.geteuid())
     assert len(found) >= 2 * (1 + WORKERS + (WORKERS if way == "tensorflow" else 0))  # coordinator, doors, servers

@@ -11,7 +11,8 @@ from tests.training.group import run_group
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.mark.parametrize("kind", ["tensorflow", pytest.param("hopsml", marks=pytest.mark.variant)])
+@pytest.mark.parametrize("kind", ["tensorflow", "hopsml"])
+@pytest.mark.variant
 def test_fit_resume_evaluate_predict(tmp_path: Path, kind: str) -> None:
     own = tmp_path / "own"
     first, second = run_group(

@@ -231,6 +231,7 @@ def test_a_member_that_is_killed_in_a_step(kind: str, tmp_path: Any) -> None:
         assert found["keras"] == [1 + 0.5 * 10, 0.5 * 6] and found["traced_again"] == 0
 
 
+@pytest.mark.variant
 def test_three_workers(tmp_path: Any) -> None:
     found = run_group(
         "strategy_contract:contract", tmp_path, workers=3, kind="hopsml", parts=["values", "data"], keras_parts=["fit"]

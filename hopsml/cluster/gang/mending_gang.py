@@ -81,8 +81,8 @@ class MendingGang(ElasticGang):
         return actions
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
-        # A process that has begun before this generation goes on in it, and was given nothing: of it ``started`` tells whether
-        # it has gone on. So says its number, not the phase: the generation may be over before all have.
+        # A process that has begun before this generation goes on in it, and was given nothing: of it ``started`` tells
+        # whether it has gone on. So says its number, not the phase: the generation may be over before all have.
         member = self.members.get(event.agent_id)
         goes_on = self.since.get(event.agent_id) != self.generation or (member is not None and member.started)
         return [] if goes_on else super()._started(event, now)
