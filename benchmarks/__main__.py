@@ -17,7 +17,7 @@ from benchmarks.peers import NAMES as PEERS
 
 log = logging.getLogger(__name__)
 
-KNOWN = (*PEERS, "ray-tune", "optuna")
+KNOWN = (*PEERS, "torchrun", "ray-tune", "optuna")
 BENCHMARKS = (
     *("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale"),
     *("collective", "regroup", "network", "encryption", "models", "scaling", "tuning"),

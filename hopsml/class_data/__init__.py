@@ -76,8 +76,10 @@ def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
 
     Its settings are those of the profile, because an archive fits JVM options. Takes some fifteen seconds.
 
-    Raises ArgumentError when there is no Java or no Spark, or when the application fails.
+    Raises ArgumentError when there is no Java or no Spark, when Spark puts a folder with files on the class path, or when
+    the application fails.
     """
+    _refuse_configuration()
     targets: dict[str, Path] = {}
     for role in OPTIONS:
         archive = archive_of(role, settings)
@@ -94,6 +96,18 @@ def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
         for role, target in targets.items():
             os.replace(folder / role, target)
     return targets
+
+
+def _refuse_configuration() -> None:
+    """Java takes no archive of a class path with a folder that holds files, and Spark's begins with its configuration's."""
+    jars, said = _jars(), os.environ.get("SPARK_CONF_DIR")
+    conf = Path(said) if said else jars.parent / "conf" if jars is not None else None
+    if conf is not None and conf.is_dir() and any(conf.iterdir()):
+        where = f"SPARK_CONF_DIR={said}" if said else f"SPARK_HOME's {conf}"
+        raise ArgumentError(
+            f"{where} holds files, and Java makes no class-data archive where such a folder is on the class path: put "
+            "Spark's settings into a profile instead, or do without archives"
+        )
 
 
 def _run(settings: Mapping[str, str], spark_submit: str, folder: Path) -> None:

@@ -25,6 +25,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPARK_CONF_DIR")
     return tmp_path
 
 
@@ -102,11 +103,24 @@ def test_an_application_that_fails_is_shown_and_leaves_nothing(installed):
     assert list((installed / "cache" / "hopsml" / "class-data").iterdir()) == []
 
 
+@pytest.mark.fast
+@pytest.mark.parametrize("named", [True, False])
+def test_a_folder_of_settings_on_the_class_path_is_named(installed, tmp_path, monkeypatch, named):
+    conf = tmp_path / "elsewhere" if named else installed / "spark" / "conf"
+    conf.mkdir(parents=True)
+    if named:
+        monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+    (conf / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
+    with pytest.raises(ArgumentError, match=f"{conf} holds files, and Java makes no class-data archive"):
+        class_data.make(SETTINGS, str(installed / "spark-submit"))
+
+
 @pytest.mark.spark
 @pytest.mark.variant  # three Sparks one after another; every other Spark of the tests uses archives where they are made
 @pytest.mark.timeout(400)
 def test_jvms_map_what_was_made_and_start_without_what_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPARK_CONF_DIR")  # the tests' own, which holds a file
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path / "work"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
