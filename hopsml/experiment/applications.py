@@ -217,9 +217,24 @@ def _open(
 
 
 def _active_context() -> Any:
+    """The SparkContext that there is; one of ours that Spark itself has stopped is let go, and a new one takes its place."""
     module = sys.modules.get("pyspark")
     context = module.SparkContext._active_spark_context if module is not None else None
-    return context if context is not None and context._jsc is not None else None
+    if context is None or context._jsc is None:
+        return None
+    if any(one is context for one in _own_contexts) and _was_stopped(context):
+        context.stop()
+        return None
+    return context
+
+
+def _was_stopped(context: Any) -> bool:
+    """Whether Spark has stopped it by itself, as when its application is ended from outside; Python is not told."""
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except Exception as error:  # noqa: BLE001 py4j's, where the JVM has gone: a new process is needed, as the backend says
+        log.debug("Spark does not say whether it is stopped: %s", error)
+        return False
 
 
 def _under_spark_submit() -> bool:

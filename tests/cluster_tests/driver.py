@@ -1,7 +1,7 @@
 """A user's program in client mode, for tests that interrupt or kill it: commands come as JSON lines.
 
 {"do": "train", "folder": "..."}          collective_all_reduce that does not end by itself
-{"do": "stop-spark", "folder": "..."}     the same, and the SparkContext is stopped in the middle; elastic or not
+{"do": "stop-spark", "folder": "..."}     the same, and the SparkContext is stopped in the middle, by Python or Spark
 {"do": "elastic", "folder": "..."}        an elastic training that does not end by itself
 {"do": "search", "folder": "..."}         a random search over twelve numbers, which notes what it has finished
 {"do": "quick"}                           a run that returns at once
@@ -30,14 +30,18 @@ def elastic(folder: str) -> Any:
     )
 
 
-def stop_spark(folder: str, **size: int) -> Any:
+def stop_spark(folder: str, by_itself: bool = False, **size: int) -> Any:
     from pathlib import Path
 
     from pyspark import SparkContext
 
     run = experiment.submit(workloads.sleep_with_trace, args={"folder": folder}, progress=False, **size)
     workloads.traces(Path(folder))
-    SparkContext._active_spark_context.stop()
+    context = SparkContext._active_spark_context
+    if by_itself:  # as when its master removes the application: Python's object is not told
+        context._jsc.sc().stop()
+    else:
+        context.stop()
     return run.result(60)
 
 

@@ -49,7 +49,7 @@ class Driver:
             environment.setenv("SPARK_WORKER_DIR", str(folder / "executors"))
             environment.setenv("SPARK_LOCAL_DIRS", str(folder / "executors"))
             environment.setenv("HOPSML_GPU_CLAIMS", str(folder / "claims"))
-            environment.setenv("HOPSML_EMULATED_GPUS", "4")
+            environment.setenv("HOPSML_EMULATED_GPUS", "16")  # each context of the program claims some anew
             environment.setenv("HOPSML_GPUS_PER_EXECUTOR", str(gpus))
             environment.setenv(TAG, self.tag)
             self.process = subprocess.Popen(
@@ -164,6 +164,7 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     [
         pytest.param({"num_workers": 2}, id="fixed"),
         pytest.param({"min_workers": 2, "max_workers": 2}, id="elastic"),
+        pytest.param({"num_workers": 2, "by_itself": True}, id="by Spark itself"),
     ],
 )
 @pytest.mark.variant  # as the one below, whose JVM is gone
