@@ -62,6 +62,7 @@ def submit(
     Ctrl-C (or SIGTERM) ends the application, a second one leaves at once. What the driver prints goes to stdout, all
     about the submission to stderr.
     """
+    import contextlib
     import tempfile
 
     from hopsml import profiles, redact, submission
@@ -74,9 +75,11 @@ def submit(
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
     if py_files:
         wishes["spark.submit.pyFiles"] = py_files
-    with submission.Interrupts() as interrupts, tempfile.TemporaryDirectory(prefix="hopsml-submit-") as folder:
+    with submission.Interrupts() as interrupts, contextlib.ExitStack() as stack:
         try:
-            script = _driver(framework, script, folder)
+            if framework is not None:  # without, no folder is there to be left by kill -9
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsml-submit-"))
+                script = _driver(framework, script, folder)
             planned = submission.plan(
                 chosen,
                 script,
@@ -99,10 +102,8 @@ def submit(
     raise typer.Exit(status)
 
 
-def _driver(framework: str | None, script: str, folder: str) -> str:
-    """The program that is submitted: the script, or what runs it on every worker."""
-    if framework is None:
-        return script
+def _driver(framework: str, script: str, folder: str) -> str:
+    """What runs the script on every worker, which is submitted in its place."""
     from pathlib import Path
 
     from hopsml.errors import ArgumentError
