@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import functools
 import hashlib
 import importlib
@@ -376,7 +377,10 @@ def test_an_object_that_refuses_by_itself_is_named() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def test_a_module_that_cannot_be_pickled(user_files: Callable[..., ModuleType]) -> None:
+def test_a_module_that_cannot_be_pickled(
+    user_files: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builtins, "_of_a_library", threading.Lock(), raising=False)  # as pybind11's libraries have it
     train = user_files(
         train="import state\ndef train():\n    return state.LOCK\n",
         state="import threading\nLOCK = threading.Lock()\n",

@@ -168,6 +168,8 @@ def _function_references(function: FunctionType) -> Iterator[tuple[str, object]]
 
 def _attributes(obj: object) -> dict[str, Any]:
     found = dict(getattr(obj, "__dict__", {}))
+    if isinstance(obj, ModuleType):
+        found.pop("__builtins__", None)  # not pickled with it; libraries keep things there, as pybind11's do
     for kind in type(obj).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
