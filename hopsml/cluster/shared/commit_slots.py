@@ -18,6 +18,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopsml.cluster.shared import parallel_copy
+
 SLOTS = 3
 DESCRIPTORS = SLOTS + 1  # with the blackboard's
 PAGE = 4096
@@ -147,8 +149,7 @@ class CommitSlots:
         import numpy as np
 
         content = np.frombuffer(piece, np.uint8)
-        # Not by slices of a memoryview: they would hold the interpreter's lock all the while.
-        np.copyto(np.frombuffer(mapped, np.uint8, content.nbytes, _HEADER.size + position), content)
+        parallel_copy.copy(np.frombuffer(mapped, np.uint8, content.nbytes, _HEADER.size + position), content)
         return content.nbytes
 
     def _map(self, slot: int, length: int) -> mmap.mmap | None:

@@ -1,0 +1,35 @@
+"""Copies large memory by several threads: one core alone often cannot keep the machine's memory busy."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LEAST_PART = 2_000_000  # bytes; below it a thread costs more than it saves
+_MOST_THREADS = 4  # by then memory is busy, and the cores are the training's
+
+
+def copy(target: NDArray[Any], source: NDArray[Any]) -> None:
+    """Fill ``target`` with the bytes of ``source``: uint8 arrays of one dimension and the same length.
+
+    The interpreter's lock is free meanwhile. As many threads take part as this process may use cores.
+    """
+    import numpy as np
+
+    # NumPy copies by itself without the lock; an assignment to a slice of a memoryview would hold it.
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)), source.nbytes // _LEAST_PART)
+    if threads < 2:
+        np.copyto(target, source)
+        return
+    bounds = [number * source.nbytes // threads for number in range(threads + 1)]
+    parts = [slice(begin, end) for begin, end in pairwise(bounds)]
+    with ThreadPoolExecutor(threads - 1, thread_name_prefix="hopsml-copy") as others:
+        asked = [others.submit(np.copyto, target[part], source[part]) for part in parts[1:]]
+        np.copyto(target[parts[0]], source[parts[0]])
+        for each in asked:
+            each.result()

@@ -1,0 +1,59 @@
+"""Large memory is copied by several threads, whole, and none of them is left."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from hopsml.cluster.shared import parallel_copy
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize("size", [1, 1_999_999, 4_000_000, 4_000_001, 9_999_937])
+@pytest.mark.parametrize("cores", [1, 2, 3, 64])
+def test_each_byte_arrives(size: int, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    target = np.zeros(size + 2, np.uint8)
+    parallel_copy.copy(target[1:-1], source)
+    assert np.array_equal(target[1:-1], source)
+    assert target[0] == target[-1] == 0
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("hopsml-copy")]
+
+
+@pytest.mark.parametrize(
+    ("size", "cores", "threads"), [(100_000_000, 2, 2), (100_000_000, 64, 4), (100_000_000, 1, 1), (3_000_000, 64, 1)]
+)
+def test_as_many_threads_as_there_are_cores_up_to_four(
+    size: int, cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+    copyto = np.copyto
+    together = threading.Barrier(threads)
+
+    def watched(target: np.ndarray, source: np.ndarray) -> None:
+        seen.add(threading.get_ident())
+        together.wait(10)  # a thread that has ended could lend its number, or its work, to another part
+        copyto(target, source)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr(np, "copyto", watched)
+    parallel_copy.copy(np.empty(size, np.uint8), np.zeros(size, np.uint8))
+    assert len(seen) == threads
+
+
+def test_what_fails_in_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = threading.get_ident()
+
+    def failing(target: np.ndarray, source: np.ndarray) -> None:
+        if threading.get_ident() != here:
+            raise MemoryError("no memory")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(np, "copyto", failing)
+    with pytest.raises(MemoryError, match="no memory"):
+        parallel_copy.copy(np.empty(8_000_000, np.uint8), np.empty(8_000_000, np.uint8))
