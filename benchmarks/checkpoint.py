@@ -43,7 +43,7 @@ def run_on_hdfs(options: Options) -> Report:
     options.say("starting a NameNode and a DataNode")
     cluster.start(jars, Shape(datanodes=1, nodemanagers=1), guarded=True)
     try:
-        times = measure(python, cluster, options.rounds_of(8, 4))
+        times = measure(python, cluster, options.rounds_of(24, 6))
     finally:
         cluster.stop(now=True, remove=True)
         filesystem.close_all()
