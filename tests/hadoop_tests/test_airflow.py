@@ -146,13 +146,13 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
     with airflow.started("test", *dag, RUN_AFTER) as task:
         wait_until(lambda: is_submitting(task.process.pid), 180, lambda: task.output[-4000:])
         os.kill(task.process.pid, signal.SIGTERM)
-        ended = task.wait(180)
+        ended = task.wait(60)
     assert ended.told["state"] == "failed" and ended.lines_with("killed while its job was being started")
     assert set(states(hadoop, before).values()) <= {"KILLED"}, "whatever has reached YARN was ended"
 
     before = known(hadoop)
     with airflow.started("test", *dag, RUN_AFTER) as first:
-        wait_until(lambda: states(hadoop, before), 180, lambda: first.output[-4000:])
+        wait_until(lambda: states(hadoop, before), 60, lambda: first.output[-4000:])
         first.kill()  # most often before spark-submit has ended: the task has not learnt the id
     with airflow.started("test", *dag, RUN_AFTER) as second:  # nor remembers anything
         second.wait_for("was started for this task and is")
@@ -160,7 +160,7 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
         assert len(states(hadoop, before)) == 1
         application = application_in(second.output)
         os.kill(second.process.pid, signal.SIGTERM)
-        ended = second.wait(180)
+        ended = second.wait(60)
     assert ended.told["state"] == "failed" and ended.lines_with(f"{application} ended as KILLED")
     assert states(hadoop, before) == {application: "KILLED"}
 
@@ -187,8 +187,8 @@ def test_a_trigger_follows_an_application_over_restarts_of_triggerer_and_resourc
     with airflow.started("trigger", trigger) as second:
         second.wait_for("it has begun")
         hadoop.kill("rm", signal_number=signal.SIGSTOP)
-        second.wait_for("asking again")
+        second.wait_for("asking again", 60)
         hadoop.revive("rm")
         go.touch()
-        event = second.wait(180).told["event"]
+        event = second.wait(60).told["event"]
     assert (event["state"], event["job"]["id"]) == ("SUCCEEDED", application)

@@ -29,7 +29,13 @@ def copy(target: NDArray[Any], source: NDArray[Any]) -> None:
     bounds = [number * source.nbytes // threads for number in range(threads + 1)]
     parts = [slice(begin, end) for begin, end in pairwise(bounds)]
     with ThreadPoolExecutor(threads - 1, thread_name_prefix="hopsml-copy") as others:
-        asked = [others.submit(np.copyto, target[part], source[part]) for part in parts[1:]]
-        np.copyto(target[parts[0]], source[parts[0]])
+        asked, own = [], parts[:1]
+        for part in parts[1:]:
+            try:
+                asked.append(others.submit(np.copyto, target[part], source[part]))
+            except RuntimeError:  # no more threads are allowed (ulimit -u), or the interpreter is ending
+                own.append(part)
+        for part in own:
+            np.copyto(target[part], source[part])
         for each in asked:
             each.result()
