@@ -86,7 +86,11 @@ SAME := --hypothesis-profile=ci
 
 # The rest runs four at a time, on two cores: two of them wait most of the time. Who shares a cluster stays in one process
 # (tests/side_by_side.py). Where one of the four crashes the others end, too: they would wait for its tests for ever.
-SIDE_BY_SIDE := -n 4 --dist loadgroup --max-worker-restart=0 --durations=20 --durations-min=5
+SIDE_BY_SIDE = -n $(AT_ONCE) --dist loadgroup --max-worker-restart=0 --durations=20 --durations-min=5
+AT_ONCE := 4
+# Its variants start whole Airflows and JupyterLabs, whose own deadlines (5 s for an answer) do not hold on a processor that
+# two others want as well.
+test-all: AT_ONCE := 3
 
 test: lint $(COMPILED) $(NATIVE)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
 	@status=0; $(FAST) $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 --dist worksteal || status=$$?; \

@@ -80,6 +80,8 @@ def standalone(airflow: Airflow) -> Iterator[tuple[dict[str, str], Callable[[], 
             **airflow.more,
             "PATH": f"{bin_folder}:{os.environ['PATH']}",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            # Airflow's own server, which imports for seconds, answers late while other tests want the processors, too.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "AIRFLOW__API__PORT": str(port),
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
