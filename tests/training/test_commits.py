@@ -111,6 +111,33 @@ def test_a_slot_that_was_in_memory_may_move_to_disk(slots: CommitSlots, tmp_path
         worker.close()
 
 
+def test_what_is_read_is_not_pulled_away_by_later_writes(slots: CommitSlots, tmp_path: Path) -> None:
+    """An agent that serves a commit slowly, while its worker commits on: a file that is cut would kill it (SIGBUS)."""
+    worker = CommitSlots([os.dup(one) for one in slots.descriptors], tmp_path / "slots")
+    script = """
+import os, sys
+from pathlib import Path
+from hopsml.cluster.shared.commit_slots import CommitSlots
+folder = Path(sys.argv[1])
+agent = CommitSlots.create(folder)
+worker = CommitSlots([os.dup(one) for one in agent.descriptors], folder)
+worker.write(0, 1, [os.urandom(3_000_000)])
+in_memory = agent.read(0)
+worker.write(0, 2, [b"x" * 3_000_000], in_memory=False)
+assert bytes(in_memory) == bytes(3_000_000)
+served = agent.read(0)
+worker.write(0, 3, [b"y"], in_memory=False)
+assert bytes(served) == b"x" * 3_000_000 and bytes(agent.read(0)) == b"y"
+"""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / "of_another")], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    finally:
+        worker.close()
+
+
 class Watched(CommitSlots):
     """Calls ``look`` before each piece that is written."""
 
@@ -279,6 +306,32 @@ def test_a_newcomer_takes_a_newer_commit_and_one_that_goes_on_with_others_takes_
     asyncio.run(scenario())
 
 
+def test_a_commit_from_another_agent_is_not_hidden_by_what_a_worker_left_on_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        trains = HeldCommits("run", tmp_path / "trains", TOKEN, lambda told: None)
+        comes = HeldCommits("run", tmp_path / "comes", TOKEN, lambda told: None)
+        await trains.door.open("127.0.0.1")
+        try:
+            trains.slots.write(0, 50, [b"the newest"])
+            trains.committed(50, 0)
+            for slot, step in ((0, 10), (1, 20)):  # of its worker of the generation before
+                comes.slots.write(slot, step, [b"old"], in_memory=False)
+            comes.forget()
+            identity = trains.door.identity
+            assert identity is not None
+            source = CommitSource(50, f"127.0.0.1:{trains.door.port}", identity.certificate)
+            await comes.obtain(Formation("run", 1, RunSpec(), b"", "", "", "", 2, commit=source))
+            of_worker = CommitSlots([os.dup(one) for one in comes.slots.descriptors], tmp_path / "comes" / "commits")
+            for reader in (comes.slots, of_worker):
+                assert (reader.step(comes.slot), bytes(reader.read(comes.slot))) == (50, b"the newest")
+            of_worker.close()
+        finally:
+            await trains.close()
+            await comes.close()
+
+    asyncio.run(scenario())
+
+
 # ------------------------------------------------------------------------------------------ State
 
 
@@ -436,6 +489,8 @@ def test_what_goes_wrong_at_once_is_raised_by_that_call(slots: CommitSlots) -> N
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert slots.step(0) is None and not writer.is_busy
+    writer.write(Snapshot(8, {"a": np.zeros(1_000)}), at_once=True)  # there is room again
+    assert slots.step(0) == 8
 
 
 def test_both_ways_of_writing_are_tried_in_a_training(worker: Any, slots: CommitSlots) -> None:

@@ -85,6 +85,7 @@ class HeldCommits:
 
     async def _obtain(self, commit: CommitSource, or_newer: bool) -> None:
         slot = self.slots.free(self.slot)
+        self.slots.place(slot, in_memory=True)  # what a worker has left on disk would be read in its place
         self.slots.begin(slot)
 
         async def take(position: int, piece: bytes) -> None:

@@ -42,6 +42,7 @@ class CommitSlots:
         self._board = mmap.mmap(self.descriptors[SLOTS], PAGE)
         self._folder = folder
         self._mapped: dict[int, mmap.mmap] = {}  # slots in memory that this process has written
+        self._on_disk: set[int] = set()  # slots that this process has moved there
 
     @classmethod
     def create(cls, folder: Path | None = None) -> CommitSlots:
@@ -132,7 +133,7 @@ class CommitSlots:
         ``pieces`` is emptied on the way, so that nothing holds what is written. What has once gone to disk stays there for
         the rest of this process: the agent reads it by its name.
         """
-        self._place(slot, in_memory)
+        self.place(slot, in_memory)
         self.begin(slot)
         length = sum(memoryview(piece).nbytes for piece in pieces)
         mapped = self._map(slot, length) if in_memory else None
@@ -186,17 +187,23 @@ class CommitSlots:
         """All of the content is there."""
         os.pwrite(self.descriptors[slot], _HEADER.pack(_MAGIC, step, length), 0)
 
-    def _place(self, slot: int, in_memory: bool) -> None:
-        """Have the slot's descriptor mean a file on disk, in this process and for whoever reads it by name."""
+    def place(self, slot: int, in_memory: bool) -> None:
+        """What is written to the slot next: its memory, or a new file on disk, in this process and for who reads it by name.
+
+        What lay there before stays as it is for whoever reads it just now: a file that is cut, or memory that is, would end
+        a process that has it mapped (SIGBUS).
+        """
         path = self._path(slot)
+        if path is not None:
+            path.unlink(missing_ok=True)
         if in_memory or path is None:
-            if path is not None:
-                path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         self._mapped.pop(slot, None)
-        os.ftruncate(self.descriptors[slot], 0)
-        on_disk = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        if slot not in self._on_disk:
+            self._on_disk.add(slot)
+            _give_back(self.descriptors[slot])
+        on_disk = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.dup2(on_disk, self.descriptors[slot])
         os.close(on_disk)
 
@@ -229,6 +236,16 @@ class CommitSlots:
         finally:
             os.close(descriptor)
         return memoryview(mapped)[_HEADER.size :]
+
+
+def _give_back(descriptor: int) -> None:
+    """The memory behind a slot; whoever still reads it finds zeros."""
+    length = os.fstat(descriptor).st_size
+    try:
+        with mmap.mmap(descriptor, length) as mapped:
+            mapped.madvise(mmap.MADV_REMOVE)
+    except (OSError, ValueError):  # empty, or no room to map it
+        pass
 
 
 def _header(descriptor: int) -> tuple[int | None, int]:

@@ -86,7 +86,8 @@ class CommitWriter:
 
     def _raise(self) -> None:
         if self.problem is not None:
-            raise self.problem
+            problem, self.problem = self.problem, None  # what follows may go well again: a disk was full for a moment
+            raise problem
 
     def _run(self) -> None:
         while True:
