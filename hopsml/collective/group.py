@@ -206,6 +206,11 @@ class Group:
         """
         array = _contiguous(value)
         result = _result(out, array.shape, array.dtype)
+        if reduction == "mean" and array.dtype.kind in "iu" and array.dtype.itemsize < 8:
+            result[...] = self.all_reduce(
+                array.astype("int64"), reduction, name=name
+            )  # their sum may be too large for them
+            return result
         self._call(
             "all_reduce", array, result, array.size, _reduction(reduction), _known(WIRES, "wire", wire), name=name
         )

@@ -44,7 +44,8 @@ def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> np.n
 
     Args:
         x: an array, or what numpy makes one of (a CPU tensor of torch or JAX, a number); the same shape and type on all.
-        reduction: "mean", "sum", "min" or "max"; a mean of whole numbers is rounded toward zero.
+        reduction: "mean", "sum", "min" or "max"; a mean of whole numbers is rounded toward zero, and
+            their sum must fit: that of uint8 and int32 may wrap around, as numpy's does, for "sum" alone.
         name: what it is to people, in messages when workers call different things.
 
     Returns a new array of ``x``'s shape and type; outside a run, and with one worker, a copy.

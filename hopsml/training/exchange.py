@@ -26,8 +26,11 @@ def exchange(value: Value) -> list[Value]:
             f"exchange(): a {type(value).__name__} cannot be pickled ({type(error).__name__}: {error}); exchange what it is "
             "made from"
         ) from error
-    sizes = collective.all_gather(np.array([own.size], np.int64), name="sizes of exchanged values")[:, 0]
-    padded = np.zeros(int(sizes.max()), np.uint8)
-    padded[: own.size] = own
-    rows = collective.all_gather(padded, name="exchanged values")
+    while True:
+        sizes = collective.all_gather(np.array([own.size], np.int64), name="sizes of exchanged values")[:, 0]
+        padded = np.zeros(int(sizes.max()), np.uint8)
+        padded[: own.size] = own
+        rows = collective.all_gather(padded, name="exchanged values")
+        if len(rows) == len(sizes):  # else a member was lost between the two, of which all see the same
+            break
     return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]

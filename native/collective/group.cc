@@ -19,6 +19,8 @@ Limit limit_of(const hopsml_options& options, const Interrupt& ended) {
 
 double deadline_after(double timeout) { return timeout > 0 ? now() + timeout : kNever; }
 
+Trouble overtaken() { return Trouble{HOPSML_CHANGED, -1, "a newer reform has taken the place of this one"}; }
+
 struct Bytes {
   uint8_t *begin, *end;
 };
@@ -68,17 +70,18 @@ hopsml_status Group::perform(Request& request) {
   if (resumable_) row.lock();
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    if (resumable_) changed_.wait(lock, [this] { return !is_held(); });
+    if (resumable_) {
+      changed_.wait(lock, [this] { return !is_held(); });
+      request.call.deadline = deadline_after(timeout_); /* of the members of now, who have not been waited for yet */
+    }
     if (failed_) return trouble_.status;
     if (hopsml_status refused = refusal(request)) return refused;
-    if (resumable_) keep_input(request);
     if (auto status = attempt(request)) return *status;
     changed_.wait(lock, [this] { return !is_held(); });
     if (failed_) return trouble_.status;
     if (std::exchange(stage_, Stage::kLacking) == Stage::kWhole) return HOPSML_OK;
     if (!kept_.empty()) std::memcpy(kept_of_, kept_.data(), kept_.size());
     if (request.generation) return HOPSML_CHANGED;
-    request.call.deadline = deadline_after(timeout_);
   }
 }
 
@@ -110,6 +113,7 @@ std::optional<hopsml_status> Group::attempt(Request& request) {
   call.header.pause = resumable_ && pause_asked_;
   call.grace = std::min(kLongestGrace, timeout_ / 4);
   try {
+    if (resumable_) keep_input(request);
     StandardFloats mode;
     generation_->carry_out(call, request.in, request.out);
     if (resumable_) {
@@ -181,6 +185,8 @@ void Group::reform(const hopsml_options& options, Descriptor listener) {
   if (!resumable_) throw Trouble{HOPSML_ARGUMENT, -1, "this group is not resumable: it was formed without that option"};
   auto stop = begin_reform(options.generation);
   std::lock_guard<std::mutex> one(reforms_);
+  /* Who waits here has no turn by age: what stands by now may be newer, and must not be interrupted. */
+  if (stop->is_set()) throw ending_ ? ended_here() : overtaken();
   reforming_ = true;
   generation()->interrupt();
   try {
@@ -194,7 +200,7 @@ void Group::reform(const hopsml_options& options, Descriptor listener) {
     auto next = std::make_shared<Generation>(options, std::move(listener), limit, ended_);
     go_on(next, settle(next->exchange(own, limit), options.generation), options.timeout_s);
   } catch (Trouble trouble) {
-    if (stop->is_set() && !ending_) trouble = Trouble{HOPSML_CHANGED, -1, "a newer reform has taken the place of this one"};
+    if (stop->is_set() && !ending_) trouble = overtaken();
     wait_for_another(trouble);
     throw trouble;
   } catch (const std::exception& unexpected) {

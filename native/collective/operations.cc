@@ -14,6 +14,12 @@ std::vector<int32_t> ranks_up_to(int32_t size) {
   return ranks;
 }
 
+/* A sum of 16 bits that is stored between two stages is rounded twice, and may be infinite where the mean is not. */
+bool loses_by_halves(const CallHeader& header) {
+  bool is_sum = header.reduction == HOPSML_SUM || header.reduction == HOPSML_MEAN;
+  return is_sum && (header.type == HOPSML_FLOAT16 || header.type == HOPSML_BFLOAT16);
+}
+
 }  // namespace
 
 Operations::Operations(int32_t rank, int32_t size, const Hosts& hosts, Room* room, bool everywhere,
@@ -29,7 +35,8 @@ Operations::Operations(int32_t rank, int32_t size, const Hosts& hosts, Room* roo
 
 void Operations::carry_out(const Call& call, const void* in, void* out) {
   if (all_here_) return in_room(call, in, out);
-  if (by_machine_ && call.header.operation == kAllReduce) return reduce_by_machine(call, in, out);
+  if (by_machine_ && call.header.operation == kAllReduce && !loses_by_halves(call.header))
+    return reduce_by_machine(call, in, out);
   if (room_) room_->barrier(call); /* who calls something else may be waiting there */
   over_sockets(call, in, out);
 }

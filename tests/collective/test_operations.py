@@ -169,3 +169,21 @@ def test_several_threads_of_a_member_take_turns(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2)) as members, ThreadPoolExecutor(8) as pool:
         calls = [pool.submit(member.all_reduce, np.ones(3000, "float32")) for _ in range(20) for member in members]
         assert all((call.result() == 2).all() for call in calls)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_sums_of_16_bits_are_made_in_32_wherever_members_are(transport: str) -> None:
+    """Stored between two stages they would be infinite, or rounded twice."""
+    with group(3, TRANSPORTS[transport](3)) as members:
+        large = np.full(4, 40_000, "float16")
+        assert each(members, lambda m: m.all_reduce(large, "mean").tolist()) == [[40_000.0] * 4] * 3
+        parts = [np.array([value], ml_dtypes.bfloat16) for value in (1, 256, 1)]
+        assert [float(result[0]) for result in each(members, lambda m: m.all_reduce(parts[m.rank]))] == [258.0] * 3
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+def test_the_mean_of_small_whole_numbers_does_not_wrap_around(dtype: str) -> None:
+    most = np.iinfo(dtype).max
+    with group(2) as members:
+        for result in each(members, lambda m: m.all_reduce(np.array([most, most - m.rank], dtype), "mean")):
+            assert result.dtype == dtype and result.tolist() == [most, most - 1]

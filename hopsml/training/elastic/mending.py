@@ -80,7 +80,7 @@ class _Watch:
         try:
             self._reform(context)
             self._pause_point.open(context.generation, meets)
-        except HopsmlError as error:  # also where a newer word has taken the place of this one
+        except (HopsmlError, OSError) as error:  # also where a newer word has taken the place of this one
             problem = str(error)
         step = context.commits.slots.progress if context.commits is not None else -1
         self._port.announce("mended", context.generation, step, problem)

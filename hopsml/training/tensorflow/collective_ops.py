@@ -71,12 +71,20 @@ def all_reduce(
 
 def all_gather(value: Any, label: str = "") -> Any:
     """The members' rows one below the other, in rank order; members may have another number of rows each."""
+    return gathered_from(value, label)[0]
+
+
+def gathered_from(value: Any, label: str = "") -> tuple[Any, Any]:
+    """As ``all_gather``, with the number of members whose rows these are."""
+    import tensorflow as tf
+
     _refuse_compiled()
     if _is_alone():
-        return _itself(value)
+        return _itself(value), tf.constant(1)
     library = load()
     with _on_host():
-        return library.hopsml_all_gather(order=_order(), value=value, label=label).gathered
+        found = library.hopsml_all_gather(order=_order(), value=value, label=label)
+        return found.gathered, tf.shape(found.rows)[0]
 
 
 def broadcast(value: Any, root: int = 0, label: str = "") -> Any:

@@ -257,7 +257,8 @@ class Adasum(_KeepsNothing):
         if self._wire == "float16":
             scales = tf.ensure_shape(received[1][0], [None, len(sizes)])
             parts = [part * scales[:, number, None] for number, part in enumerate(parts)]
-        members = tf.cast(collective_ops.size(), self._dtype)
+        # By what has come: the group's size of another moment may be another one.
+        members = tf.cast(tf.shape(received[0][0])[0], self._dtype)
         combined = adaptive_sums(parts)
         # Losses were divided by the number of workers so that a sum is a mean; what is no mean is not to be divided.
         return [tf.reshape(one * members, shape) for one, shape in zip(combined, self._shapes, strict=True)]

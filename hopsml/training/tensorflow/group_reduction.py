@@ -51,10 +51,10 @@ def _reduced(tensors: list[Any], mean: bool, label: str) -> list[Any]:
             results[position] = one
     given = [_supported(tensors[position]) for position in others]
     if given:
-        for position, one in zip(others, collective_ops.all_reduce(given, "sum", label=label), strict=True):
-            results[position] = (
-                one / tf.cast(collective_ops.size(), one.dtype) if mean else tf.cast(one, tensors[position].dtype)
-            )
+        # How many have taken part is counted by the reduction itself: the group's size of another moment may be another one.
+        *sums, members = collective_ops.all_reduce([*given, tf.ones([], tf.int64)], "sum", label=label)
+        for position, one in zip(others, sums, strict=True):
+            results[position] = one / tf.cast(members, one.dtype) if mean else tf.cast(one, tensors[position].dtype)
     return results
 
 
@@ -75,10 +75,10 @@ def _supported(tensor: Any) -> Any:
 def _gathered(slices: Any, mean: bool, label: str) -> Any:
     import tensorflow as tf
 
-    values = collective_ops.all_gather(tf.convert_to_tensor(slices.values), label)
+    values, members = collective_ops.gathered_from(tf.convert_to_tensor(slices.values), label)
     indices = collective_ops.all_gather(tf.convert_to_tensor(slices.indices), label)
     if mean:
-        values = values / tf.cast(collective_ops.size(), values.dtype)
+        values = values / tf.cast(members, values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
