@@ -267,7 +267,7 @@ def harmed(folder: Path, status: Any, options: Options) -> Facts:
     serving.roll("digits", 2)
     serving.canary("digits", 3, 0.2)
     os.kill(serving.status("digits").pids[0], signal.SIGKILL)
-    while (now := serving.status("digits")).restarts == 0 or now.ready < 2:
+    while (now := serving.status("digits")).restarts == 0 or (now.ready or 0) < 2:
         if time.monotonic() - began > START_TIMEOUT_S:
             raise RuntimeError(f"the replica did not come again: {now}")
         time.sleep(0.1)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hopsml.serving.manager import ServingStatus
 
 app = typer.Typer(no_args_is_help=True, help="What is served: look, go over to another version, stop.")
 As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
@@ -57,10 +60,13 @@ def ls(as_json: As_json = False) -> None:
         print(f"nothing is served in {servings_url()}", file=sys.stderr)
     else:
         rows = [
-            (one.name, one.model, str(one.version or ""), one.state, f"{one.ready}/{one.replicas}", one.url)
-            for one in found
+            (one.name, one.model, str(one.version or ""), one.state, _ready(one), one.url or one.why) for one in found
         ]
         print("\n".join(table([("NAME", "MODEL", "VERSION", "STATE", "READY", "URL"), *rows])))
+
+
+def _ready(one: ServingStatus) -> str:
+    return f"{'?' if one.ready is None or one.state == 'Unknown' else one.ready}/{one.replicas or '?'}"
 
 
 @app.command()

@@ -200,6 +200,7 @@ class _Kept:
     tuner: BatchTuner
 
 
+MOST_KEPT = 3  # models in one process, which Spark and notebooks keep for hours; those that were used longest ago go
 _kept: dict[tuple[str, str, int | None], _Kept] = {}
 _lock = threading.Lock()
 
@@ -208,7 +209,11 @@ def _loaded(work: Inference, cores: int) -> _Kept:
     """The version, loaded the first time. ``cores``: how many it may compute with, 0 for as many as there are."""
     key = work.url, work.description.digest, work.batch_size
     with _lock:
-        if key not in _kept:
+        if key in _kept:
+            _kept[key] = _kept.pop(key)  # the newest is last
+        else:
+            while len(_kept) >= MOST_KEPT:
+                del _kept[next(iter(_kept))]
             if cores:
                 contract.limit_threads(work.description, cores)
             model = contract.load(Version(work.url, work.description).local_files(work.cache or None), work.description)

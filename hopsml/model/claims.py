@@ -28,7 +28,7 @@ from hopsml import settings
 from hopsml.errors import ModelExists, PathExists, PathNotFound, QuotaExceeded, StorageError
 from hopsml.model.description import FILES, MODEL_JSON, ModelDescription, decode, encode
 from hopsml.model.version import Version
-from hopsml.storage import urls
+from hopsml.storage import trust, urls
 from hopsml.storage.filesystem import exists, for_url
 from hopsml.storage.tree import upload_into
 
@@ -55,7 +55,7 @@ class Claim:
         target, system = urls.join(self.url, MODEL_JSON), for_url(self.url)
         before = _described(target)
         made = msgspec.structs.replace(description, folder=self.folder)
-        system.write_bytes(target, encode(made), overwrite=before is not None)
+        trust.write_bytes(target, encode(made), overwrite=before is not None)
         if not _token(self.url):  # deleted at this very moment: its files are gone, or will be
             system.delete(target)
             raise self._overtaken()

@@ -244,6 +244,8 @@ async def _connected(bootstrap: PlaceBootstrap, means: PlaceMeans, folder: Servi
         raise PlaceLost("the driver of this serving is gone, or does not want this agent")
     folder.write_token(welcome.token)
     folder.settings.write_bytes(msgspec.json.encode(welcome.settings))
+    # What this agent cannot bring to storage before its end, the next one on this machine does.
+    folder.requests.symlink_to(places.waiting_requests(welcome.settings.name, welcome.settings.project))
     host = writer.get_extra_info("sockname")[0]  # where the driver is reached from, it reaches this machine
     with contextlib.closing(line):
         await PlaceAgent(folder, line, welcome.settings, host, means).live()

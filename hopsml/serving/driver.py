@@ -32,6 +32,7 @@ from hopsml.serving.front import Front, listening
 from hopsml.serving.messages import AgentWelcome, AskLogs, Command, StopServing, SupervisorAnswer
 from hopsml.serving.starting import LOOPBACK
 from hopsml.serving.supervisor import Supervisor, bound
+from hopsml.tracking import machine
 
 log = logging.getLogger("hopsml.serving")
 
@@ -103,6 +104,8 @@ class ClusterServing:
             self._context.applicationId,
             self._granted.profile,
             self._granted.launch,
+            machine.process_started(os.getpid()),
+            machine.pid_namespace(),
         )
 
     def _release(self, record: ServerRecord) -> None:

@@ -9,18 +9,23 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hopsml.serving.balance import Balancer, is_sent_again
 from hopsml.serving.connections import Connections, Headers, NotReached, ReplicaAnswer, ReplicaLost
+from hopsml.serving.heads import KEEP_ALIVE_S, HeadWatch
 from hopsml.serving.limits import ServingLimits
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_command
 from hopsml.serving.receiving import Receive, Send, check_token, whole_body
 from hopsml.serving.refusals import RequestRefused
+
+if TYPE_CHECKING:
+    import uvicorn
 
 log = logging.getLogger("hopsml.serving")
 
@@ -31,7 +36,7 @@ _HOP_BY_HOP = {
 _REPLICAS_OWN = _HOP_BY_HOP | {b"date", b"server"}
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 _JSON = [(b"content-type", b"application/json")]
-KEEP_ALIVE_S = 75
+LOOK_S = 1.0  # between two looks for connections on which no request comes about
 DRAIN_S = 30.0
 
 Do = Callable[[Command], Awaitable[SupervisorAnswer]]
@@ -155,18 +160,27 @@ async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Call
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=int(KEEP_ALIVE_S),
         timeout_graceful_shutdown=int(DRAIN_S),
     )
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are the driver's
     serving = asyncio.create_task(server.serve(sockets=[listener]))
+    watching = asyncio.create_task(_watch_heads(server))
 
     async def end() -> None:
+        watching.cancel()
         server.should_exit = True
-        await asyncio.wait([serving])
+        await asyncio.wait([serving, watching])
 
     try:
         yield end
     finally:
         await end()
+
+
+async def _watch_heads(server: uvicorn.Server) -> None:
+    heads = HeadWatch()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        heads.look(server.server_state.connections, time.monotonic())

@@ -130,7 +130,9 @@ class VersionHolder:
         self._carry_out(self._router.loaded(version))
 
     def _tried_out(self, version: int) -> tuple[LoadedModel, str]:
-        """Loaded, and warm before any request comes to it."""
+        """Loaded, and warm before any request comes to it, where zeros are something that it takes."""
         model, platform = self._load(version)
-        try_out(model)
+        if cold := try_out(model):
+            text = redact.text(cold[:500])
+            log.warning("version %s takes no row of zeros, so its first requests take longer: %s", version, text)
         return model, platform

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
+from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, ServingNotFound, StorageError
 from hopsml.serving import access, claims, client, definitions, endings, launching, places, starting, submitter
 from hopsml.serving.claims import ServerRecord
 from hopsml.serving.definitions import ServingDefinition
@@ -30,16 +30,17 @@ from hopsml.storage.filesystem import for_url
 STATUS_TIMEOUT_S = 10.0
 ROLL_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 90.0  # requests drain, the request log goes to storage
-RUNNING, STOPPED = "Running", "Stopped"
+RUNNING, STOPPED, UNKNOWN = "Running", "Stopped", "Unknown"
 
 
 class ServingStatus(msgspec.Struct, frozen=True):
     """How a serving stands.
 
-    ``state``: "Running" or "Stopped". ``version`` answers by default, ``canary`` a ``share`` of requests instead.
-    ``ready`` of ``replicas`` answer; ``restarts``: how often one was started again. ``token_file`` is empty where
-    requests need no token, or it lies on another machine. On a cluster ``application`` is Spark's id, ``profile`` says
-    which cluster, ``supervisor`` and ``pids`` are of its machines; ``why`` says how it ended by itself, or what is wrong.
+    ``state``: "Running" or "Stopped", in a list also "Unknown", and ``why``. ``version`` answers by default, ``canary`` a
+    ``share`` of requests instead. ``ready`` of ``replicas`` answer, None where another machine alone knows; ``restarts``:
+    how often one was started again. ``token_file`` is empty where requests need no token, or it lies on another machine.
+    On a cluster ``application`` is Spark's id, ``profile`` says which cluster, ``supervisor`` and ``pids`` are of its
+    machines; ``why`` says how it ended by itself, or what is wrong.
     """
 
     name: str
@@ -50,7 +51,7 @@ class ServingStatus(msgspec.Struct, frozen=True):
     canary: int | None = None
     share: float = 0.0
     replicas: int = 0
-    ready: int = 0
+    ready: int | None = 0
     restarts: int = 0
     pids: tuple[int, ...] = ()  # of replicas
     supervisor: int = 0  # its pid
@@ -62,17 +63,21 @@ class ServingStatus(msgspec.Struct, frozen=True):
     why: str = ""
 
     def __str__(self) -> str:
+        if self.state == UNKNOWN:
+            return f"{self.name}: how it stands is not known: {self.why}"
         if self.state != RUNNING:
             how = f" ({self.why})" if self.why else ""
             verb = f"hopsml serving start {self.name}" if self.profile else f"hopsml serve {self.name}"
             return f"{self.name}: stopped{how}; `{verb}` starts it"
         what = f"version {self.version} of {self.model}" if self.version else self.model
         canary = f", and version {self.canary} {self.share:.1%} of requests" if self.canary else ""
-        bearer = f'-H "Authorization: Bearer $(cat {self.token_file})" ' if self.token_file else ""
+        bearer = f"-H @{ServingFolder(Path(self.token_file).parent).header} " if self.token_file else ""
         restarts = f", {self.restarts} restarted" if self.restarts else ""
+        unknown = f"{self.replicas}; how many of them answer is known on that machine"
+        answering = unknown if self.ready is None else f"{self.ready} of {self.replicas} answer"
         return (
             f"{self.name}: {what} answers at {self.url}{canary}\n"
-            f"replicas: {self.ready} of {self.replicas} answer{restarts}\n"
+            f"replicas: {answering}{restarts}\n"
             f"what it takes:  curl {bearer}{self.url}/v2/models/{self.name}\n"
             f"a prediction:   curl {bearer}-d '{{\"instances\": [...]}}' {self.url}/v1/models/{self.name}:predict\n"
             f"logs: {self.logs}"
@@ -296,7 +301,7 @@ def status(name: str) -> ServingStatus:
     if record is None:
         return ServingStatus(name, definition.model, STOPPED, profile=definition.profile)
     if not record.is_here and not record.is_on_cluster:
-        return ServingStatus(name, definition.model, RUNNING, record.url, replicas=definition.replicas)
+        return ServingStatus(name, definition.model, RUNNING, record.url, replicas=definition.replicas, ready=None)
     answer, why = _heard(record)
     folder = places.folder_of(name, project) if record.is_on_cluster else ServingFolder(Path(record.folder))
     logs, application, profile = str(folder.path), record.application, record.profile
@@ -318,7 +323,7 @@ def status(name: str) -> ServingStatus:
         answer.route.default,
         answer.route.canary,
         answer.route.share,
-        definition.replicas,
+        answer.replicas,
         answer.ready,
         answer.restarts,
         answer.pids,
@@ -395,7 +400,19 @@ def delete(name: str) -> None:
 
 def servings() -> list[ServingStatus]:
     """All of the project, by name."""
-    return [status(name) for name in definitions.names()]
+    found = []
+    for name in definitions.names():
+        try:
+            found.append(status(name))
+        except ServingNotFound:  # it was deleted meanwhile
+            continue
+        except (
+            ArgumentError,
+            ServingError,
+            StorageError,
+        ) as error:  # another user's, or one that hangs: not all others'
+            found.append(ServingStatus(name, "", UNKNOWN, why=str(error)))
+    return found
 
 
 def logs(name: str, last: int = 100) -> str:

@@ -134,6 +134,7 @@ class SupervisorAnswer(msgspec.Struct, frozen=True):
     restarts: int = 0
     logs: dict[str, str] = {}  # of a cluster, by where they lie
     machines: tuple[str, ...] = ()  # of a cluster, that replicas run on
+    replicas: int = 0  # that there are to be
 
 
 # ------------------------------------------------------------------------------------------ to an agent

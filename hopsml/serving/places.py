@@ -2,9 +2,11 @@
 
 <machine's folder>/models/     copies of models' files, by content
 <machine's folder>/places/     a folder for each agent that holds a replica of one on a cluster
+<machine's folder>/requests/   segments of the request log of such servings that are not on storage yet
 <machine's folder>/<name>-<digest of the project's URL>/
     lock            held while it is served from this machine, by the supervisor
     token           what requests must bear; 0600
+    header          the same as a header for curl, whose arguments all users of the machine can see; 0600
     settings.json   what it was started with
     control         socket of the supervisor
     supervisor.log, replica-<n>.log
@@ -43,6 +45,7 @@ class ServingFolder:
         self.path = path
         self.lock = path / "lock"
         self.token = path / "token"
+        self.header = path / "header"
         self.settings = path / "settings.json"
         self.control = path / "control"
         self.requests = path / "requests"
@@ -66,20 +69,31 @@ class ServingFolder:
 
     def write_token(self, token: str) -> None:
         """Readable by this user alone from its first byte on; none for an empty one."""
-        with contextlib.suppress(FileNotFoundError):
-            self.token.unlink()
-        if token:
-            descriptor = os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(token)
+        for path, text in ((self.token, token), (self.header, f"Authorization: Bearer {token}\n")):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            if token:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(text)
 
 
 def folder_of(name: str, project: str) -> ServingFolder:
     """The folder of a serving of a project's, made where it is missing."""
-    digest = hashlib.sha256(project.encode()).hexdigest()[:12]
-    path = machines_folder() / f"{name}-{digest}"
+    path = machines_folder() / f"{name}-{_digest(project)}"
     path.mkdir(mode=0o700, exist_ok=True)
     return ServingFolder(path)
+
+
+def waiting_requests(name: str, project: str) -> Path:
+    """Where on this machine the request log of a serving on a cluster waits for storage; all its agents' here."""
+    path = machines_folder() / "requests" / f"{name}-{_digest(project)}"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def _digest(project: str) -> str:
+    return hashlib.sha256(project.encode()).hexdigest()[:12]
 
 
 def machines_folder() -> Path:

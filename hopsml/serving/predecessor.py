@@ -62,7 +62,8 @@ def create_or_update(
         (artifact_path, serving_name, serving_type, model_version, ...)    the oldest
 
     ``model_path`` leads to a model of the registry (``Models/NAME`` or ``Models/NAME/VERSION``). ``instances`` are
-    replicas; ``inference_logging`` other than "NONE" writes the request log. What is about Kafka, KServe, batching and
+    replicas; ``inference_logging`` other than "NONE" writes the request log; of one that runs, both count at its next
+    start. What is about Kafka, KServe, batching and
     resources is taken and has no effect: batches are formed by themselves. Raises ArgumentError.
     """
     path = model_path if artifact_path is None else artifact_path
@@ -88,9 +89,16 @@ def create_or_update(
         log_requests=earlier.log_requests if inference_logging is None else inference_logging.upper() != "NONE",
         model_server=_checked_server(server),
     )
-    definitions.write(definition)
-    if manager.status(serving_name).state == manager.RUNNING:
+    runs = definitions.find(serving_name) is not None and manager.status(serving_name).state == manager.RUNNING
+    if runs and definition.model != earlier.model:
+        raise ArgumentError(
+            f"'{serving_name}' serves the model '{earlier.model}' and runs: stop it before it is to serve '{model}'"
+        )
+    if runs:
         manager.roll(serving_name, chosen)
+        if (definition.replicas, definition.log_requests) != (earlier.replicas, earlier.log_requests):
+            print(f"'{serving_name}' runs as it was started: instances and inference_logging count at its next start")
+    definitions.write(definition)
 
 
 def _of_path(path: str | None) -> tuple[str, int | None]:

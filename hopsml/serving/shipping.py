@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +30,7 @@ class Shipper:
 
     def __init__(self, folder: ServingFolder, settings: ServingSettings) -> None:
         self._folder, self._settings = folder.requests, settings
+        self._one = threading.Lock()  # the last turn may come while another one, which nobody waits for, is under way
         self._outage = Outage(EVERY_S)
 
     async def run(self) -> None:
@@ -45,13 +48,19 @@ class Shipper:
             log.warning("the rest of the request log stays in %s, for the next start", self._folder)
 
     def _ship(self) -> None:
-        if not self._folder.is_dir():
-            return
+        with self._one:
+            if self._folder.is_dir():
+                self._ship_all()
+
+    def _ship_all(self) -> None:
         for name in request_log.left_by([path.name for path in self._folder.iterdir()], self._writers()):
-            request_log.finish(self._folder / name)
+            with contextlib.suppress(FileNotFoundError):
+                request_log.finish(self._folder / name)
         for path in sorted(self._folder.glob(f"*{request_log.COMPLETE}")):
             try:
                 self._upload(path)
+            except FileNotFoundError:  # another agent on this machine was quicker
+                continue
             except StorageError as error:
                 if self._outage.failed(time.monotonic()):
                     log.warning("the request log waits in %s: %s", self._folder, error)

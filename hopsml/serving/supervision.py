@@ -185,12 +185,14 @@ class Supervision:
         return self._go_back(reason, now)
 
     def stop(self, now: float) -> list[SupervisionAction]:
-        """Let all replicas drain and end."""
+        """Let all replicas drain and end; a route that they are going over to is given up."""
         if self.is_stopping:
             return []
         self._stop_s = now + DRAIN_S
+        rolling, self._rolling = self._rolling, None
+        told = [] if rolling is None else [RouteOutcome(rolling.number, "it was stopped meanwhile")]
         running = [number for number, one in enumerate(self.replicas) if one.is_running]
-        return [DrainReplica(number) for number in running] if running else [AllEnded()]
+        return [*told, *(DrainReplica(number) for number in running)] if running else [*told, AllEnded()]
 
     def _spawn(self, number: int, now: float) -> Spawn:
         before = self.replicas[number]

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -40,6 +40,7 @@ from hopsml.serving.messages import (
     RouteKept,
     RouteTurned,
     SendCounts,
+    ServedVersion,
     ServingSettings,
     SupervisorAnswer,
     TotalCounts,
@@ -118,6 +119,7 @@ class Supervisor:
             tuple(one.process.pid for one in self._processes.values()),
             self._supervision.settled,
             self._restarts,
+            replicas=len(self._supervision.replicas),
         )
 
     async def answer(self, command: Command) -> SupervisorAnswer:
@@ -125,6 +127,11 @@ class Supervisor:
         if isinstance(command, ChangeRoute):
             if self._supervision.is_stopping:
                 return self.status("the serving is stopping")
+            if (known := self._changed(command.versions)) is not None:
+                return self.status(
+                    f"version {known} has other files than when it was loaded: it was exported again; export what is new "
+                    "as a version of its own, or stop the serving and start it"
+                )
             self._newest += 1
             route = dataclasses.replace(command.route, number=self._newest)
             self._versions |= command.versions
@@ -136,6 +143,14 @@ class Supervisor:
         self.stop()
         await self.wait()
         return self.status()
+
+    def _changed(self, versions: Mapping[int, ServedVersion]) -> int | None:
+        """A version that answers, known by its number, and whose files are others now; None for none."""
+        settled = self._supervision.settled
+        for number in versions.keys() & (settled.versions if settled else ()):
+            if self._versions[number].description.digest != versions[number].description.digest:
+                return number
+        return None
 
     # ------------------------------------------------------------------------------------------ actions
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hopsml.model.flavors.contract import LoadedModel
 
 Arrays = dict[str, "NDArray[Any]"]
+_ABOUT_INPUTS = ("InvalidArgumentError", "InvalidArgument")  # TensorFlow's, ONNX Runtime's
 
 
 def takes_batches(signature: Signature) -> bool:
@@ -19,18 +20,29 @@ def takes_batches(signature: Signature) -> bool:
     return bool(signature.inputs) and all(shape and shape[0] is None for shape in shapes)
 
 
-def try_out(model: LoadedModel) -> None:
+class IncompleteOutputs(Exception):
+    """The model does not give what its signature names."""
+
+
+def try_out(model: LoadedModel) -> str:
     """Call a model with a row, and with two where it takes batches: its first calls take longer than all others.
 
-    Raises what the model raises, and ValueError where it does not give what its signature names.
+    Returns why it could not be called so, "" where it was: zeros may be nothing that it takes, such as a category that an
+    encoder has not seen. Raises IncompleteOutputs, and what the model raises for a reason of its own.
     """
     row = trial_row(model.signature)
-    outputs = model.predict(row)
+    try:
+        outputs = model.predict(row)
+        if takes_batches(model.signature):
+            model.predict({name: array.repeat(2, axis=0) for name, array in row.items()})
+    except Exception as error:
+        if isinstance(error, ValueError) or type(error).__name__ in _ABOUT_INPUTS:
+            return f"{type(error).__name__}: {error}"
+        raise
     missing = sorted(model.signature.outputs.keys() - outputs.keys())
     if missing:
-        raise ValueError(f"the model gives no output '{missing[0]}', which its signature names")
-    if takes_batches(model.signature):
-        model.predict({name: array.repeat(2, axis=0) for name, array in row.items()})
+        raise IncompleteOutputs(f"the model gives no output '{missing[0]}', which its signature names")
+    return ""
 
 
 def trial_row(signature: Signature) -> Arrays:

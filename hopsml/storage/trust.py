@@ -13,7 +13,7 @@ from collections.abc import Collection
 from hopsml import settings
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
-from hopsml.storage.filesystem import FileStatus
+from hopsml.storage.filesystem import FileStatus, for_url
 
 VARIABLE = "HOPSML_TRUSTED_OWNERS"  # names, separated by commas
 _WRITABLE = 0o022  # by the group, or by everybody
@@ -32,6 +32,22 @@ def own_names(url: str) -> frozenset[str]:
         return frozenset({pwd.getpwuid(os.geteuid()).pw_name, "root"})
     except KeyError:  # a container's uid without a name
         return frozenset({str(os.geteuid()), "root"})
+
+
+def write_bytes(url: str, data: bytes, overwrite: bool = True) -> None:
+    """Write a file that ``check`` will be asked about: also in a folder where a group may write, nobody but its owner may
+    change it. Raises StorageError.
+    """
+    for_url(url).write_bytes(url, data, overwrite=overwrite)
+    narrow(url)
+
+
+def narrow(url: str) -> None:
+    """Take from all but its owner the right to write a file that was just made. Raises StorageError."""
+    system = for_url(url)
+    status = system.status(url)
+    if status.owner and status.permission & _WRITABLE:
+        system.set_permission(url, status.permission & ~_WRITABLE)
 
 
 def check(status: FileStatus, what: str, owners: Collection[str] | None = None) -> None:

@@ -98,6 +98,7 @@ def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[]
         system.write_bytes(manifest_url(shipment.url), json.dumps(_manifest(environment, length), indent=1).encode())
         try:
             system.upload(target, shipment.url, overwrite=False)
+            trust.narrow(shipment.url)
         except PathExists:
             _is_there(shipment.url)  # another submitter of this user's was quicker, with the same
         took_s = time.monotonic() - began

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from hopsml.serving import metrics, request_log
+from hopsml.serving.limits import ServingLimits
+from hopsml.serving.messages import ServingSettings
 from hopsml.serving.metrics import Meter, Sum
+from hopsml.serving.places import ServingFolder
 from hopsml.serving.request_log import RequestLog
+from hopsml.serving.routes import Route
+from hopsml.serving.shipping import Shipper
 
 pytestmark = pytest.mark.fast
 OK = 'hopsml_requests_total{version="1",status="200"}'
@@ -75,3 +83,33 @@ def test_what_a_killed_writer_left_is_whole_lines(tmp_path: Path) -> None:
     for name in names:
         request_log.finish(tmp_path / name)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("0-1.jsonl", b"whole\n")]
+
+
+def test_the_end_waits_for_a_segment_that_is_just_brought_to_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last turn begins while the one before it, which nobody waits for any more, is in the middle of a segment."""
+    monkeypatch.setattr(request_log, "SEGMENT_BYTES", 1)
+    folder = ServingFolder(tmp_path / "serving")
+    written = RequestLog(folder.requests, f"0-{2**22 + 1}")
+    for number in range(5):
+        written.write(b"line %d\n" % number)
+        written.flush()
+    written.close()
+    project = f"file://{tmp_path}/project"
+    asked = ServingSettings("digits", project, "digits", "127.0.0.1", 0, 1, True, ServingLimits(), Route(1, 1), {})
+    shipper = Shipper(folder, asked)
+    upload, begun = shipper._upload, threading.Event()
+
+    def slow(path: Path) -> None:
+        begun.set()
+        time.sleep(0.05)
+        upload(path)
+
+    monkeypatch.setattr(shipper, "_upload", slow)
+    first = threading.Thread(target=shipper._ship)
+    first.start()
+    begun.wait()
+    asyncio.run(shipper.last())
+    first.join()
+    assert len(list((tmp_path / "project").rglob("*.jsonl*"))) == 5 and not list(folder.requests.glob("*"))

@@ -50,6 +50,16 @@ def test_where_one_cannot_all_go_back() -> None:
     assert found.settled == ONE and found.turned(1, 1, 2.0) == []
 
 
+def test_who_waits_for_a_route_hears_of_a_stop() -> None:
+    beginning = Supervision(1)
+    beginning.begin(ONE, 0.0)
+    assert beginning.stop(1.0) == [RouteOutcome(1, "it was stopped meanwhile"), DrainReplica(0)]
+    assert beginning.exited(0, "ended", 2.0) == [AllEnded()]
+    found = started(1)
+    found.roll(TWO, 0.0, ROLL_S)
+    assert found.stop(1.0) == [RouteOutcome(2, "it was stopped meanwhile"), DrainReplica(0)]
+
+
 def test_where_one_dies_of_a_roll_all_go_back_and_it_comes_again_with_the_earlier_route() -> None:
     found = started()
     found.roll(TWO, 0.0, ROLL_S)

@@ -66,3 +66,19 @@ def test_an_archive_of_the_environment_is_not_taken_because_it_has_the_name(tmp_
         with pytest.raises(ArgumentError, match="belongs to nobody"):
             shipping.ensure(shipment, print)
     assert for_url(str(planted)).read_bytes(str(planted)) == b"forged"
+
+
+def test_what_is_written_to_be_believed_is_its_owners_alone_also_in_a_groups_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_USER_NAME")
+    tmp_path.chmod(0o775)
+    url = f"file://{tmp_path}/server.json"
+    before = os.umask(0o002)
+    try:
+        trust.write_bytes(url, b"{}")
+    finally:
+        os.umask(before)
+    found = for_url(url).status(url)
+    assert found.permission == 0o644
+    trust.check(found, "it says where requests are sent")

@@ -157,7 +157,9 @@ class _Graph:
 def _session(path: Path) -> onnxruntime.InferenceSession:
     onnxruntime = _runtime()
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = _threads, 1
+    shared_out = os.environ.get("OMP_NUM_THREADS", "")  # as a server's process is told its part of the cores
+    options.intra_op_num_threads = _threads or (int(shared_out) if shared_out.isdecimal() else 0)
+    options.inter_op_num_threads = 1
     available = onnxruntime.get_available_providers()
     providers = [name for name in _PROVIDERS if name in available]
     return onnxruntime.InferenceSession(str(path), options, providers=providers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,11 +61,12 @@ def read_signature(folder: Path) -> Signature | None:
 
 
 def limit_threads(count: int) -> None:
-    """Let TensorFlow compute with so many threads in this process, which has not used it yet."""
+    """Let TensorFlow compute with so many threads in this process; one that has used it already keeps what it has."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(count)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    with contextlib.suppress(RuntimeError):  # a function of the user's has used it in this worker of Spark's
+        tf.config.threading.set_intra_op_parallelism_threads(count)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
