@@ -12,6 +12,7 @@ from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 
 LOCAL_FOLDER = "local_logdir"
+_OF_RUN = re.compile(r"events|trials|generation\.\d+")  # folders of a run's directory that are called its log directory
 _DEBUGGERS = ("interactive_debugger", "non_interactive_debugger")
 
 
@@ -55,7 +56,9 @@ def visualize(hdfs_root_logdir: str) -> None:
     from hopsml.notebook import frontend, magics, tensorboard_server
     from hopsml.storage.run_dir import find
 
-    directory = find(str(hdfs_root_logdir).rstrip("/").removesuffix("/events"), settings.project_url())
+    named = str(hdfs_root_logdir).rstrip("/")
+    above = named.rpartition("/")[0]  # of a run's events/, and of a search's trials/ or generation.2/
+    directory = find(above if _OF_RUN.fullmatch(urls.name(named)) else named, settings.project_url())
     if frontend.is_live():
         magics.tensorboard_run(directory.url)
         return

@@ -161,6 +161,11 @@ def command(request: Request) -> list[str]:
     """The driver's command line: the script alone without Spark, ``hopsml submit`` with it."""
     profile = profiles.load(request.profile)
     if not profile.uses_spark:
+        if request.conf:
+            raise ArgumentError(
+                f"conf has {', '.join(sorted(request.conf))}, and profile '{request.profile}' starts no Spark: leave them "
+                "out, or name the profile of a cluster"
+            )
         return [request.python, request.script, *request.arguments]
     return submit_command(request, {"spark.app.name": request.name, **request.conf} if request.name else request.conf)
 

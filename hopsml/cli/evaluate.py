@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from hopsml.tracking import strict_json
 if TYPE_CHECKING:
     from hopsml.training.evaluation import Judgement
 
+_EARLIER = "that of the run's last evaluation, else {}"
 MODULE = "hopsml_evaluate_"  # before the file's name: a module of that name may be there
 
 
@@ -23,9 +25,14 @@ def evaluate(
     run: str,
     function: Annotated[str, typer.Option(help="FILE.py:NAME; that of the run's last evaluation by default")] = "",
     args: Annotated[str, typer.Option(help="its further arguments, a JSON object")] = "",
-    metric: Annotated[str, typer.Option(help="the key by which checkpoints are compared")] = "metric",
-    direction: Annotated[str, typer.Option(help="max or min")] = "max",
-    order: Annotated[str, typer.Option(help="oldest or newest first")] = "oldest",
+    metric: Annotated[
+        str | None,
+        typer.Option(help="the key by which checkpoints are compared", show_default=_EARLIER.format("metric")),
+    ] = None,
+    direction: Annotated[str | None, typer.Option(help="max or min", show_default=_EARLIER.format("max"))] = None,
+    order: Annotated[
+        str | None, typer.Option(help="oldest or newest first", show_default=_EARLIER.format("oldest"))
+    ] = None,
     name: Annotated[str, typer.Option(help="of the evaluation, which has facts of its own")] = "eval",
     profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else local")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
@@ -40,17 +47,19 @@ def evaluate(
     from hopsml.storage.run_dir import find
     from hopsml.training.evaluation import Facts
 
+    if profile:
+        os.environ["HOPSML_PROFILE"] = profile  # it may say where runs are kept
     directory = find(run, settings.project_url())
     if args and not function:
         raise ArgumentError(f"--args {args:.80}: they are those of --function FILE.py:NAME, which is missing")
     try:
+        named = {"metric": metric, "direction": direction, "order": order}
+        wishes: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+        common: dict[str, Any] = {"name": name, "profile": profile, "progress": not as_json, **wishes}
         if function:
-            wishes: dict[str, Any] = {"metric": metric, "direction": direction, "order": order, "args": arguments(args)}
-            found = experiment.evaluate(
-                loaded(function), directory.url, name=name, profile=profile, progress=not as_json, **wishes
-            )
+            found = experiment.evaluate(loaded(function), directory.url, args=arguments(args), **common)
         else:
-            found = experiment.continue_evaluation(directory.url, name=name, profile=profile, progress=not as_json)
+            found = experiment.continue_evaluation(directory.url, **common)
     finally:
         experiment.shutdown()
     judged, outcome = Facts(directory, name).written(), found.metrics

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopsml.tracking import strict_json
+from hopsml import states
+from hopsml.tracking import catalog, strict_json
 
 if TYPE_CHECKING:
     from hopsml.experiment.searches.reader import SearchReader
@@ -66,7 +67,7 @@ class _OfTrials:
 def _later(directory: Any, reports: Any) -> Iterator[list[dict[str, Any]]]:
     over = False
     while not over:
-        over = directory.read_status() is not None  # then what follows is the rest
+        over = catalog.read(directory, brief=True).state in states.ENDS  # then what follows is the rest
         yield list(reports.more())
         if not over:
             time.sleep(POLL_S)

@@ -32,6 +32,8 @@ def rerun(
     from hopsml import experiment, settings
     from hopsml.storage.run_dir import find
 
+    if profile:
+        os.environ["HOPSML_PROFILE"] = profile  # it may say where runs are kept
     directory = find(run, settings.project_url())
     recorded = directory.read_run()
     _like_the_original(recorded, directory)

@@ -73,6 +73,8 @@ def submit(
     wishes = {**from_environment(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
+    if timeout is not None and detach:
+        raise ArgumentError("--timeout with --detach: nobody follows the application then; leave one of the two out")
     if py_files:
         wishes["spark.submit.pyFiles"] = py_files
     with submission.Interrupts() as interrupts, contextlib.ExitStack() as stack:

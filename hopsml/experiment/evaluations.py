@@ -14,7 +14,7 @@ from hopsml import settings
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import FIRST_EVALUATION, ElasticGroup, Evaluation, RunSpec, specified
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import arguments, plan, repeat
+from hopsml.experiment import applications, arguments, plan, repeat
 from hopsml.experiment.options import EvaluationOptions
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
@@ -53,19 +53,30 @@ def submit_evaluation(options: EvaluationOptions) -> Run:
 
 
 def continue_evaluation(
-    run: Any, *, name: str = FIRST_EVALUATION, profile: str | None = None, progress: bool = True
+    run: Any,
+    *,
+    name: str = FIRST_EVALUATION,
+    metric: str | None = None,
+    direction: str | None = None,
+    order: str | None = None,
+    profile: str | None = None,
+    progress: bool = True,
 ) -> Result:
     """Judge what is left of a run by the function of its last ``evaluate``, as that was recorded; blocks until the end.
 
     Args:
         run: whose checkpoints are judged: its URL, path, id, handle or result.
         name: that the evaluation was given.
+        metric: by which checkpoints are compared, also those that are judged already; as it was by default.
+        direction: "max" or "min"; as it was by default.
+        order: "oldest" or "newest" first; as it was by default.
         profile: name of a file in conf/; used when there is no Spark application yet.
         progress: show what goes on.
 
     Raises:
         ArgumentError: no evaluator has been there, or its record cannot be used; otherwise as ``evaluate``.
     """
+    applications.prepare(profile)  # which may say where runs are kept
     directory = find(run, settings.project_url())
     facts = Facts(directory, checks.evaluation_name("name", name))
     earlier = str(facts.evaluator().get("run") or "")
@@ -80,13 +91,20 @@ def continue_evaluation(
     asked = again.spec.evaluation
     if asked is None:
         raise ArgumentError(f"{facts.evaluator_json} names {earlier}, which is no evaluation: remove that file")
+    wishes = {
+        "metric": metric if metric is None else checks.text("metric", metric),
+        "direction": direction if direction is None else checks.direction("direction", direction),
+        "order": order if order is None else checks.order("order", order),
+    }
+    given = {key: value for key, value in wishes.items() if value is not None}
     # Its URL of now: whoever moved the run took what the evaluator wrote with it.
-    spec = msgspec.structs.replace(again.spec, evaluation=msgspec.structs.replace(asked, run=directory.url))
+    spec = msgspec.structs.replace(again.spec, evaluation=msgspec.structs.replace(asked, run=directory.url, **given))
     return plan.start(dataclasses.replace(again, spec=spec)).result()
 
 
 def build(options: EvaluationOptions) -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
+    applications.prepare(options.profile)
     directory = find(options.run, settings.project_url())
     evaluation = specified(Evaluation, options, run=directory.url)
     _check_function(options.train_fn, Facts(directory, evaluation.name))

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections import Counter
@@ -26,7 +27,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.standing import Part
 from hopsml.experiment.verbs import Verb
 from hopsml.states import Lifecycle
-from hopsml.storage import filesystem, job_record, privacy, urls
+from hopsml.storage import cancel_request, filesystem, job_record, privacy, urls
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.recording import Recording
@@ -108,7 +109,9 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
     recording = Recording(whole, None).start()
     began, error, results = time.time(), None, list[Result]()
     try:
-        results = _all([_placed(single, *place, whole, earlier) for single, place in _places(plans)], application)
+        placed = [_placed(single, *place, whole, earlier) for single, place in _places(plans)]
+        with CancelRequests(whole) as requests:
+            results = _all(placed, application, requests)
         summary = [
             {"parameters": as_json(single.arguments), "outputs": as_json(result.metrics)}
             for single, result in zip(plans, results, strict=True)
@@ -155,13 +158,51 @@ def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: s
     """The plan of one combination in its folder; it continues what an earlier attempt has of it."""
     directory = RunDir(urls.join(whole.url, name))
     before = urls.join(earlier, name) if earlier else ""
-    part = Part("", directory, f"{whole.run_id}-{number}", single.arguments, of=whole.run_id, recorded=True)
+    name_of_run = f"{whole.run_id}-{number}"
+    part = Part("", directory, name_of_run, single.arguments, of=whole.run_id, recorded=True, heeds_requests=True)
     if before and not filesystem.exists(RunDir(before).run_json):
         before = ""
     return replace(single, standing=part, continues=before)
 
 
-def _all(plans: Sequence[plan.Plan], application: applications.Application) -> list[Result]:
+class CancelRequests:
+    """Looks, beside a launch, for a request in the directory of the whole, and ends the runs that are under way then."""
+
+    def __init__(self, whole: RunDir) -> None:
+        self._whole, self._polling = whole, cancel_request.Polling.of(whole)
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._runs: list[Run] = []
+        self._reason = ""
+        self._thread = threading.Thread(target=self._look, name=f"hopsml-requests-of-{whole.run_id}", daemon=True)
+
+    def __enter__(self) -> CancelRequests:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def add(self, run: Run) -> None:
+        """One more that is under way; ended at once where the request has come."""
+        with self._lock:
+            self._runs.append(run)
+            reason = self._reason
+        if reason:
+            run.cancel(reason)
+
+    def _look(self) -> None:
+        while not self._over.wait(self._polling.pause_s):
+            if reason := self._polling.poll(self._whole):
+                with self._lock:
+                    self._reason, runs = reason, list(self._runs)
+                for run in runs:
+                    run.cancel(reason)
+                return
+
+
+def _all(plans: Sequence[plan.Plan], application: applications.Application, requests: CancelRequests) -> list[Result]:
     capacity = application.backend.capacity()
     width = capacity.limit or capacity.preferred
     running: list[Run] = []
@@ -171,6 +212,7 @@ def _all(plans: Sequence[plan.Plan], application: applications.Application) -> l
             if index >= width:
                 results.append(running[index - width].result())
             running.append(_begin(single))
+            requests.add(running[-1])
         return results + [run.result() for run in running[len(results) :]]
     except BaseException:
         for run in running:

@@ -23,9 +23,17 @@ from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.protocol import Resume
-from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, AnyGroup, Communication, Roles, RunSpec, recorded
+from hopsml.cluster.shared.spec import (
+    AS_MANY_AS_THERE_ARE,
+    ONLY_HOPSMLS_ENCRYPTS,
+    AnyGroup,
+    Communication,
+    Roles,
+    RunSpec,
+    recorded,
+)
 from hopsml.delivery import logger_aside
-from hopsml.errors import CoordinatorLost, HopsmlError, NotEnoughSlots, PermissionRefused, QuotaExceeded
+from hopsml.errors import ArgumentError, CoordinatorLost, HopsmlError, NotEnoughSlots, PermissionRefused, QuotaExceeded
 from hopsml.experiment import applications, arguments, mlflow, progress, takeover, tuned
 from hopsml.experiment.run import Run
 from hopsml.experiment.sign_of_life import SignOfLife
@@ -94,6 +102,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     redact.register_settings(spec.environment)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     spec = _settled(spec, captured)
+    _refuse_plaintext(spec)
     store = settings.project_url()
     resume_url = find(spec.resume, store).url if spec.resume else ""
     application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
@@ -146,6 +155,16 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
         communication=encrypted(spec.communication),
         hooks=HOOKS,
     )
+
+
+def _refuse_plaintext(spec: RunSpec) -> None:
+    """Where all that workers exchange is to be encrypted: what does not go by hopsml's collective cannot be."""
+    plain = "JAX's collectives" if spec.framework == "jax" else "TensorFlow's servers" if spec.group.relaunches else ""
+    if plain and spec.communication.encryption and spec.group.size != 1:
+        raise ArgumentError(
+            f"experiment.{spec.verb} with encryption ({settings.ENCRYPTION}=1 asks for it in all runs): {plain} send in "
+            f"plain text; {ONLY_HOPSMLS_ENCRYPTS}: experiment.collective_all_reduce or experiment.torch take it"
+        )
 
 
 def encrypted(communication: Communication) -> Communication:
@@ -209,7 +228,7 @@ def _launch(
         before_status=lambda: _before_status(recording, events),
         **asdict(spec.communication),
     )
-    if standing.whole:
+    if standing.gives_signs:
         SignOfLife(directory, state, partial(_taken, run)).start()
     application.runs.add(run)
     return run, application

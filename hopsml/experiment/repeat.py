@@ -16,7 +16,7 @@ from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import RunSpec
 from hopsml.errors import ArgumentError
-from hopsml.experiment import plan, sign_of_life, takeover
+from hopsml.experiment import applications, plan, sign_of_life, takeover
 from hopsml.experiment.result import Result
 from hopsml.states import Lifecycle
 from hopsml.storage.run_dir import RunDir, find
@@ -60,6 +60,7 @@ def rerun(
         ArgumentError: it was not recorded well enough to be repeated, with what is missing; otherwise as ``submit``, and
             what ended the rerun if it failed.
     """
+    applications.prepare(profile)  # which may say where runs are kept
     original = find(run, settings.project_url())
     again = build(original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
     result = plan.start(again).result()
@@ -91,6 +92,7 @@ def resume(
         ArgumentError: it is under way, has finished or goes on elsewhere, or was not recorded well enough; otherwise as
             ``submit``.
     """
+    applications.prepare(profile)
     directory = find(run, settings.project_url())
     _check_may_go_on(directory)
     again = build(directory.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)

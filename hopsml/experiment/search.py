@@ -14,6 +14,7 @@ from typing import Any
 from hopsml import settings
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.experiment import applications
 from hopsml.experiment.options import SearchOptions, StartOptions
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded, start
@@ -152,6 +153,7 @@ def submit_continued(
 ) -> SearchRun:
     """As ``continue_search``, but returns at once with a handle."""
     extra = checks.whole_number("num_trials", num_trials, at_least=0)
+    applications.prepare(profile)  # which may say where runs are kept
     directory = find(run, settings.project_url())
     call = recorded.call_of(directory)
     lines = recorded.lines_of(directory)

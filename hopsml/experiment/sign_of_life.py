@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import PathNotFound, StorageError
@@ -59,9 +60,12 @@ class SignOfLife:
         )
 
 
-def driver_lives(directory: RunDir) -> bool:
-    """Whether the run is under way; may take ``WATCH_S`` seconds where its driver is not on this machine. StorageError."""
-    who = directory.read_run().get("driver_process") or {}
+def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> bool:
+    """Whether the run is under way; may take ``WATCH_S`` seconds where its driver is not on this machine. StorageError.
+
+    ``driver``: its process, as ``machine.who`` tells it; that of the record by default.
+    """
+    who = driver or directory.read_run().get("driver_process") or {}
     if who == machine.who():
         return directory.url in _under_way
     if catalog.driver_lives(who) is False or time.time() - catalog.last_change_s(directory) > OLD_S:

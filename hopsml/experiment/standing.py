@@ -23,6 +23,7 @@ class Alone:
 
     whole = True  # the verb's only run: continues what a lost driver left, and can be continued
     heeds_requests = True  # somebody else can cancel it by its directory
+    gives_signs = True  # of life, of its driver
     recorded = True  # with its code and environment
     trains = True  # its workers run the user's function, not a search's trials
 
@@ -58,7 +59,7 @@ class Part(Alone):
     """A run inside another one's directory: a distributed trial of a search, or one combination of a launch."""
 
     whole = False
-    heeds_requests = False
+    gives_signs = False
 
     folder: str = ""  # of all of them, below the directory of the whole
     place: RunDir = field(default_factory=lambda: RunDir(""))
@@ -66,6 +67,7 @@ class Part(Alone):
     config: Mapping[str, Any] = field(default_factory=dict)
     of: str = ""  # id of the whole; "": its own
     recorded: bool = False  # else code and environment are recorded with the whole
+    heeds_requests: bool = False
 
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
         """The folder that was given, inside the whole run's directory."""

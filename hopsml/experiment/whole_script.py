@@ -22,37 +22,42 @@ from hopsml.experiment.whole_script import run
 SOURCE = {source!r}
 
 if __name__ == "__main__":
-    run({framework!r}, {name!r}, SOURCE, sys.argv[1:])
+    run({framework!r}, {name!r}, SOURCE, sys.argv[1:], {beside!r})
 '''
 
 
 def driver_of(framework: str, script: Path, folder: Path) -> Path:
     """Write, into ``folder``, the program that runs ``script`` on every worker; the script's text travels in it."""
     path = folder / script.name
-    path.write_text(_DRIVER.format(framework=framework, name=script.name, source=script.read_text()))
+    beside = str(script.resolve().parent)
+    text = _DRIVER.format(framework=framework, name=script.name, source=script.read_text(), beside=beside)
+    path.write_text(text)
     return path
 
 
-def run(framework: str, name: str, source: str, arguments: Sequence[str]) -> Result:
+def run(framework: str, name: str, source: str, arguments: Sequence[str], beside: str = "") -> Result:
     """Run a program on all workers, one for each GPU or slot of the executors; prints the run's summary.
 
     Args:
         framework: one of ``VERBS``.
         name, source: of the file.
         arguments: what it finds in ``sys.argv``.
+        beside: the folder of the file: workers that see it can import what else lies there; ``--py-files`` is for others.
 
     Raises: as ``experiment.torch``.
     """
-    given = {"name": name, "source": source, "arguments": list(arguments)}
+    given = {"name": name, "source": source, "arguments": list(arguments), "beside": beside}
     result = VERBS[framework](_as_main_module, name=Path(name).stem, args=given)
     print(result.summary())
     return result
 
 
-def _as_main_module(name: str, source: str, arguments: list[str]) -> None:
+def _as_main_module(name: str, source: str, arguments: list[str], beside: str = "") -> None:
     """In a worker: from a file, which a traceback, and processes that the program starts, can read."""
     import runpy
 
+    if beside and Path(beside).is_dir():
+        sys.path.insert(0, beside)  # as Python does for the script that it is given
     with tempfile.TemporaryDirectory(prefix="hopsml-script-") as folder:
         path = Path(folder, name)
         path.write_text(source)

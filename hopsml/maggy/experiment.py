@@ -124,8 +124,8 @@ def _by_config(options: LagomOptions, config: Any) -> dict[str, Any]:
         return distributed.train(options, options.train_fn, config)
     if isinstance(config, configs.TorchDistributedConfig):
         raise ArgumentError(
-            "TorchDistributedConfig: PyTorch is not supported; use TfDistributedConfig with a Keras model, or "
-            "experiment.collective_all_reduce with a training function of your own"
+            "TorchDistributedConfig: lagom trains with TensorFlow alone; hopsml.experiment.torch(train, num_workers=...) "
+            "trains with PyTorch, by a function that calls hopsml.torch.prepare(model)"
         )
     raise ArgumentTypeError(
         f"config={config!r:.80} is a {type(config).__name__}; it must be one of hopsml.maggy.config"

@@ -247,6 +247,8 @@ def find(run: Any, project_url: str) -> RunDir:
     Raises ArgumentError when there is none.
     """
     named = str(getattr(run, "run_dir", run))
+    if "/" in named and "://" not in named:
+        named = os.path.abspath(named)  # workers have folders of their own
     directory = RunDir(named if "/" in named else urls.join(project_url, EXPERIMENTS, named))
     if not exists(directory.run_json):
         raise ArgumentError(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.errors import PathNotFound, StorageError
+from hopsml.errors import PathNotFound, PermissionRefused, StorageError
 from hopsml.search.metric import name_of
 from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
@@ -165,7 +165,7 @@ def _read_or_none(entry: FileStatus) -> StoredRun | None:
     directory = RunDir(entry.url)
     try:
         return read(directory, brief=True)
-    except PathNotFound:
+    except (PathNotFound, PermissionRefused):  # no run, or somebody else's that is private
         return None
     except StorageError:
         if filesystem.exists(directory.run_json):  # a record that is no JSON; anything else is the caller's to know

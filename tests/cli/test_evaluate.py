@@ -52,6 +52,10 @@ def test_a_run_that_has_ended_from_its_first_judgement_to_what_is_left(cli: Cli,
         0.625,
         2.125,
     ]
+    least = json.loads(cli("evaluate", training.run_dir, "--direction", "min", "--json").out)
+    assert least["best_step"] == 20
+    wrong = cli("evaluate", training.run_dir, "--direction", "nonsense")
+    assert wrong.status == 1 and "direction='nonsense'" in wrong.err
 
 
 @pytest.mark.parametrize(

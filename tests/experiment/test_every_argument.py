@@ -165,7 +165,7 @@ SEARCH: dict[str, Entry | tuple[Entry, ...]] = {
     "searcher_args": Changes({"sobol": True}, {"searcher": "random"}),
     "stopper_args": (Changes({"min_trials": 2}, {"stopper": "median"}), Refused({"min_trials": 2}, "stopper")),
     "patience": Changes(7.0),
-    "promoted_workers": Changes({3: 2}, {"workers_per_trial": 1, "stopper": "asha", "stopper_args": {"max_step": 9}}),
+    "promoted_workers": Changes({3: 2}, {"workers_per_trial": 2, "stopper": "asha", "stopper_args": {"max_step": 9}}),
     "start_timeout": Changes(7.0),
     "keep_warm": Changes(7.0),
     "preload": Changes(["json"]),

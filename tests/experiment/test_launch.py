@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import ArgumentError, WorkerFailed
+from hopsml.errors import ArgumentError, RunCancelled, WorkerFailed
 from hopsml.experiment import repeat
+from hopsml.storage import cancel_request
+from hopsml.storage.run_dir import RunDir
 from tests.cluster import workloads
 from tests.cluster.workloads import living, traces, wait_until
 from tests.experiment.conftest import SLOTS
@@ -131,3 +134,26 @@ def test_a_metric_key_that_is_not_returned_is_refused(store: Path, count: int) -
         ArgumentError, match="metric_key='accuracy' is not among what the training function returned: sum"
     ):
         launch(add, {"a": list(range(count))}, "name", False, None, "accuracy")
+
+
+def test_a_request_ends_all_combinations(store: Path, tmp_path: Path) -> None:
+    """``hopsml cancel`` of the whole, whose driver waits for its parts; those that wait for a slot do not begin."""
+    folder = str(tmp_path)
+
+    def work(number: int) -> None:
+        Path(folder, str(number)).touch()
+        time.sleep(600)
+
+    def ask() -> None:
+        wait_until(lambda: Path(folder, "0").exists(), "the first combination")
+        (record,) = [path.parent for path in store.glob("Experiments/*/run.json")]
+        cancel_request.write(RunDir(f"file://{record}"), "not wanted")
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with pytest.raises(RunCancelled, match="not wanted"):
+        launch(work, {"number": list(range(SLOTS + 2))})
+    asking.join()
+    (whole,) = (json.loads(path.read_text()) for path in store.glob("Experiments/*/status.json"))
+    assert whole["state"] == "CANCELLED"
+    assert not Path(folder, str(SLOTS + 1)).exists()

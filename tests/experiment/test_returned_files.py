@@ -217,3 +217,13 @@ def test_what_was_there_before_is_left_out_however_young_and_kept_when_it_is_wri
         os.utime(folder / name, ns=(moment, moment))
     assert worker_folder.keep(folder, tmp_path / "kept", before) == ""
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["again", "new"]
+
+
+def test_text_that_names_a_file_becomes_its_path_below_the_project_in_a_launch_too(store: Path) -> None:
+    def train(number: int) -> dict[str, str]:
+        Path("plot.png").write_text(str(number))
+        return {"plot": "plot.png"}
+
+    result = experiment.launch(train, {"number": [1, 2]}, progress=False)
+    for number, run in enumerate(result.runs, 1):
+        assert (store / run.metrics["plot"]).read_text() == str(number)

@@ -82,3 +82,27 @@ def test_what_a_function_that_returns_nothing_has_reported_is_its_value(store: P
     )  # fmt: skip
     assert [(row["value"], row["error"]) for row in result.rows] == [(0.5, ""), (1.0, "")]
     assert result.metrics["accuracy"] == result.value == 1.0
+
+
+def test_a_promoted_trial_gets_the_workers_that_others_do_not_need(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running training grows past the step, in the middle; before it, it has what it began with."""
+
+    def train(x: int) -> dict[str, int]:
+        state = hopsml.elastic.State(sizes=[])
+        for _ in state.resume(hopsml.elastic.Sampler(4000, 4)):
+            size = hopsml.distributed.world_size()
+            state.sizes = sorted({*state.sizes, size})
+            if state.batches <= 40 or size < 4:
+                hopsml.report(step=state.batches, metric=1.0)
+                time.sleep(0.02)
+            state.commit()
+        return {"metric": 1, "first": state.sizes[0], "last": state.sizes[-1]}
+
+    monkeypatch.setenv("HOPSML_LOCAL_SLOTS", "4")
+    result = experiment.search(
+        train, {"x": ("DISCRETE", [1])}, searcher="grid", num_trials=None, progress=False, workers_per_trial=2,
+        promoted_workers={20: 4},
+    )  # fmt: skip
+    assert (result.metrics["first"], result.metrics["last"]) == (2, 4)

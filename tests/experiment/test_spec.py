@@ -206,3 +206,15 @@ def test_the_predecessors_variable_says_how_many_parameter_servers(
     if value is not None:
         monkeypatch.setenv("NUM_TF_PS", value)
     assert parameter_servers.build(ParameterServerOptions(seen_by_worker)).spec.roles == Roles(servers)
+
+
+@pytest.mark.parametrize("verb", ["jax", "parameter_server"])
+def test_what_cannot_encrypt_does_not_run_in_plain_text_where_all_runs_are_to(
+    verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
+    more = {"num_ps": 1} if verb == "parameter_server" else {}
+    with pytest.raises(ArgumentError, match=rf"experiment.{verb} with encryption \(HOPSML_ENCRYPTION=1"):
+        getattr(experiment, verb)(lambda: 1, num_workers=2, progress=False, **more)
+    assert not list(tmp_path.iterdir())

@@ -247,9 +247,11 @@ def test_a_program_for_torchrun_runs_on_every_worker_as_its_main_module(project:
 
 @pytest.mark.variant
 def test_its_driver_starts_it_with_the_arguments_that_it_gets(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "train.py").write_text(f"import helpers\n{PROGRAM}")
+    (tmp_path / "beside" / "helpers.py").write_text("")
     (tmp_path / "made").mkdir()
-    path = whole_script.driver_of("torch", tmp_path / "train.py", tmp_path / "made")
+    path = whole_script.driver_of("torch", tmp_path / "beside" / "train.py", tmp_path / "made")
     variables = {**os.environ, "HOPSML_PROJECT_URL": f"file://{tmp_path}/project", "HOPSML_PROFILE": "local"}
     command = [sys.executable, str(path), "--steps", "1"]
     done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S)

@@ -52,7 +52,7 @@ def jupyterlab(runtime: Path) -> Iterator[Lab]:
     )
     try:
         note = runtime / f"jpserver-{process.pid}.json"
-        wait_until(lambda: process.poll() is not None or note.exists(), "JupyterLab", 60)
+        wait_until(lambda: process.poll() is not None or (note.exists() and note.read_text()), "JupyterLab", 60)
         yield Lab(f"http://127.0.0.1:{json.loads(note.read_text())['port']}")
     finally:
         process.terminate()

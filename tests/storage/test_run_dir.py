@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
+from hopsml.storage import run_dir
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, claim, step_name, step_of
 
@@ -152,3 +153,12 @@ def test_a_file_where_the_project_or_its_runs_should_be_is_an_error_and_no_searc
     (tmp_path / "Experiments").write_text("x")
     with pytest.raises(StorageError, match="Experiments"):
         claim(f"file://{tmp_path}", "app_1")
+
+
+def test_a_relative_path_means_the_same_to_workers_who_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run_dir.claim(f"file://{tmp_path}", "app_1", {"name": "x"})
+    monkeypatch.chdir(tmp_path)
+    found = run_dir.find(f"Experiments/{made.run_id}", "file:///nowhere")
+    assert found.url == f"{tmp_path}/Experiments/{made.run_id}" and found.read_run()["name"] == "x"

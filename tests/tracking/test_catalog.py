@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.errors import StorageUnavailable
+from hopsml.errors import PermissionRefused, StorageUnavailable
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, machine
@@ -108,3 +108,19 @@ def test_a_half_written_line_of_inputs_is_passed_over(tmp_path: Path) -> None:
     directory = make_run(tmp_path, "app_1")
     Path(directory.inputs.removeprefix("file://")).write_text('{"url": "a"}\n{"url": "b')
     assert catalog.read(directory).inputs == [{"url": "a"}]
+
+
+def test_a_run_that_is_private_to_somebody_else_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path, "app_1", started=1.0)
+    make_run(tmp_path, "app_2", started=2.0)
+    read = catalog.read
+
+    def refused(directory: RunDir, brief: bool = False) -> catalog.StoredRun:
+        if directory.run_id == "app_2":
+            raise PermissionRefused("cannot look at it: Permission denied", directory.run_json)
+        return read(directory, brief=brief)
+
+    monkeypatch.setattr(catalog, "read", refused)
+    assert [run.run_id for run in catalog.recent(f"file://{tmp_path}", None)] == ["app_1"]

@@ -76,7 +76,7 @@ class ElasticGang(Gang):
 
     def begin(self, now: float) -> list[Action]:
         """Ask for agents, of which ``spec.minimum`` are needed. Returns the first actions."""
-        self.target = self.spec.size
+        self.target = self.spec.first_target or self.spec.size
         self.exclusions = Exclusions(self.spec.host_failure_limit, self.spec.host_cooldown_s)
         self.unfit = Exclusions(1, self.spec.host_cooldown_s)
         self.pace = Pace(now, self.spec.progress_timeout_s)

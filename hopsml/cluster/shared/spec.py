@@ -96,6 +96,7 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
     regroups: ClassVar[bool] = True
 
     min_size: int = 1
+    first_target: int | None = None  # so many until it is resized; None: ``size``
     stopped_s: float = 5.0  # such a worker can be replaced
     heartbeat_timeout_s: Seconds = 5.0
     join_s: float = 1.0  # with min_size there, how long a beginning group waits for more

@@ -11,7 +11,8 @@ from typing import Any
 
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.worker.context import WorkerContext
-from hopsml.storage.run_dir import RESERVED_NAMES
+from hopsml.storage import urls
+from hopsml.storage.run_dir import EXPERIMENTS, RESERVED_NAMES
 
 MAX_RESULT = 48 << 20  # bytes; larger values belong into the run directory
 MAX_TEXT = 10_000  # characters of a reported value
@@ -86,8 +87,9 @@ def keep_files(value: Any, context: WorkerContext) -> Any:
         return f"{_home(context)}/{_brought(path, context.export_dir.parent)}"
     if not isinstance(value, str) or not _names_a_file(value):
         return value
-    folder = f"{context.run_id}/trials/{context.trial.trial_id}" if context.trial is not None else context.run_id
-    return f"Experiments/{folder}/{_brought(Path(value), context.export_dir.parent)}"
+    _, found, below = _home(context).rpartition(f"/{EXPERIMENTS}/")
+    name = _brought(Path(value), context.export_dir.parent)
+    return f"{EXPERIMENTS}/{below if found else context.run_id}/{name}"
 
 
 def _names_a_file(text: str) -> bool:
@@ -100,7 +102,7 @@ def _names_a_file(text: str) -> bool:
 def _home(context: WorkerContext) -> str:
     """URL of the run's directory, or of the trial's."""
     run = context.run_url.rstrip("/")
-    return run if context.trial is None else f"{run}/{context.trials}/{context.trial.trial_id}"
+    return run if context.trial is None else urls.join(run, context.trials, context.trial.trial_id)
 
 
 def _brought(path: Path, folder: Path) -> str:

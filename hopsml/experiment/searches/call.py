@@ -109,7 +109,7 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
         deadline_s=duration("deadline", options.deadline),
         budget_executor_s=duration("budget", options.budget, unit_s=60.0),
         patience_s=duration("patience", options.patience) or 30.0,
-        promoted_workers=promoted(options.promoted_workers),
+        promoted_workers=promoted(options.promoted_workers, options.workers_per_trial),
         retries=checks.whole_number("retries", options.retries, at_least=0),
         isolated=isolated(options.isolation),
         max_executors=None
@@ -270,10 +270,14 @@ def _pair(workers: Any) -> tuple[int, int]:
     return size, size
 
 
-def promoted(workers: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
+def promoted(workers: Mapping[int, int] | None, workers_per_trial: Any) -> tuple[tuple[int, int], ...]:
     """``{step: workers}`` as pairs, by rising step. Raises ArgumentError, ArgumentTypeError."""
     if workers is None:
         return ()
+    if size_of(workers_per_trial) is None:
+        raise ArgumentError(
+            f"promoted_workers={workers!r:.80} is for trials that are distributed trainings: give workers_per_trial, too"
+        )
     if not isinstance(workers, Mapping):
         raise ArgumentTypeError(f"promoted_workers={workers!r:.80} must be a dict: step -> workers from there on")
     return tuple(sorted((int(step), checks.whole_number("promoted_workers", size)) for step, size in workers.items()))

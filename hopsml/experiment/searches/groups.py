@@ -152,8 +152,14 @@ class GroupExecutor:
         run_id = f"{self.run.run_id}-{form.number}-{form.attempt}"
         start_s, drain_s = spec.group.start_timeout_s, settings.drain_s()
         group: AnyGroup = FixedGroup(size=form.size, start_timeout_s=start_s)
-        if form.minimum < form.size:
-            group = ElasticGroup(size=form.size, min_size=form.minimum, start_timeout_s=start_s, drain_s=drain_s)
+        if form.minimum < form.most:
+            group = ElasticGroup(
+                size=form.most,
+                min_size=form.minimum,
+                first_target=form.size,  # the dispatch says when it gets more: until then others have their slots
+                start_timeout_s=start_s,
+                drain_s=drain_s,
+            )
         return replace(
             self._plan,
             spec=msgspec.structs.replace(

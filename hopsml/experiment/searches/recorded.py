@@ -15,6 +15,7 @@ import msgspec
 from hopsml.cluster.driver import kept_secrets
 from hopsml.cluster.driver.capture import Captured
 from hopsml.errors import ArgumentError, PathExists, PathNotFound
+from hopsml.experiment import sign_of_life
 from hopsml.experiment.searches.call import VERSION, SearchCall
 from hopsml.experiment.searches.names import Names, by_id
 from hopsml.search.contract import Config, End, Outcome
@@ -124,12 +125,12 @@ def _sessions(lines: list[str]) -> list[dict[str, Any]]:
 
 
 def check_is_over(directory: RunDir, lines: list[str]) -> None:
-    """Raise ArgumentError where the driver of the last session is known to live."""
+    """Raise ArgumentError where the driver of the last session lives."""
     sessions = _sessions(lines)
-    if sessions and catalog.driver_lives(sessions[-1]):
+    if sessions and sign_of_life.driver_lives(directory, sessions[-1]):
         raise ArgumentError(
-            f"search {directory.run_id} is under way in process {sessions[-1]['pid']} of this machine; cancel it first, or "
-            "wait for its end"
+            f"search {directory.run_id} is under way in process {sessions[-1].get('pid')} on {sessions[-1].get('host')}; "
+            "cancel it first, or wait for its end"
         )
 
 

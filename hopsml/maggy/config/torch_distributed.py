@@ -10,7 +10,7 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class TorchDistributedConfig(LagomConfig):
-    """Distributed training by PyTorch, which hopsml does not have: ``lagom`` raises an error that names alternatives."""
+    """Distributed training by PyTorch, which is ``hopsml.experiment.torch``: ``lagom`` raises an error that says so."""
 
     module: Any = None
     dataset: Any = None

@@ -112,7 +112,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Form:
-    """Start a distributed training of ``size`` workers for the trial; elastic down to ``minimum``."""
+    """Start a distributed training of ``size`` workers for the trial; elastic down to ``minimum``, and up to ``most``."""
 
     number: int
     attempt: int
@@ -121,6 +121,7 @@ class Form:
     minimum: int
     resume_from: int | None = None
     done_step: int = -1
+    most: int = 0  # to which a Resize may bring it; at least ``size``
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,8 @@ class Groups:
         trial.attempt += 1
         trial.since = now
         self._ask_tell.ledger.move(trial, TrialPhase.PLACED)
-        return Form(trial.number, trial.attempt, trial.config, size, min(minimum, size), trial.resume_from, trial.step)
+        least, most = min(minimum, size), max(size, wish, *(workers for _, workers in self._spec.promoted_workers))
+        return Form(trial.number, trial.attempt, trial.config, size, least, trial.resume_from, trial.step, most)
 
     def _grow_one(self, reservation: Reservation | None) -> Resize | None:
         """Give free slots to the best running trial that may have more workers, but none that the first in line needs."""

@@ -56,7 +56,8 @@ def strategy(
             GPUs and no setting of TensorFlow's collectives is given, here or to the run, and TensorFlow's everywhere else.
         timeout_s: seconds after which a collective that a peer never joins fails with DeadlineExceededError;
             None = never (a lost peer is noticed by its heartbeat all the same).
-        heartbeat_timeout_s: seconds of silence after which a peer counts as lost and collectives fail.
+        heartbeat_timeout_s: seconds of silence after which a peer counts as lost and TensorFlow's collectives fail;
+            hopsml's own have a limit of theirs.
         compression: of the gradients that optimizers reduce, over hopsml's collective, which it chooses, like the arguments
             below; without any of them the run's are taken. "fp16", "bf16": half the bytes between machines, summed in
             float32; what is finite does not overflow. "topk": the largest entries of each gradient alone. "powersgd": two
@@ -100,10 +101,13 @@ def strategy(
         setup.prepare(context)
         return parameter_servers.strategy(own)
     if mirrored.applies(context):
+        own = [*given, *gradients.given, *(["implementation"] if implementation != "auto" else [])]
         setup.prepare(context)
-        return mirrored.strategy([*given, *gradients.given])
+        return mirrored.strategy(own)
     implementation, why = choose(context, implementation, given, gradients.given)
     in_force.chosen(why)
+    if context is not None and context.world_size == 1:
+        _say_without_effect(gradients if gradients.given else _of_run(context))
     if implementation == "hopsml":
         if given:
             raise ArgumentError(
@@ -154,11 +158,21 @@ def _own(context: WorkerContext | None, timeout_s: float | None, gradients: Grad
     setup.prepare(context)
     group = None if _evaluates(context) else collective.group(timeout_s or 0.0)
     if group is None:
+        if context is None:
+            _say_without_effect(gradients)
         return tf.distribute.get_strategy()
     group.use()
     from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
 
     return CollectiveStrategy(gradients)
+
+
+def _say_without_effect(gradients: GradientSettings) -> None:
+    """Where there is one worker nothing is reduced, and each step updates: somebody may count on fewer updates."""
+    if gradients.given:
+        print(
+            f"hopsml: there is one worker, whose gradients are not reduced: no effect of {' and '.join(gradients.given)}"
+        )
 
 
 def mix_precision() -> None:
