@@ -22,7 +22,7 @@ BENCH ?=
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup airflow lock lint types style docs test-fast test bench chaos mutants hadoop-up hadoop-down wheel demo demo-yarn clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test bench chaos mutants hadoop-up hadoop-down wheel demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -39,6 +39,9 @@ $(NATIVE): $(wildcard native/*/*) tools/build_native.py | $(STAMP)
 setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, this project, and its native library
 	@$(BIN)/python -m tools.build_native
 	@$(NEEDS) java mvn || true
+
+tf-hdfs: $(STAMP)  ## TensorFlow's file system for hdfs://, of native/tf_hdfs, with Rust; up to three minutes the first time
+	@$(BIN)/python -m tools.build_tf_hdfs
 
 airflow: $(STAMP)  ## .cache/airflow/venv: Airflow as requirements/airflow.txt pins it; tests make it, too
 	@$(BIN)/python -m tools.airflow_environment
@@ -115,8 +118,9 @@ hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-
 hadoop-down: $(STAMP)  ## end it and delete its files
 	@$(BIN)/python -m tools.hadoop stop --remove
 
-wheel: $(STAMP) $(NATIVE)  ## dist/hopsml-*.whl for machines of this kind: hopsml, and its native libraries for the TensorFlow of .venv
+wheel: $(STAMP) $(NATIVE)  ## dist/hopsml-*.whl for machines of this kind: hopsml, its native libraries for the TensorFlow of .venv, and TensorFlow's hdfs:// where there is Rust
 	@rm -rf build dist/hopsml-*.whl
+	@$(BIN)/python -m tools.build_tf_hdfs --if-possible
 	@$(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python
 
 demo: $(STAMP) $(NATIVE)  ## train on two Spark executors on this machine

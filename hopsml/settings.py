@@ -24,6 +24,7 @@ ENCRYPTION = "HOPSML_ENCRYPTION"  # of the driver
 CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read it there
 DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
 LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # workers get it as "1" where the run was asked for with local_logdir=True
+HDFS_CLIENT = "HOPSML_HDFS_CLIENT"  # settings for TensorFlow's hdfs://: key=value, with commas between
 _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")  # later ones win
 
 
@@ -214,7 +215,7 @@ def project_url(project: str | None = None) -> str:
             own = f"file://{Path(own).absolute()}"  # workers run in folders of their own
         return own if name == project_name() else f"{own.rpartition('/')[0]}/{name}"
     base = default_fs()
-    if base and base.partition(":")[0] in ("hdfs", "viewfs"):
+    if base and base.partition(":")[0] in ("hdfs", "viewfs", "hopsfs"):
         return f"{base}/Projects/{name}"
     local = Path.cwd() / ".hopsml"
     return f"file://{local if name == project_name() else local.parent / name}"

@@ -10,6 +10,7 @@ from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallb
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.export import export
 from hopsml.training.tensorflow.gradient_hooks import finish_updates
+from hopsml.training.tensorflow.hdfs_files import register_hdfs
 from hopsml.training.tensorflow.reducer import MergeSettings
 from hopsml.training.tensorflow.server_loop import ServerLoop
 from hopsml.training.tensorflow.standard_callbacks import callbacks
@@ -24,5 +25,6 @@ __all__ = [
     "callbacks",
     "export",
     "finish_updates",
+    "register_hdfs",
     "strategy",
 ]

@@ -36,7 +36,7 @@ TESTED = {  # page -> words of each of its snippets
     NOTEBOOK: ("%load_ext",),
     AIRFLOW: ("HopsMLOperator(",),
     SERVING: ("serving.canary(",),
-    STORAGE: ("hdfs.dump(",),
+    STORAGE: ("hdfs.dump(", "tf.io.gfile.glob("),  # the second: hadoop_tests/test_tf_hdfs.py
     COMMUNICATION: ("hopsml.all_reduce(",),
     SERVERS: ("ServerLoop(",),
     DYNAMIC: ("def alternating(", "def adversarial(", "def growing(", "def sequences(", "def actors_and_a_learner("),

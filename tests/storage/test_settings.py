@@ -97,3 +97,14 @@ def test_a_project_by_a_path_is_that_of_the_folder_the_driver_was_started_in(
 def test_without_a_name_the_login_user_is_the_project() -> None:
     assert settings.project_name() == settings.user_name()
     assert settings.user_name() == os.environ.get("LOGNAME", os.environ.get("USER", settings.user_name()))
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "viewfs", "hopsfs"])
+def test_runs_lie_on_the_clusters_store_whatever_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    for name in ("HOPSML_PROJECT_URL", "HOPSML_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOPSML_PROJECT", "p")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(write_conf(tmp_path / "conf", fs__defaultFS=f"{scheme}://nn:8020")))
+    assert settings.project_url() == f"{scheme}://nn:8020/Projects/p"

@@ -15,6 +15,13 @@ from hopsml.storage.remote.store import RemoteStore
 _DEFAULT_PORTS = {"http": 9870, "https": 9871}
 _WEB_TIMEOUT_S = 5.0  # for the web service of one NameNode of several
 _MODES_KEPT = 256
+# Without a setting of the user's, a lone NameNode that refuses is given up after about 3 s (174 s by
+# default). With several NameNodes the client's own failover settings hold.
+_LONE_NAMENODE = {
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.base.millis": "200",
+    "dfs.client.failover.sleep.max.millis": "1000",
+}
 
 
 class HadoopStore(RemoteStore):
@@ -78,6 +85,14 @@ def rpc_addresses(url: str) -> list[str]:
     found = [known.get(f"dfs.namenode.rpc-address{suffix}", "") for suffix in _suffixes(authority, known)]
     behind = [address for address in found if address] or [authority]
     return [address if ":" in address else f"{address}:8020" for address in behind if address]
+
+
+def client_settings(url: str) -> dict[str, str]:
+    """What hdfs-native is told for an HDFS URL beside the client configuration."""
+    if len(rpc_addresses(url)) > 1 or urls.split(url)[0] == "viewfs":
+        return {}
+    known = settings.hadoop_settings()
+    return {key: value for key, value in _LONE_NAMENODE.items() if key not in known}
 
 
 def web_addresses(url: str) -> list[str]:

@@ -7,21 +7,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from hopsml import settings
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.remote.channel import CHUNK_BYTES
-from hopsml.storage.remote.hadoop import HadoopStore, rpc_addresses
+from hopsml.storage.remote.hadoop import HadoopStore, client_settings, rpc_addresses
 
 _OPEN_FILE_WAIT_S = 2.0  # how long to wait for a file's length to settle: see _open_settled
 _READERS_KEPT = 8
-# Without a setting of the user's, a lone NameNode that refuses is given up after about 3 s (174 s by
-# default). With several NameNodes the client's own failover settings hold.
-_LONE_NAMENODE = {
-    "dfs.client.failover.max.attempts": "4",
-    "dfs.client.failover.sleep.base.millis": "200",
-    "dfs.client.failover.sleep.max.millis": "1000",
-}
 
 
 class HdfsStore(HadoopStore):
@@ -32,7 +24,7 @@ class HdfsStore(HadoopStore):
 
         super().__init__(url, options)
         scheme = "hdfs" if self._scheme == "hopsfs" else self._scheme
-        self._hdfs = Client(f"{scheme}://{self._authority}", _client_settings(url))
+        self._hdfs = Client(f"{scheme}://{self._authority}", client_settings(url))
         self._readers: dict[tuple[str, int, float], Any] = {}
 
     @staticmethod
@@ -129,13 +121,6 @@ class HdfsStore(HadoopStore):
             if time.monotonic() > deadline:
                 raise EOFError(f"unexpected end of file: {readable} of {known} bytes, another process is writing it")
             time.sleep(0.02)
-
-
-def _client_settings(url: str) -> dict[str, str]:
-    if len(rpc_addresses(url)) > 1 or urls.split(url)[0] == "viewfs":
-        return {}
-    known = settings.hadoop_settings()
-    return {key: value for key, value in _LONE_NAMENODE.items() if key not in known}
 
 
 def _range(reader: Any, at: int, end: int) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from hopsml.cluster.shared.spec import ONLY_HOPSMLS_ENCRYPTS
 from hopsml.cluster.worker import in_force, server_guard
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, StartTimeout
-from hopsml.training.tensorflow import groups
+from hopsml.training.tensorflow import groups, hdfs_files
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
 from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version
@@ -45,7 +45,7 @@ def install_import_hook(context: WorkerContext | None = None) -> None:
 
 
 def prepare(context: WorkerContext | None = None) -> None:
-    """Check versions and install the repairs, once a process; imports TensorFlow.
+    """Check versions, install the repairs and have ``hdfs://`` opened, once a process; imports TensorFlow.
 
     After it, a plain ``tf.distribute.MultiWorkerMirroredStrategy()`` waits for its leader's port and detects
     a lost peer after ``DEFAULT_HEARTBEAT_TIMEOUT_S`` seconds, and Keras 3 trains under it. ``context`` is not
@@ -62,6 +62,7 @@ def prepare(context: WorkerContext | None = None) -> None:
         check_version(TENSORFLOW, tf.__version__)
         _prepared = True
     _guard_server(tf.__file__, context or current())
+    hdfs_files.register_if_there()
     _prepare_strategies()
     _note_training()
     # TensorFlow imports Keras 3 also where the user has chosen tf_keras; its version does not matter then.

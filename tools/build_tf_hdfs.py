@@ -1,0 +1,224 @@
+"""Build TensorFlow's file system for ``hdfs://``, where something changed: ``python -m tools.build_tf_hdfs [--lock]``.
+
+    hopsml/training/tensorflow/lib/libhopsml_tf_hdfs.so       of native/tf_hdfs/, with ``cargo``: any TensorFlow's
+
+It takes one to three minutes where nothing is cached, so ``make setup`` and ``make demo`` do without it: ``make wheel``,
+``make tf-hdfs`` and the tests that need it call this. The crates are those of ``native/tf_hdfs/crates.lock``, by checksum;
+``--lock`` chooses them anew. One of them, ``hdfs-native``, is built from a copy that is mended in two places (``_MENDED``).
+Standard library only, as tools/build_native.py, which see for how several builds at once go well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "native" / "tf_hdfs"
+LOCK = SOURCES / "crates.lock"
+LIBRARY = ROOT / "hopsml" / "training" / "tensorflow" / "lib" / "libhopsml_tf_hdfs.so"
+CACHE = ROOT / ".cache" / "native" / "tf_hdfs"
+CRATE = "hdfs-native"
+
+# File of the crate, its text, and what comes in the text's place.
+_MENDED = (
+    # The last block of a file that is being written, or was closed a moment ago, does not count in its length: a reader
+    # sees an empty file, without an error.
+    (
+        "src/client.rs",
+        "        if let Some(locations) = located_info.locations {\n            let ec_schema",
+        "        if let Some(mut locations) = located_info.locations {\n"
+        "            if !locations.is_last_block_complete\n"
+        "                && let Some(last) = locations.last_block.clone()\n"
+        "                && last.b.num_bytes() > 0\n"
+        "            {\n"
+        "                locations.file_length = last.offset + last.b.num_bytes();\n"
+        "                if !locations.blocks.iter().any(|block| block.b.block_id == last.b.block_id) {\n"
+        "                    locations.blocks.push(last);\n"
+        "                }\n"
+        "            }\n"
+        "            let ec_schema",
+    ),
+    # Sockets to DataNodes are kept for 3 s: not those of the process that this one was forked from.
+    (
+        "src/hdfs/connection.rs",
+        "        self.remove_expired();\n\n        let url",
+        "        static OWNER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);\n"
+        "        let me = std::process::id();\n"
+        "        if OWNER.swap(me, Ordering::AcqRel) != me {\n"
+        "            std::mem::forget(std::mem::take(&mut *self.cache.lock().unwrap()));\n"
+        "        }\n"
+        "        self.remove_expired();\n\n        let url",
+    ),
+)
+
+
+class NoCargo(Exception):
+    """Rust's ``cargo`` is missing; the message says what is lost, and what to do."""
+
+
+def cargo() -> str:
+    """The path of ``$CARGO``, or ``cargo``; NoCargo when there is none."""
+    wanted = os.environ.get("CARGO") or "cargo"
+    found = shutil.which(wanted)
+    if found is None:
+        raise NoCargo(
+            f"{wanted} is missing: TensorFlow does not open hdfs:// itself, and workers write to a local folder that is "
+            "mirrored (install Rust 1.88 or later, or name its cargo: CARGO=...; then make tf-hdfs)"
+        )
+    return found
+
+
+def build() -> Path:
+    """The library, built unless it is there and current.
+
+    Raises:
+        NoCargo: there is no Rust.
+        subprocess.CalledProcessError: it does not compile, or crates cannot be fetched; its ``stderr`` says why.
+    """
+    stamp, wanted = LIBRARY.with_suffix(".built-of"), _digest()
+    with _alone():
+        if not (LIBRARY.exists() and stamp.exists() and stamp.read_text() == wanted):
+            made = _compiled(CACHE / "sources")
+            LIBRARY.parent.mkdir(parents=True, exist_ok=True)
+            part = LIBRARY.with_name(f"{LIBRARY.name}.part")
+            shutil.copyfile(made, part)
+            part.replace(LIBRARY)
+            stamp.write_text(wanted)
+    return LIBRARY
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """While others wait: a build fills the processors, and lays out sources."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def test() -> str:
+    """What the library's own tests say; errors as of ``build``."""
+    with _alone():
+        return _by_cargo(CACHE / "sources", "test")
+
+
+def _compiled(folder: Path) -> Path:
+    """The library as cargo leaves it, of sources laid out in ``folder``."""
+    _by_cargo(folder, "build", "--quiet")
+    return CACHE / "target" / "release" / LIBRARY.name
+
+
+def _by_cargo(folder: Path, *verb: str) -> str:
+    """What cargo tells when it builds or tests with the crates that are locked, one of them mended."""
+    laid_out, wanted = folder / ".laid-out-of", _digest()
+    if not (laid_out.exists() and laid_out.read_text() == wanted):  # else cargo would compile it all again
+        _lay_out(folder, LOCK.read_text(encoding="utf-8"))
+        _run(folder, "fetch", "--locked", "--quiet")
+        _mend(_source_of(folder, CRATE), folder / CRATE)
+        laid_out.write_text(wanted)
+    patch = f'patch.crates-io.{CRATE}.path="{folder / CRATE}"'
+    told = _run(folder, *verb, "--release", "--offline", "--config", patch)
+    _compare(_packages(folder / "Cargo.lock"), _packages(LOCK))
+    return told
+
+
+def _lay_out(folder: Path, lock: str) -> None:
+    """Our sources, and Cargo's lock file with the registry's name, which Cargo itself tells."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(SOURCES, folder)
+    _run(folder, "generate-lockfile", "--quiet")
+    source = re.search(r"^source = .*$", (folder / "Cargo.lock").read_text(encoding="utf-8"), re.MULTILINE)
+    if source is None:
+        raise ValueError(f"{folder / 'Cargo.lock'}: no crate comes from a registry")
+    text = re.sub("^checksum = ", f"{source[0]}\nchecksum = ", lock, flags=re.MULTILINE)
+    (folder / "Cargo.lock").write_text(text, encoding="utf-8")
+
+
+def _source_of(folder: Path, crate: str) -> Path:
+    """The folder into which cargo has fetched a crate."""
+    told = json.loads(_run(folder, "metadata", "--format-version", "1", "--locked", "--offline"))
+    return next(Path(package["manifest_path"]).parent for package in told["packages"] if package["name"] == crate)
+
+
+def _mend(source: Path, copy: Path) -> None:
+    shutil.copytree(source, copy)
+    for name, before, after in _MENDED:
+        text = (copy / name).read_text(encoding="utf-8")
+        if text.count(before) != 1:
+            raise ValueError(
+                f"{CRATE}'s {name} is not the one that tools/build_tf_hdfs.py mends: {before!r} is not in it once"
+            )
+        (copy / name).write_text(text.replace(before, after), encoding="utf-8")
+
+
+def _packages(lock: Path) -> dict[tuple[str, str], Any]:
+    """Checksum by name and version; None for what is no registry's."""
+    packages = tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
+    return {(package["name"], package["version"]): package.get("checksum") for package in packages}
+
+
+def _compare(built: dict[tuple[str, str], Any], locked: dict[tuple[str, str], Any]) -> None:
+    """Cargo may write its lock file anew where a crate is replaced by a folder: nothing else may have changed."""
+    other = {package for package, checksum in built.items() if package[0] != CRATE and locked.get(package) != checksum}
+    if other:
+        raise ValueError(f"cargo took crates that are not in native/tf_hdfs/crates.lock: {sorted(other)}")
+
+
+def _run(folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(CACHE / "target")}
+    command = [cargo(), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def _digest() -> str:
+    """Of all that the library is made of."""
+    digest = hashlib.sha256(repr(_MENDED).encode())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def lock() -> None:
+    """Choose the crates anew, the newest that fit native/tf_hdfs/Cargo.toml; errors as of ``build``."""
+    with _alone():
+        _lay_out(CACHE / "sources", "")
+        _run(CACHE / "sources", "generate-lockfile", "--quiet")
+        text = (CACHE / "sources" / "Cargo.lock").read_text(encoding="utf-8")
+    heading = "".join(line for line in LOCK.read_text(encoding="utf-8").splitlines(True) if line.startswith("#"))
+    kept = [line for line in text.splitlines(True) if not line.startswith(("#", "source = "))]
+    LOCK.write_text(heading + "".join(kept).lstrip("\n"), encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Build, and say what hinders."""
+    parser = argparse.ArgumentParser(prog="build_tf_hdfs", description=__doc__.splitlines()[0])
+    parser.add_argument("--lock", action="store_true", help="choose the crates anew, and build nothing")
+    parser.add_argument("--if-possible", action="store_true", help="without cargo: say what is lost, and go on")
+    given = parser.parse_args(arguments)
+    try:
+        lock() if given.lock else build()
+    except NoCargo as problem:
+        if given.if_possible:
+            print(f"tf-hdfs: {problem}", file=sys.stderr)
+        else:
+            sys.exit(f"tf-hdfs: {problem}")
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"tf-hdfs: native/tf_hdfs is not built: {' '.join(failed.cmd)}:\n{failed.stderr}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
