@@ -91,16 +91,17 @@ SAME := --hypothesis-profile=ci
 # (tests/side_by_side.py). Where one of the four crashes the others end, too: they would wait for its tests for ever.
 SIDE_BY_SIDE = -n $(AT_ONCE) --dist loadgroup --max-worker-restart=0 --durations=20 --durations-min=5
 AT_ONCE := 4
-# Its variants start whole Airflows and JupyterLabs, whose own deadlines (5 s for an answer) do not hold on a processor that
-# two others want as well.
 test-all: AT_ONCE := 3
 
 test: lint $(COMPILED) $(NATIVE)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
 	@status=0; $(FAST) $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 --dist worksteal || status=$$?; \
 	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" $(SIDE_BY_SIDE) || status=$$?; exit $$status
 
-test-all: lint $(COMPILED) $(NATIVE)  ## and the variants: what is said of one backend, said of each
-	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE)
+# Airflow's come last, alone: its own deadlines, two seconds for a task among them, do not hold beside others.
+test-all: lint $(COMPILED) $(NATIVE)  ## and the variants: what is said of one backend, said of each; two closing lines
+	@$(BIN)/python -m tools.build_tf_hdfs --if-possible
+	@status=0; $(BIN)/python -m pytest -q -m "not airflow" $(SIDE_BY_SIDE) || status=$$?; \
+	    $(BIN)/python -m pytest -q -m airflow --durations=10 --durations-min=5 || status=$$?; exit $$status
 
 bench: $(STAMP) $(NATIVE)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
