@@ -4,7 +4,7 @@
 
 It takes one to three minutes where nothing is cached, so ``make setup`` and ``make demo`` do without it: ``make wheel``,
 ``make tf-hdfs`` and the tests that need it call this. The crates are those of ``native/tf_hdfs/crates.lock``, by checksum;
-``--lock`` chooses them anew. One of them, ``hdfs-native``, is built from a copy that is mended in two places (``_MENDED``).
+``--lock`` chooses them anew. One of them, ``hdfs-native``, is built from a copy that is mended (``_MENDED``).
 Standard library only, as tools/build_native.py, which see for how several builds at once go well.
 """
 
@@ -51,6 +51,22 @@ _MENDED = (
         "                }\n"
         "            }\n"
         "            let ec_schema",
+    ),
+    # Whether a file that is opened again is the same one.
+    (
+        "src/file.rs",
+        "    /// Returns the total size of the file\n",
+        "    /// The number of its first block; None for an empty file.\n"
+        "    pub fn first_block(&self) -> Option<u64> {\n"
+        "        self.located_blocks.blocks.first().map(|block| block.b.block_id)\n"
+        "    }\n\n"
+        "    /// Returns the total size of the file\n",
+    ),
+    # A DataNode that is silent while a file is written is replaced only after this time, when the step's deadline is over.
+    (
+        "src/hdfs/block_writer.rs",
+        "const ACK_READ_TIMEOUT: Duration = Duration::from_secs(60);",
+        "const ACK_READ_TIMEOUT: Duration = Duration::from_secs(10);",
     ),
     # Sockets to DataNodes are kept for 3 s: not those of the process that this one was forked from.
     (

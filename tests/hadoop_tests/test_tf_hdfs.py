@@ -150,6 +150,18 @@ def test_a_frozen_datanode_ends_a_read_in_time(hadoop: Hadoop, at: str, process:
     assert process.ask(f"tf.io.read_file('{at}/f')")[1] == "ok"
 
 
+def test_one_silent_datanode_costs_time_and_not_the_read(hadoop: Hadoop, at: str, process: Process) -> None:
+    assert process.ask(f"for n in range(6): gfile.GFile(f'{at}/{{n}}', 'wb').write('x' * 300_000)")[1] == "ok"
+    silent = hadoop.names("dn")[0]
+    hadoop.kill(silent, signal_number=signal.SIGSTOP)
+    try:
+        for number in range(6):
+            seconds, said = process.ask(f"assert len(tf.io.read_file('{at}/{number}').numpy()) == 300_000")
+            assert said == "ok" and seconds < 10
+    finally:
+        hadoop.kill(silent, signal_number=signal.SIGCONT)
+
+
 def test_a_namenode_that_is_away_and_comes_back(hadoop: Hadoop, at: str, process: Process) -> None:
     assert process.ask(f"gfile.exists('{at}/f')")[1] == "ok"
     hadoop.kill("nn")
@@ -196,6 +208,31 @@ def test_a_file_that_is_deleted_while_it_is_read(at: str, process: Process) -> N
     for_url(at).delete(f"{at}/f", recursive=False)
     said = process.ask("rest = file.read(); assert len(rest) == 2_999_000, len(rest)")[1]
     assert said == "ok" or (not said.startswith("AssertionError") and at in said), said
+
+
+def test_what_is_put_in_an_open_files_place_is_another_file(at: str, process: Process) -> None:
+    """Neither cut short nor mixed, as on a local disk; its blocks live a while."""
+    process.ask(
+        f"file = gfile.GFile('{at}/f', 'rb'); assert len(file.read(1000)) == 1000; import time; time.sleep(0.2)"
+    )
+    for_url(at).write_bytes(f"{at}/f", b"short")
+    said = process.ask("rest = file.read(2_999_000); assert rest == b'x' * 2_999_000, len(rest)")[1]
+    assert said == "ok" or (not said.startswith("AssertionError") and at in said), said
+    assert process.ask(f"assert tf.io.read_file('{at}/f').numpy() == b'short'")[1] == "ok"
+
+
+def test_a_folder_that_may_not_be_looked_into_does_not_hide_the_others(hadoop: Hadoop, at: str, library: Path) -> None:
+    for name in ("mine", "theirs"):
+        for_url(at).write_bytes(f"{at}/{name}/f", b"x")
+    for_url(at).set_permission(at, 0o755)
+    for_url(at).set_permission(f"{at}/theirs", 0o755)
+    for_url(at).set_permission(f"{at}/mine", 0o700)
+    process = Process(hadoop, HADOOP_USER_NAME="stranger")
+    try:
+        found = f"[path.rsplit('/', 2)[1] for path in gfile.glob('{at}/*/*')]"
+        assert process.ask(f"assert {found} == ['theirs'], {found}")[1] == "ok"
+    finally:
+        process.end()
 
 
 def test_a_write_that_failed_leaves_no_file_that_looks_whole(hadoop: Hadoop, at: str, process: Process) -> None:

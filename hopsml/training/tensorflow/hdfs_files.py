@@ -7,10 +7,11 @@ import threading
 from pathlib import Path
 
 from hopsml import settings
-from hopsml.errors import StorageError
+from hopsml.errors import HopsmlError, StorageError
 from hopsml.storage.remote import hadoop
 
 _LIBRARY = Path(__file__).parent / "lib" / "libhopsml_tf_hdfs.so"
+SOCKET_TIMEOUT = "dfs.client.socket-timeout"  # ms
 _lock = threading.Lock()
 _registered = False
 
@@ -46,7 +47,10 @@ def _register() -> str:
             return f"{_LIBRARY.name} was not built (make tf-hdfs, or a wheel that was made with Rust)"
         import tensorflow as tf
 
-        _tell_client()
+        try:
+            _tell_client()
+        except (HopsmlError, OSError) as error:  # a configuration that cannot be read
+            return str(error)
         try:
             tf.experimental.register_filesystem_plugin(str(_LIBRARY))
         except tf.errors.AlreadyExistsError:
@@ -63,4 +67,6 @@ def _tell_client() -> None:
     if folder is not None:
         os.environ.setdefault("HADOOP_CONF_DIR", str(folder))  # in a container of YARN's only Spark's Java knows it
     wishes = hadoop.client_settings(settings.default_fs() or "hdfs://")
+    if SOCKET_TIMEOUT not in settings.hadoop_settings():  # else a silent DataNode's turn outlasts the step's deadline
+        wishes[SOCKET_TIMEOUT] = str(int(1000 * settings.storage_timeout_s() / 4))
     os.environ.setdefault(settings.HDFS_CLIENT, ",".join(f"{key}={value}" for key, value in wishes.items()))

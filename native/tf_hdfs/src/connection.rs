@@ -81,7 +81,7 @@ impl Connection {
         }
         let client = ClientBuilder::new()
             .with_url(format!("{}/", location.base))
-            .with_config(beside_configuration())
+            .with_config(beside_configuration(&location.base))
             .with_io_runtime(self.runtime.handle().clone())
             .build()
             .map_err(|error| Failure::of_hdfs(&location.url(), &error))?;
@@ -107,9 +107,16 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn beside_configuration() -> Vec<(String, String)> {
+/// How a lone NameNode is given up is not for a name service, whose failover takes its time: a name without a port may be one.
+fn beside_configuration(base: &str) -> Vec<(String, String)> {
+    let authority = base.split_once("://").map_or("", |(_, authority)| authority);
+    let may_be_several = !authority.is_empty() && !authority.contains(':');
     let text = std::env::var(CLIENT).unwrap_or_default();
-    text.split(',').filter_map(|pair| pair.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
+    text.split(',')
+        .filter_map(|pair| pair.split_once('='))
+        .filter(|(key, _)| !(may_be_several && key.starts_with("dfs.client.failover.")))
+        .map(|(key, value)| (key.into(), value.into()))
+        .collect()
 }
 
 fn deadline() -> Outcome<Duration> {

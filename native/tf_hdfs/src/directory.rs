@@ -259,7 +259,10 @@ fn fitting(folder: &Location, part: &str, last: bool) -> Outcome<Vec<Location>> 
             .filter(|child| (last || child.isdir) && pattern::fits(part, name(&child.path)))
             .map(|child| folder.child(name(&child.path)))
             .collect()),
-        Err(error) if matches!(error.code, Code::NotFound | Code::FailedPrecondition) => Ok(vec![]),
+        // One folder of others that may not be looked into does not hide the rest.
+        Err(error) if matches!(error.code, Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied) => {
+            Ok(vec![])
+        }
         Err(error) => Err(error),
     }
 }

@@ -22,17 +22,24 @@ struct Seen {
     at: Instant,
 }
 
+impl Seen {
+    fn length(&self) -> u64 {
+        self.file.file_length() as u64
+    }
+}
+
 /// A stream of the file from `next` on, begun at the second of two reads that adjoin: a read anywhere is a request to a
 /// DataNode of its own, and costs a millisecond.
 struct Sequence {
     next: u64,
     stream: Option<BoxStream<'static, hdfs_native::Result<Bytes>>>,
+    until: u64,  // the file's length when the stream was begun
     rest: Bytes, // read from the stream, and not yet asked for
 }
 
 impl Sequence {
-    fn restart(&mut self, next: u64) {
-        *self = Sequence { next, stream: None, rest: Bytes::new() };
+    fn at(next: u64) -> Sequence {
+        Sequence { next, stream: None, until: 0, rest: Bytes::new() }
     }
 }
 
@@ -56,7 +63,7 @@ impl Reader {
             client,
             pid: std::process::id(),
             seen: Mutex::new(Arc::new(Seen { file, at: Instant::now() })),
-            sequence: Mutex::new(Sequence { next: u64::MAX, stream: None, rest: Bytes::new() }),
+            sequence: Mutex::new(Sequence::at(u64::MAX)),
         })
     }
 
@@ -70,9 +77,41 @@ impl Reader {
         refuse_forked(self.pid)?;
         let connection = connection()?;
         let end = offset.saturating_add(out.len() as u64);
-        let seen = self.seen_until(connection, end)?;
-        let length = seen.file.file_length() as u64;
-        let count = end.min(length).saturating_sub(offset) as usize;
+        let mut seen = locked(&self.seen).clone();
+        if end > seen.length() && seen.at.elapsed() >= LOOK_AGAIN {
+            seen = self.look_again(connection, seen)?;
+        }
+        match self.read_of(connection, &seen, offset, out) {
+            // Its blocks may lie elsewhere by now, or have another token: who keeps a file open for a day asks again.
+            Err(error) if error.code == Code::Unavailable && seen.at.elapsed() >= LOOK_AGAIN => {
+                let seen = self.look_again(connection, seen)?;
+                self.read_of(connection, &seen, offset, out)
+            }
+            read => read,
+        }
+    }
+
+    /// The same file as it is now. One that was put in its place is another one: to its readers it stays what it was, as on
+    /// a local disk.
+    fn look_again(&self, connection: &Connection, seen: Arc<Seen>) -> Outcome<Arc<Seen>> {
+        let file = match connection.wait(&self.url, self.client.read(&self.path)) {
+            Ok(file) => Some(file),
+            Err(error) if error.code == Code::NotFound => None, // deleted: its blocks live a while
+            Err(error) => return Err(error),
+        };
+        let is_same = |file: &FileReader| {
+            seen.length() == 0
+                || (file.file_length() as u64 >= seen.length() && file.first_block() == seen.file.first_block())
+        };
+        let Some(file) = file.filter(is_same) else { return Ok(seen) };
+        let seen = Arc::new(Seen { file, at: Instant::now() });
+        *locked(&self.seen) = seen.clone();
+        Ok(seen)
+    }
+
+    fn read_of(&self, connection: &Connection, seen: &Seen, offset: u64, out: &mut [u8]) -> Outcome<usize> {
+        let end = offset.saturating_add(out.len() as u64);
+        let count = end.min(seen.length()).saturating_sub(offset) as usize;
         if count == 0 {
             return Ok(0);
         }
@@ -80,51 +119,30 @@ impl Reader {
         // Where another thread reads in sequence, this one's read is one of its own.
         if let Ok(mut sequence) = self.sequence.try_lock() {
             if sequence.next == offset {
-                let read = self.read_on(connection, &seen.file, &mut sequence, out);
-                let next = if read.is_ok() { offset + count as u64 } else { u64::MAX };
+                let read = self.read_on(connection, seen, &mut sequence, out);
                 match read {
-                    Ok(()) => sequence.next = next,
-                    Err(_) => sequence.restart(next),
+                    Ok(()) => sequence.next = offset + count as u64,
+                    Err(_) => *sequence = Sequence::at(u64::MAX),
                 }
                 return read.map(|()| count);
             }
-            sequence.restart(offset + count as u64);
+            *sequence = Sequence::at(offset + count as u64);
         }
         let mut stream = seen.file.read_range_stream(offset as usize, count).boxed();
         self.fill(connection, &mut stream, &mut Bytes::new(), out)?;
         Ok(count)
     }
 
-    /// The file as it was seen; looked at again where it is asked for more than there was.
-    fn seen_until(&self, connection: &Connection, end: u64) -> Outcome<Arc<Seen>> {
-        let seen = locked(&self.seen).clone();
-        if end <= seen.file.file_length() as u64 || seen.at.elapsed() < LOOK_AGAIN {
-            return Ok(seen);
-        }
-        let file = connection.wait(&self.url, self.client.read(&self.path))?;
-        let grown = file.file_length() != seen.file.file_length();
-        let seen = Arc::new(Seen { file, at: Instant::now() });
-        *locked(&self.seen) = seen.clone();
-        if grown {
-            let mut sequence = locked(&self.sequence);
-            let next = sequence.next;
-            sequence.restart(next);
-        }
-        Ok(seen)
-    }
-
     /// Read from `sequence.next` on.
-    fn read_on(
-        &self,
-        connection: &Connection,
-        file: &FileReader,
-        sequence: &mut Sequence,
-        out: &mut [u8],
-    ) -> Outcome<()> {
-        let Sequence { next, stream, rest } = sequence;
+    fn read_on(&self, connection: &Connection, seen: &Seen, sequence: &mut Sequence, out: &mut [u8]) -> Outcome<()> {
+        if sequence.until != seen.length() {
+            *sequence = Sequence::at(sequence.next);
+        }
+        let Sequence { next, stream, until, rest } = sequence;
         let stream = stream.get_or_insert_with(|| {
             let from = *next as usize;
-            file.read_range_stream(from, file.file_length() - from).boxed()
+            *until = seen.length();
+            seen.file.read_range_stream(from, seen.file.file_length() - from).boxed()
         });
         self.fill(connection, stream, rest, out)
     }
