@@ -98,7 +98,10 @@ def holder_of(pid: int) -> str | None:
 
 
 def is_alive(holder: str) -> bool:
-    """Whether the process that a claim names still lives; one of another pid namespace is held to."""
+    """Whether the process that a claim names still lives; one of another pid namespace is held to, until a restart."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        if f" boot {file.read().strip()} " not in holder:
+            return False
     if not holder.endswith(" in " + os.readlink("/proc/self/ns/pid")):
         return True
     return holder_of(int(holder.split()[0])) == holder

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import sys
 import textwrap
 import time
@@ -17,7 +19,7 @@ import msgspec
 import psutil
 import pytest
 
-from hopsml.cluster.forking import fork_client
+from hopsml.cluster.forking import fork_client, fork_server
 from hopsml.cluster.forking.fork_server import Exited, Imported
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import Formation, Launch
@@ -476,3 +478,29 @@ def test_a_worker_collects_garbage_as_usual_but_not_what_was_imported_before_it(
     assert found["enabled"]
     assert found["collected"]
     assert found["frozen"] > 1000
+
+
+def test_a_fork_that_the_system_refuses_is_told_and_ends_nobody(monkeypatch):
+    """At a limit of processes a checkpoint's writer may not be started: the training beside it goes on."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = fork_server.ForkServer(theirs, ())
+    null = os.open(os.devnull, os.O_RDWR)
+
+    def refused():
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refused)
+    try:
+        launch = fork_server.LaunchWorker(7, "", "/", fork_server.WORKER)
+        socket.send_fds(ours, [fork_server.encode(launch)], [null, null, null])
+        assert server.receive()
+        reply = fork_server.decode_reply.decode(ours.recv(4096))
+        assert isinstance(reply, fork_server.NotLaunched)
+        assert reply.id == 7 and "Resource temporarily unavailable" in reply.problem
+        ours.send(fork_server.encode(fork_server.Ping()))
+        assert server.receive()
+    finally:
+        for descriptor in (null, server.wakeup_r, server.wakeup_w):
+            os.close(descriptor)
+        ours.close()
+        theirs.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
@@ -455,3 +456,28 @@ def test_where_an_executor_has_one_gpu_or_none_a_note_says_so(locks: Path, monke
     none = gpu_claim.all_gpus((), bases=[locks])
     assert (one.indices, one.note) == ((0,), "its executor has 1 GPU: nothing is mirrored between GPUs")
     assert (none.indices, none.note) == ((), "its executor has no GPUs: nothing is mirrored between GPUs")
+
+
+def test_an_agent_that_ends_gives_its_gpu_back_though_its_process_lives_on() -> None:
+    """Spark keeps the process, and the next agent in it wants the same GPU."""
+    from hopsml.cluster.agent.agent import Agent, Bootstrap
+    from hopsml.cluster.agent.gpu_claim import SlotGpus
+
+    closed: list[str] = []
+
+    class Claim:
+        def close(self) -> None:
+            closed.append("claim")
+
+    class Server:
+        async def close(self) -> None:
+            closed.append("server")
+
+    async def ended() -> None:
+        agent = Agent(Bootstrap(1, (), "", "", (), 10.0, ()), 0, "", (), Path("/nowhere"))
+        agent.server = Server()  # type: ignore[assignment]
+        agent.gpus = SlotGpus((0,), claim=Claim())  # type: ignore[arg-type]
+        await agent._end()
+
+    asyncio.run(ended())
+    assert closed == ["server", "claim"]

@@ -77,6 +77,17 @@ def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
     assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
 
+def test_an_agent_whose_connection_breaks_is_replaced_by_spark(spark: Any, store: Path) -> None:
+    """To Spark it has ended well, unless it says otherwise; and nobody would ask for another one while the rest live."""
+    ranks = submit(lambda: [os.getpid()], SLOTS, keep_warm=60).result(WAIT_S)
+    assert ranks.value
+    coordinator = applications.current("local-cluster").coordinator
+    lost = next(iter(coordinator.door.agents.values()))
+    coordinator._loop.call_soon_threadsafe(lost.connection.transport.abort)
+    wait_until(lambda: lost.agent_id not in coordinator.door.agents, "the loss", WAIT_S)
+    assert submit(lambda: "works", SLOTS, keep_warm=60).result(WAIT_S).value == "works"
+
+
 @pytest.mark.parametrize("kind", [pytest.param("without hopsml", marks=pytest.mark.variant), "missing"])
 def test_a_python_that_cannot_start_agents_is_the_error(
     spark: Any, store: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,7 @@ from hopsml.cluster.shared import open_files, processes, protocol
 from hopsml.cluster.shared.framing import read_frame
 from hopsml.cluster.worker import server_guard
 from hopsml.delivery import logger_aside
+from hopsml.errors import RunError
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -49,6 +50,7 @@ DRAIN_S = 10.0  # after SIGTERM, for leaving its group at a commit
 LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
 LAST_WORD_BYTES = 4096
+DISMISSED = "dismissed"  # how the last word of an agent begins that the coordinator did not want any more
 NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
 
 
@@ -101,7 +103,8 @@ def run_agent(
     server = fork_client.start_process(bootstrap.preload, bootstrap.zygote_for(bootstrap.preload))
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final)
     try:
-        return asyncio.run(agent.live(server))
+        last_word = asyncio.run(agent.live(server))
+        return last_word if agent.joined or last_word.startswith(DISMISSED) else f"{NEVER_JOINED}{last_word}"
     except Exception as error:  # noqa: BLE001 see above
         return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
@@ -181,7 +184,7 @@ class Agent:
         self.held: WorkerPorts
         self.worker_ports: WorkerPorts | None = None
         self.address_of = ""  # the run whose member here keeps its address, whatever process it is
-        self.gpus: SlotGpus
+        self.gpus: SlotGpus | None = None
         self.cores: SlotCores
         self.check: SelfCheck | None = None
         self.warned, self.given_up = False, asyncio.Event()  # by SIGTERM
@@ -190,8 +193,12 @@ class Agent:
 
     async def live(self, started: fork_client.Started) -> str:
         """Until dismissed, cut off or out of lease."""
+        from hopsml.cluster.agent.gpu_claim import gpus_of_slot
+
         self.server = fork_client.ForkClient(self.bootstrap.preload, *started)
         try:
+            # Before it connects: it may take longer than the coordinator waits for the first word.
+            self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
             async with await self._connect() as connection:
                 await self._serve(connection)
         finally:
@@ -240,16 +247,15 @@ class Agent:
     async def _serve(self, connection: ClientConnection) -> None:
         from hopsml.cluster.agent import network
         from hopsml.cluster.agent.core_claim import SlotCores
-        from hopsml.cluster.agent.gpu_claim import gpus_of_slot
         from hopsml.cluster.agent.preflight.probe import SelfCheck
 
         self.host = self.bootstrap.host or connection.local_address[0]
         self.held = network.hold_worker_ports(self.host, self.bootstrap.port_range)
-        self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
         self.cores = SlotCores(self.bootstrap.cores)
         self.outbox.put(self._hello())
         self._spawn(self._announce_server(self.server))
-        self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put)
+        self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put, self.bootstrap.port_range)
+        assert self.gpus is not None
         self._spawn(self.check.tell(self.host, self.gpus.indices))
         pumps = [
             asyncio.create_task(self._send_all(connection)),
@@ -266,6 +272,7 @@ class Agent:
                 self.ended = self.ended or f"{type(error).__name__}: {error}"
 
     def _hello(self) -> protocol.Hello:
+        assert self.gpus is not None
         return protocol.Hello(
             version=protocol.VERSION,
             ask=self.bootstrap.ask,
@@ -321,6 +328,8 @@ class Agent:
                 await work.tree.close(0.0)
         if self.commits is not None:
             await self.commits.close()
+        if self.gpus is not None and self.gpus.claim is not None:
+            self.gpus.claim.close()  # Spark may use this process again, and the next agent in it wants the same GPU
 
     # ------------------------------------------------------------------------------------------------ messages
 
@@ -364,7 +373,7 @@ class Agent:
             case protocol.Release():
                 self._spawn(self._release(message.run_id))
             case protocol.Dismiss():
-                self.ended = f"dismissed: {message.reason}"
+                self.ended = f"{DISMISSED}: {message.reason}"
 
     def _warned(self) -> None:
         """SIGTERM: leave the group at its next commit; the coordinator dismisses this agent then. A second one: at once."""
@@ -426,7 +435,10 @@ class Agent:
             work.refuse(conflict)
         self.work = work
         if self.worker_ports is None or self.address_of != launch.run_id:
-            self._take_ports()
+            try:
+                self._take_ports()
+            except RunError as error:
+                work.refuse(str(error))
         self.address_of = launch.run_id if formation.spec.group.relaunches else ""
         self._spawn(self._run(work))
 
@@ -460,7 +472,11 @@ class Agent:
         return self.commits
 
     async def _open_door(self, commits: HeldCommits) -> None:
-        await commits.door.open(self.host)
+        try:
+            await commits.door.open(self.host, self.bootstrap.port_range)
+        except OSError as error:
+            log.warning("other agents cannot fetch commits from this one: %s", error)
+            return
         if commits.door.identity is not None:
             self.outbox.put(protocol.CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
 
@@ -535,7 +551,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders and processes are put away
     reason = run_agent(bootstrap, index)
     os.write(last_word, reason.encode()[:LAST_WORD_BYTES])
-    if not reason.startswith("dismissed"):
+    if not reason.startswith(DISMISSED):
         sys.exit(f"hopsml agent {index} ended: {reason}")
 
 

@@ -44,11 +44,11 @@ class CommitDoor:
         self.identity: Identity | None = None
         self.port = 0
 
-    async def open(self, host: str) -> None:
-        """Listen on a free port of ``host``."""
+    async def open(self, host: str, port_range: tuple[int, int] | None = None) -> None:
+        """Listen on a free port of ``host``, of the range where one is given."""
         self.identity = await asyncio.to_thread(make_identity, "hopsml-agent")
         self._server = Acceptor(with_streams(self._serve), self.identity.context)
-        self.port = await self._server.open(host)
+        self.port = await self._server.open(host, port_range)
 
     async def close(self) -> None:
         """Nobody may come any more."""

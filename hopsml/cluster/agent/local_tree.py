@@ -106,7 +106,10 @@ class LocalTree:
             mirror.process.kill()
             return f"{who} stays stopped; it is ended"
         if not mirror.is_alive and not self._is_closing:
-            mirror.start()
+            try:
+                mirror.start()
+            except OSError as error:
+                return f"{who} has ended, and no other can be started: {error}"
             return f"{who} has ended; another one takes its place"
         return ""
 

@@ -229,7 +229,7 @@ class Work:
             slots = [*self._slots(server), *mends]
             launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
             self._worker, self._pid = await launched
-        except ConnectionError:
+        except OSError:  # the server is gone, or starts none
             os.close(read_end)
             raise
         finally:

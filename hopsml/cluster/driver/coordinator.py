@@ -173,7 +173,7 @@ class Coordinator:
 
     async def _serve(self) -> None:
         bind, advertised = await asyncio.to_thread(self.backend.addresses)
-        port = await self.door.open(bind)
+        port = await self.door.open(bind, self.port_range)
         try:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
@@ -214,7 +214,12 @@ class Coordinator:
         """
         while True:
             self._agent_lost.clear()
-            if gone := await asyncio.to_thread(self.backend.gone) if self.runs else "":
+            try:
+                gone = await asyncio.to_thread(self.backend.gone) if self.runs else ""
+            except Exception:
+                log.exception("whether the application is there could not be asked")
+                gone = ""
+            if gone:
                 for run_id in list(self.runs):
                     self._event(run_id, events.Refused(gone, "application"))
             with contextlib.suppress(TimeoutError):
@@ -225,9 +230,13 @@ class Coordinator:
         while True:
             idle = bool(self.pool.agents.idle_count)
             tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
-            self._others_wait, going = (
-                await asyncio.to_thread(self._look, idle, tasks) if tasks or self.runs else (False, {})
-            )
+            going: dict[int, Warned] = {}
+            try:
+                self._others_wait = False
+                if tasks or self.runs:
+                    self._others_wait, going = await asyncio.to_thread(self._look, idle, tasks)
+            except Exception:
+                log.exception("which executors are leaving could not be asked")
             for session in list(self.door.agents.values()):
                 if reason := going.get(session.hello.task):
                     self._drain(session, reason.text, reason.time_s)
@@ -489,12 +498,19 @@ class Coordinator:
             if session.work is not None and session.work[0] == run_id:
                 self._let_go(run, session)
         self.inspection.ended(run_id)
+        missing = self._why_missing(run, outcome) if outcome.error == "start" else ""  # before its asks are forgotten
         self._pool(self.pool.withdraw(run_id, time.monotonic()))
-        missing = why_missing(run, outcome, self.pool, self.backend, self.runs) if outcome.error == "start" else ""
         failure = run.failures.get(outcome.agent_id)
         host = run.hosts.get(outcome.agent_id, "")
         error = error_of(outcome, run.state, run.request.run_url, failure, host, missing)
         run.state.conclude(error, run.result)
+
+    def _why_missing(self, run: ActiveRun, outcome: events.Conclude) -> str:
+        try:
+            return why_missing(run, outcome, self.pool, self.backend, self.runs)
+        except Exception as error:
+            log.exception("why agents are missing could not be asked")
+            return f"the cluster does not say why: {error}"
 
     # ------------------------------------------------------------------------------------------ pool
 

@@ -17,6 +17,9 @@ from hopsml.errors import CoordinatorLost, NotEnoughSlots, RunCancelled, RunErro
 TAIL_LINES = 30
 
 
+MOST_ASKS = 4  # that the cluster is asked about: a growing run may have one for each agent
+
+
 def waiting_text(run: ActiveRun, pool: Pool) -> str:
     """For the run's display: how many agents are there, and how many it takes to begin."""
     there, wanted = run.gang.attendance(_there(run, pool))
@@ -37,10 +40,13 @@ def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend,
             for rank, _ in outcome.missing
         )
     held = [f"{run_id} holds some" for run_id in others]
-    reasons = [
-        ("of those without a GPU: " if pool.expected.is_bare(ask) else "") + backend.why_missing(ask)
-        for ask in sorted({ask for ask, _ in pool.expected})
-    ]
+    asks = sorted({ask for ask, _ in pool.expected})
+    reasons = list(
+        dict.fromkeys(
+            ("of those without a GPU: " if pool.expected.is_bare(ask) else "") + backend.why_missing(ask)
+            for ask in asks[:MOST_ASKS]
+        )
+    )
     there = _there(run, pool)
     why = [*reasons, *held] or [
         "those that were asked for have ended, and no other is on its way; see the driver's log"

@@ -100,15 +100,15 @@ class Sessions:
         self._welcomed = 0
         self._renew = protocol.encode(protocol.Renew())
 
-    async def open(self, host: str) -> int:
-        """Listen on a free port; returns it. Raises OSError."""
+    async def open(self, host: str, port_range: tuple[int, int] | None = None) -> int:
+        """Listen on a free port, of the range where one is given; returns it. Raises OSError."""
         from hopsml.cluster.driver.websocket import Connection
 
         def make(pending: Pending) -> Connection:
             return Connection(_Handler(self, pending), protocol.MAX_TO_COORDINATOR)
 
         self._acceptor = Acceptor(make, reporting(self.identity.context, self.refuse), self.refuse)
-        return await self._acceptor.open(host)
+        return await self._acceptor.open(host, port_range)
 
     async def close(self) -> None:
         """Accept nobody any more, and end all connections: by the closing handshake, or else by force."""

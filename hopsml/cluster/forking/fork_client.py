@@ -15,7 +15,16 @@ from typing import Any, TypeVar
 
 from hopsml.cluster.forking import fork_server, zygote_process
 from hopsml.cluster.forking.fork_environment import MARK, environment_of, new_mark
-from hopsml.cluster.forking.fork_server import Exited, Imported, Launched, LaunchWorker, Ping, Pong, SignalWorker
+from hopsml.cluster.forking.fork_server import (
+    Exited,
+    Imported,
+    Launched,
+    LaunchWorker,
+    NotLaunched,
+    Ping,
+    Pong,
+    SignalWorker,
+)
 from hopsml.cluster.shared import processes
 
 _T = TypeVar("_T")
@@ -112,6 +121,8 @@ class ForkClient:
             self._asked = False
         elif isinstance(reply, Launched):
             _resolve(self._launched.get(reply.id), reply.pid)
+        elif isinstance(reply, NotLaunched):
+            _refuse(self._launched.get(reply.id), reply.problem)
         else:
             _resolve(self._exited.get(reply.id), reply)
 
@@ -196,7 +207,7 @@ class ForkClient:
         inbox: int | None = None,
         module: str = fork_server.WORKER,
     ) -> tuple[int, int]:
-        """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone.
+        """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone, OSError where it starts none.
 
         Without an ``inbox`` nothing can be told to it. ``module``: whose ``run`` it is.
         """
@@ -283,3 +294,8 @@ def _resolve(future: asyncio.Future[_T] | None, value: _T) -> None:
     """``future``: None where nobody waits for it any more."""
     if future is not None and not future.done():
         future.set_result(value)
+
+
+def _refuse(future: asyncio.Future[_T] | None, problem: str) -> None:
+    if future is not None and not future.done():
+        future.set_exception(OSError(problem))

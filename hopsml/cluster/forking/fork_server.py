@@ -78,6 +78,13 @@ class Launched(msgspec.Struct, frozen=True, tag="launched"):
     pid: int
 
 
+class NotLaunched(msgspec.Struct, frozen=True, tag="not-launched"):
+    """Server -> agent: the worker of this id could not be started."""
+
+    id: int
+    problem: str
+
+
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
     """Server -> agent: the worker and all that it started are gone. ``status`` as of wait(2)."""
 
@@ -87,11 +94,15 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 Request = LaunchWorker | SignalWorker | Ping
-Reply = Imported | Launched | Exited | Pong
+Reply = Imported | Launched | NotLaunched | Exited | Pong
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 decode_reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+class NoProcess(Exception):
+    """The system starts no further process: its limit of them, or of memory."""
 
 
 @dataclass
@@ -180,9 +191,14 @@ class ForkServer:
                 if worker.id == request.id and not processes.kill_group_quietly(worker.pid, request.number):
                     processes.kill_quietly(worker.pid, request.number)  # so young that it leads no group yet
             return True
-        pid = self.launch(request, *descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        try:
+            pid = self.launch(request, *descriptors)
+        except NoProcess as error:  # those that run go on
+            self.connection.send(encode(NotLaunched(request.id, str(error))))
+            return True
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
         self.workers[pid] = _Worker(request.id, pid)
         self.connection.send(encode(Launched(request.id, pid)))
         return True
@@ -194,7 +210,10 @@ class ForkServer:
         if self.mode == "spawn":
             return self.spawn(request, events, log, inbox, slots)
         server = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            raise NoProcess(f"no process can be forked: {error}") from error
         if pid == 0:
             self.become_worker(request, events, log, inbox, slots, server)
         return pid
@@ -218,7 +237,10 @@ class ForkServer:
             (os.POSIX_SPAWN_DUP2, log, 2),
         ]
         command = [sys.executable, *worker]
-        return os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=actions, setsid=True)
+        try:
+            return os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=actions, setsid=True)
+        except OSError as error:
+            raise NoProcess(f"no process can be started: {error}") from error
 
     def become_worker(
         self, request: LaunchWorker, events: int, log: int, inbox: int, slots: tuple[int, ...], server: int

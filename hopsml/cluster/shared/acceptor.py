@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import random
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from hopsml.cluster.shared import open_files
 
@@ -98,24 +101,40 @@ class Acceptor:
         self.limits = ConnectionLimits.of_this_process()
         self.sockets: tuple[socket.socket, ...] = ()
 
-    async def open(self, host: str) -> int:
-        """Listen on a free port; returns it. Raises OSError."""
+    async def open(self, host: str, port_range: tuple[int, int] | None = None) -> int:
+        """Listen on a free port, of the range where one is given; returns it. Raises OSError."""
         found = await self._loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        first, last = port_range or (0, 0)
+        for port in random.sample(range(first, last + 1), last - first + 1):
+            try:
+                listener = self._listening(found[0], port)
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+        else:
+            raise OSError(
+                errno.EADDRINUSE,
+                f"no port from {first} to {last} is free on {host} (HOPSML_PORT_RANGE): widen the range; an agent needs six",
+            )
+        listener.setblocking(False)
+        self.sockets, self._is_open = (listener,), True
+        self._loop.add_reader(listener.fileno(), self._accept)
+        return int(listener.getsockname()[1])
+
+    def _listening(self, found: tuple[Any, ...], port: int) -> socket.socket:
+        family, kind, protocol, _, address = found
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if self._tls is not None:  # whose clients speak first
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(SHOW_S))
-            listener.bind(address)
+            listener.bind((address[0], port, *address[2:]))
             listener.listen(BACKLOG)
         except BaseException:
             listener.close()
             raise
-        listener.setblocking(False)
-        self.sockets, self._is_open = (listener,), True
-        self._loop.add_reader(listener.fileno(), self._accept)
-        return int(listener.getsockname()[1])
+        return listener
 
     def close(self) -> None:
         """Accept nobody any more, and end the pending connections. The others stay."""

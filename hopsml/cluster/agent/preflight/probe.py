@@ -40,10 +40,10 @@ class ProbeDoor:
         self._server: Acceptor | None = None
         self.port = 0
 
-    async def open(self, host: str) -> None:
-        """Listen on a free port of ``host``, which ``port`` is then. Raises OSError."""
+    async def open(self, host: str, port_range: tuple[int, int] | None = None) -> None:
+        """Listen on a free port of ``host``, of the range where one is given; ``port`` is it then. Raises OSError."""
         self._server = Acceptor(with_streams(self._serve, limit=MOST))
-        self.port = await self._server.open(host)
+        self.port = await self._server.open(host, port_range)
 
     def close(self) -> None:
         """Accept nobody any more. May be called when it was never opened."""
@@ -113,14 +113,16 @@ async def _exchange(address: str, token: bytes) -> float:
 class SelfCheck:
     """The preflight's part of an agent; on its event loop, beside its fork server's import."""
 
-    def __init__(self, folder: Path, token: str, send: Callable[[Message], None]) -> None:
-        self._folder, self._token, self._send = folder, token, send
+    def __init__(
+        self, folder: Path, token: str, send: Callable[[Message], None], port_range: tuple[int, int] | None = None
+    ) -> None:
+        self._folder, self._token, self._send, self._port_range = folder, token, send, port_range
         self._door = ProbeDoor(token)
 
     async def tell(self, host: str, gpu_indices: tuple[int, ...]) -> None:
         """Open the probe door on ``host``, measure this slot, and send the figures."""
         try:
-            await self._door.open(host)
+            await self._door.open(host, self._port_range)
         except OSError:
             pass  # its neighbours will find out, and name it
         self._send(await asyncio.to_thread(measure, self._folder, host, self._door.port, gpu_indices))

@@ -347,20 +347,25 @@ def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int
         from pyspark import TaskContext
 
         # Nothing else: where hopsml is missing, the error shall name it, and not one of the packages that it needs.
-        from hopsml.cluster.agent.agent import decode_bootstrap, run_agent
+        from hopsml.cluster.agent.agent import DISMISSED, NEVER_JOINED, decode_bootstrap, run_agent
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task and not bootstrap.bare else None
         # Python workers of one executor are forked from one daemon.
         executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
-        yield run_agent(
+        is_final = task is not None and task.attemptNumber() >= final
+        last_word = run_agent(
             decode_bootstrap(data),
             index,
             executor,
             tuple(gpus.addresses) if gpus else (),
             task.taskAttemptId() if task else -1,
-            task is not None and task.attemptNumber() >= final,
+            is_final,
         )
+        # Spark starts again what has failed, and nothing else: a slot whose agent was cut off must not stay empty.
+        if not is_final and not last_word.startswith((DISMISSED, NEVER_JOINED)):
+            raise RuntimeError(f"this agent of hopsml's was lost: {last_word}")
+        yield last_word
 
     return body
 
