@@ -25,7 +25,7 @@ from hopsml import profiles, settings
 from hopsml.airflow import jobs, local_jobs
 from hopsml.airflow.jobs import Job, Jobs, JobState, JobStatus, Known, Patience, Request, TaskStep
 from hopsml.airflow.triggers import HopsMLJobTrigger
-from hopsml.errors import ClusterUnavailable, HopsmlError
+from hopsml.errors import ClusterError, HopsmlError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -206,7 +206,7 @@ class HopsMLOperator(BaseOperator):
                 seen = kind.look(job)
                 offset = self._tell_log(kind, job, offset)
                 patience.answered()
-            except ClusterUnavailable as error:
+            except ClusterError as error:  # also one that a ResourceManager in trouble answers
                 patience.away(error)
                 seen = JobStatus(JobState.RUNNING)
             if not seen.state.is_active:
@@ -237,7 +237,7 @@ class HopsMLOperator(BaseOperator):
     def _conclude(self, context: Context, job: Job, seen: JobStatus, offset: int) -> dict[str, Any]:
         """Log the rest, return the result. Raises AirflowException for a job that did not succeed."""
         kind = jobs.of_kind(job.kind)
-        with contextlib.suppress(ClusterUnavailable):
+        with contextlib.suppress(ClusterError):
             self._tell_log(kind, job, offset, last=True)
         left = self._outcome(kind, context, job, seen)
         if seen.state is not JobState.SUCCEEDED:

@@ -10,7 +10,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from hopsml.airflow import jobs, outcomes
 from hopsml.airflow.jobs import Job, JobState, JobStatus, Patience
-from hopsml.errors import ClusterUnavailable, StorageError
+from hopsml.errors import ClusterError, StorageError
 
 
 class HopsMLJobTrigger(BaseTrigger):
@@ -39,7 +39,7 @@ class HopsMLJobTrigger(BaseTrigger):
                 seen = await asyncio.to_thread(kind.look, job)
                 text, offset = await asyncio.to_thread(kind.read_log, job, offset)
                 patience.answered()
-            except ClusterUnavailable as error:
+            except ClusterError as error:  # also one that a ResourceManager in trouble answers
                 patience.away(error)
                 await asyncio.sleep(self.poll_interval_s)
                 continue

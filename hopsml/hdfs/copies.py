@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hopsml.errors import PathExists, PathNotFound
+from hopsml.errors import ArgumentError, PathExists, PathNotFound
 from hopsml.hdfs.paths import AnyPath, into, to_local, to_url
-from hopsml.storage import filesystem, tree, urls
+from hopsml.storage import filesystem, leftovers, tree, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
 CLOCK_S = 0.02  # by which the kernel's clock for files is behind
@@ -24,10 +24,12 @@ def copy_to_hdfs(
     if not os.path.exists(local):
         raise PathNotFound(f"cannot copy {local}: there is no such local file or directory", local)
     target = urls.join(to_url(relative_hdfs_path, project), os.path.basename(local))
-    _make_room(target, overwrite)
+    _refuse_itself(local, target)
+    _refuse_present(target, overwrite)
     if os.path.isdir(local):
-        tree.upload_tree(local, target)
+        tree.upload_tree(local, target, overwrite=overwrite)
     else:
+        _remove_folder(target)
         for_url(target).upload(local, target)
 
 
@@ -44,18 +46,19 @@ def copy_to_local(
         raise PathNotFound(f"cannot copy to {folder}: there is no such local directory", folder)
     found = for_url(url).status(url)
     target = os.path.join(folder, found.name)
-    if os.path.lexists(target):
-        if not overwrite and _agrees(found, target):
-            return target
-        _make_room(target, overwrite=True)
+    if os.path.lexists(target) and not overwrite and _agrees(found, target):
+        return target
+    _refuse_itself(url, target)
     if found.is_dir:
         fresh = urls.temporary_sibling(target)
         try:
             tree.download_tree(url, fresh)
+            for_url(target).delete(target, recursive=True)
             os.rename(fresh, target)
         finally:
             for_url(fresh).delete(fresh, recursive=True)
     else:
+        _remove_folder(target)
         for_url(url).download(url, target)
     return target
 
@@ -70,9 +73,21 @@ def copy_from_project(
 def cp(src_hdfs_path: AnyPath, dest_hdfs_path: AnyPath, overwrite: bool = False) -> None:
     """Copy a file or directory; INTO the target if that is a directory."""
     source, target = to_url(src_hdfs_path), into(to_url(dest_hdfs_path), to_url(src_hdfs_path))
-    for_url(source).status(source)  # before anything is removed
-    _make_room(target, overwrite)
-    tree.copy_tree(source, target)
+    is_dir = for_url(source).status(source).is_dir
+    _refuse_itself(source, target)
+    _refuse_present(target, overwrite)
+    if not is_dir:
+        _remove_folder(target)
+        filesystem.copy(source, target, overwrite=True)
+        return
+    fresh = urls.temporary_sibling(target)
+    try:
+        tree.copy_tree(source, fresh)
+        for_url(target).delete(target, recursive=True)
+        for_url(target).rename(fresh, target)
+    except BaseException:
+        leftovers.discard(fresh)
+        raise
 
 
 def move(src: AnyPath, dest: AnyPath) -> None:
@@ -86,12 +101,35 @@ def rename(src: AnyPath, dest: AnyPath) -> None:
     move(src, dest)
 
 
-def _make_room(url: str, overwrite: bool) -> None:
-    if not filesystem.exists(url):
-        return
-    if not overwrite:
+def _refuse_present(url: str, overwrite: bool) -> None:
+    if not overwrite and filesystem.exists(url):
         raise PathExists(f"{url} exists already; pass overwrite=True or choose another name", url)
-    for_url(url).delete(url, recursive=True)
+
+
+def _remove_folder(url: str) -> None:
+    """In whose place a file is to come; a file itself is replaced in one step."""
+    try:
+        is_dir = for_url(url).status(url).is_dir
+    except PathNotFound:
+        return
+    if is_dir:
+        for_url(url).delete(url, recursive=True)
+
+
+def _refuse_itself(source: str, target: str) -> None:
+    """ArgumentError where one of the two lies in the other, or is it: to make room for the copy would delete it."""
+    one, other = _place(source), _place(target)
+    if one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/"):
+        raise ArgumentError(
+            f"cannot copy {source} to {target}: one of the two is, or holds, the other; choose another place"
+        )
+
+
+def _place(url: str) -> str:
+    scheme, authority, path = urls.split(url)
+    if urls.is_local(url):
+        return os.path.realpath(path)
+    return f"{scheme}://{authority}/{path.strip('/')}"
 
 
 def _agrees(found: FileStatus, target: str) -> bool:

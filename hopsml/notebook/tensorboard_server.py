@@ -26,6 +26,7 @@ from hopsml.storage.run_dir import RunDir
 log = logging.getLogger("hopsml.tensorboard")
 
 REFRESH_S = 5.0
+_PIECE_BYTES = 4 << 20
 START_TIMEOUT_S = 120.0  # it imports TensorFlow where that is installed
 _POLL_S = 0.05
 # Dies with this process, also by kill -9; the same interpreter and import path, so that hopsml is found.
@@ -141,9 +142,21 @@ def fetch(events: str, folder: Path) -> int:
         if file.is_dir or urls.is_temporary(file.url) or (target.exists() and target.stat().st_size == file.length):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        filesystem.for_url(file.url).download(file.url, target)
+        if target.exists() and target.stat().st_size < file.length:
+            _append(file.url, target)  # in place: TensorBoard keeps the file open that it has begun to read
+        else:
+            filesystem.for_url(file.url).download(file.url, target)
         copied += 1
     return copied
+
+
+def _append(url: str, target: Path) -> None:
+    """What an event file has grown by since it was copied: nothing in it ever changes."""
+    from hopsml.storage import filesystem
+
+    with target.open("ab") as copy:
+        while piece := filesystem.for_url(url).read_range(url, copy.tell(), _PIECE_BYTES):
+            copy.write(piece)
 
 
 def main() -> None:

@@ -14,8 +14,12 @@ from hopsml.submission.script import look_for
 from hopsml.submission.shipping import Shipment, check_imports
 
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*\d+\s*,(.*)\]")
-# Of the caller's variables, what a driver in a container of YARN needs as well: where runs are kept.
-_CARRIED = ("HOPSML_PROJECT", "HOPSML_PROJECT_URL")
+# Of the caller's variables, what a driver in a container of YARN goes by as well: they win over the profile's everywhere.
+_CARRIED = (
+    *("HOPSML_PROJECT", "HOPSML_PROJECT_URL", "HOPSML_SHARE", "HOPSML_SEED", "HOPSML_ENCRYPTION", "HOPSML_PORT_RANGE"),
+    *("HOPSML_CORES", "HOPSML_DRAIN_S", "HOPSML_STORAGE_TIMEOUT_S", "HOPSML_SYSTEM_METRICS_S", "HOPSML_TRUSTED_OWNERS"),
+    *("HOPSML_MLFLOW", "MLFLOW_TRACKING_URI"),
+)
 
 
 def command(

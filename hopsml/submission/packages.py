@@ -52,6 +52,9 @@ class Environment:
             if source.get("dir_info", {}).get("editable"):
                 editable |= _editable_modules(found)
                 source = {}  # where it lies does not matter, its content does
+            if "dir_info" in source:  # a folder's version says nothing of its content
+                record = found.read_text("RECORD") or ""
+                source["content"] = hashlib.sha256(record.encode()).hexdigest()
             packages[name.lower()] = found.version + (f" {json.dumps(source, sort_keys=True)}" if source else "")
         base = Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
         return cls(prefix, folders, packages, editable, Path(sys.base_prefix), base)

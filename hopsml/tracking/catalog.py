@@ -154,7 +154,8 @@ def recent(project_url: str, count: int | None) -> list[StoredRun]:
         return []
     # A directory's time is that of its latest entry: good enough to choose by, the record's own is for the order.
     entries.sort(key=lambda entry: entry.modified_s, reverse=True)
-    chosen = entries if count is None else entries[: 2 * count]
+    told = all(entry.modified_s for entry in entries)  # folders of an object store have no time
+    chosen = entries if count is None or not told else entries[: 2 * count]
     with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
         found = [run for run in pool.map(_read_or_none, chosen) if run is not None]
     found.sort(key=lambda run: float(run.run.get("started") or 0.0), reverse=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from hopsml import settings
-from hopsml.errors import ClusterError, ClusterUnavailable, PathNotFound, StorageError
+from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
 from hopsml.yarn import tfile, web
 from hopsml.yarn.resource_manager import TIMEOUT_S, YarnApplication
@@ -142,7 +142,7 @@ def aggregated(
     None where it is not there (yet). Raises StorageError, and tfile.FormatError for a format that is not read here.
     """
     for url in aggregated_files(application_id, user, settings.yarn_settings()):
-        with filesystem.for_url(url).open_read(url) as file:
+        with _store(url).open_read(url) as file:
             found = within(file, container, name, offset, limit)
         if found is not None:
             return found
@@ -181,6 +181,14 @@ def within(file: BinaryIO, container: str, name: str, offset: int, limit: int) -
 
 def _entries(url: str) -> list[str]:
     try:
-        return [entry.url for entry in filesystem.for_url(url).list_dir(url)]
+        return [entry.url for entry in _store(url).list_dir(url)]
     except PathNotFound:
         return []
+
+
+def _store(url: str) -> filesystem.FileSystem:
+    """Where aggregated logs lie. ClusterError for a store that nothing here speaks."""
+    try:
+        return filesystem.for_url(url)
+    except ArgumentError as error:
+        raise ClusterError(f"the aggregated log cannot be read from here: {error}") from error

@@ -104,8 +104,7 @@ class ResourceManager:
 
     def kill(self, application_id: str) -> None:
         """Ask for its end; ``application`` says when it has come. One that is over already is left alone."""
-        query = urllib.parse.urlencode({"user.name": self.user} if self.user else {})
-        path = f"apps/{_checked(application_id)}/state?{query}"
+        path = f"apps/{_checked(application_id)}/state"
         self._call(path, method="PUT", body=json.dumps({"state": "KILLED"}).encode())
 
     def _get(self, path: str) -> Any:
@@ -114,6 +113,8 @@ class ResourceManager:
     def _call(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Any:
         """The answer of the first address that is an active ResourceManager."""
         problems = []
+        if self.user:  # who asks as nobody is told less of an application, where YARN has lists of who may see it
+            path += f"{'&' if '?' in path else '?'}{urllib.parse.urlencode({'user.name': self.user})}"
         for address in self.addresses:
             url = f"{self.scheme}://{address}/ws/v1/cluster/{path}"
             try:

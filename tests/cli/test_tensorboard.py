@@ -44,9 +44,15 @@ def test_events_that_have_grown_are_fetched_again_and_others_are_not(tmp_path: P
     events.write_bytes(b"one")
     assert fetch(f"file://{source}", copy) == 1
     assert fetch(f"file://{source}", copy) == 0
+    copied = copy / "train" / events.name
+    opened = copied.stat().st_ino  # TensorBoard keeps it open, and reads on where it ended
     events.write_bytes(b"one two")
     assert fetch(f"file://{source}", copy) == 1
-    assert (copy / "train" / events.name).read_bytes() == b"one two"
+    assert copied.read_bytes() == b"one two" and copied.stat().st_ino == opened
+    events.write_bytes(b"new")
+    assert fetch(f"file://{source}", copy) == 1 and copied.read_bytes() == b"new"
+    events.write_bytes(b"one two")
+    fetch(f"file://{source}", copy)
     assert for_url(f"file://{source}").status(f"file://{events}").length == 7
 
 

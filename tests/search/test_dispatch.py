@@ -22,6 +22,7 @@ from hopsml.search.dispatch.events import (
     LaneLost,
     Reported,
     Settled,
+    SlotsChanged,
     Tick,
     WantLanes,
 )
@@ -659,3 +660,10 @@ def test_a_specification_that_cannot_be_is_refused(wrong):
 def test_an_assignment_names_what_the_lane_needs():
     bench = Bench(lanes=1, isolated=True)
     assert assigned(bench.first) == [Assign(0, 0, 1, {"x": 0, "size": 1}, True, None, -1)]
+
+
+def test_a_trial_that_no_slot_can_ever_hold_fails_instead_of_waiting_for_ever():
+    bench = Bench(lanes=0, num_trials=3, size_of=lambda config: (4, 4), max_lanes=2)
+    bench.do(SlotsChanged(2))
+    assert bench.dispatch.conclusion is not None
+    assert "a trial of 4 workers, and the search has 2 slots at most" in str(bench.trial(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -93,3 +94,45 @@ def test_copy_between_stores(tmp_path: Path) -> None:
     assert (tmp_path / "b").read_bytes() == b"abc"
     with pytest.raises(PathExists):
         filesystem.copy(f"{memory}/b", str(tmp_path / "b"), overwrite=False)
+
+
+def test_names_with_wildcards_in_them_are_names_on_an_object_store_too() -> None:
+    base = "memory://wild"
+    store = for_url(base)
+    try:
+        store.write_bytes(f"{base}/a[1].txt", b"1")
+        store.write_bytes(f"{base}/a1.txt", b"2")
+        assert store.delete(f"{base}/a[1].txt")
+        assert [entry.name for entry in store.list_dir(base)] == ["a1.txt"]
+        store.write_bytes(f"{base}/plots[1]/.tmp-abc", b"x")
+        store.rename(f"{base}/plots[1]/.tmp-abc", f"{base}/plots[1]/x*.png", overwrite=True)
+        assert store.read_bytes(f"{base}/plots[1]/x*.png") == b"x"
+        store.rename(f"{base}/plots[1]", f"{base}/moved?")
+        assert store.read_bytes(f"{base}/moved?/x*.png") == b"x"
+        assert [entry.name for entry in store.list_dir(f"{base}/moved?")] == ["x*.png"]
+        assert store.delete(f"{base}/moved?", recursive=True)
+        assert [entry.name for entry in store.list_dir(base)] == ["a1.txt"]
+    finally:
+        store.delete(base, recursive=True)
+
+
+def test_a_range_that_begins_at_the_end_is_empty_though_the_store_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    base = "memory://ranges"
+    whole = MemoryFileSystem.cat_file
+
+    def as_s3_does(
+        self: MemoryFileSystem, path: str, start: int | None = None, end: int | None = None, **more: Any
+    ) -> Any:
+        if start is not None and start >= self.info(path)["size"]:
+            raise OSError(22, "The requested range is not satisfiable")
+        return whole(self, path, start=start, end=end, **more)
+
+    store = for_url(base)
+    store.write_bytes(f"{base}/f", b"12345")
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", as_s3_does)
+    try:
+        assert store.read_range(f"{base}/f", 2, 10) == b"345" and store.read_range(f"{base}/f", 5, 10) == b""
+    finally:
+        store.delete(base, recursive=True)

@@ -343,3 +343,31 @@ def test_pandas_tables(project: str) -> None:
         pandas_helper.read_json("Resources/t.json", orient="records"),
     ):  # fmt: skip
         assert found.equals(frame)
+
+
+@pytest.mark.parametrize("source", ["Resources/x.csv", "Resources/d"])
+def test_a_copy_onto_itself_is_refused_and_nothing_is_lost(project: str, source: str) -> None:
+    hdfs.dump("rows", "Resources/x.csv")
+    hdfs.dump("kept", "Resources/d/k")
+    with pytest.raises(ArgumentError, match="holds, the other"):
+        hdfs.cp(source, "Resources", overwrite=True)
+    with pytest.raises(ArgumentError, match="holds, the other"):
+        hdfs.cp("Resources/d", "Resources/d", overwrite=True)
+    assert hdfs.load("Resources/x.csv") == b"rows" and hdfs.load("Resources/d/k") == b"kept"
+    if project.startswith("file://"):
+        folder = project.removeprefix("file://") + "Resources"
+        with pytest.raises(ArgumentError, match="holds, the other"):
+            hdfs.copy_to_local(source, folder, overwrite=True)
+        with pytest.raises(ArgumentError, match="holds, the other"):
+            hdfs.copy_to_hdfs(f"{folder}/{source.rpartition('/')[2]}", "Resources", overwrite=True)
+    assert hdfs.load("Resources/x.csv") == b"rows" and hdfs.load("Resources/d/k") == b"kept"
+
+
+def test_a_folder_takes_a_files_place_and_the_other_way_round(project: str) -> None:
+    hdfs.dump("1", "a/f/x")
+    hdfs.dump("2", "b/f")
+    hdfs.cp("b/f", "a", overwrite=True)
+    assert hdfs.load("a/f") == b"2"
+    hdfs.dump("3", "c/f/y")
+    hdfs.cp("c/f", "b", overwrite=True)
+    assert hdfs.load("b/f/y") == b"3"

@@ -124,3 +124,15 @@ def test_a_run_that_is_private_to_somebody_else_does_not_hide_the_others(
 
     monkeypatch.setattr(catalog, "read", refused)
     assert [run.run_id for run in catalog.recent(f"file://{tmp_path}", None)] == ["app_1"]
+
+
+def test_on_a_store_whose_folders_have_no_time_the_youngest_run_comes_first_all_the_same() -> None:
+    store = filesystem.for_url("memory://young")
+    for number in range(1, 8):
+        folder = f"memory://young/Experiments/app_{number}"
+        store.write_bytes(f"{folder}/run.json", json.dumps({"started": 1000.0 + number}).encode())
+        store.write_bytes(f"{folder}/status.json", b'{"state": "FINISHED"}')
+    try:
+        assert [run.run_id for run in catalog.recent("memory://young", 2)] == ["app_7", "app_6"]
+    finally:
+        store.delete("memory://young", recursive=True)

@@ -43,3 +43,33 @@ def test_a_state_comes_back_with_its_types_shapes_and_values_and_shares_nothing(
             torch.testing.assert_close(back, dict(state), rtol=0, atol=0)
     model.load_state_dict(together(*apart("x", model.state_dict())))
     optimizer.load_state_dict(together(*apart("x", optimizer.state_dict())))
+
+
+def test_gradients_are_averaged_again_after_a_backward_pass_that_raised() -> None:
+    """Whoever goes on after a bad batch must not diverge from the others without a word."""
+    import torch
+
+    from hopsml.training.torch.gradients import GradientAverage
+
+    class Group:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def all_reduce(self, array: Any, reduction: str, out: Any = None, name: str = "") -> None:
+            self.calls += 1
+
+    def broken(gradient: Any) -> None:
+        raise RuntimeError("a bad batch")
+
+    group = Group()
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    average = GradientAverage(module, group)  # type: ignore[arg-type]
+    once = module[0].register_forward_hook(lambda layer, inputs, output: output.register_hook(broken) and None)
+    with pytest.raises(RuntimeError, match="a bad batch"):
+        module(torch.ones(2, 3)).sum().backward()
+    once.remove()
+    assert group.calls == 0
+    for passes in (1, 2):
+        module(torch.ones(2, 3)).sum().backward()
+        assert group.calls == passes
+    average.remove()

@@ -127,7 +127,12 @@ def _sessions(lines: list[str]) -> list[dict[str, Any]]:
 def check_is_over(directory: RunDir, lines: list[str]) -> None:
     """Raise ArgumentError where the driver of the last session lives."""
     sessions = _sessions(lines)
-    if sessions and sign_of_life.driver_lives(directory, sessions[-1]):
+    if not sessions:
+        return
+    who = sessions[-1]
+    # A process that lives on this machine may stand still (Ctrl-Z), or not reach the store: it gives no sign then.
+    here = catalog.driver_lives(who) if who != machine.who() else None
+    if here or (here is None and sign_of_life.driver_lives(directory, who)):
         raise ArgumentError(
             f"search {directory.run_id} is under way in process {sessions[-1].get('pid')} on {sessions[-1].get('host')}; "
             "cancel it first, or wait for its end"

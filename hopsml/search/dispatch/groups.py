@@ -174,6 +174,9 @@ class Groups:
         size, minimum = self._spec.size_of(trial.config)
         if not (isinstance(size, int) and isinstance(minimum, int) and 1 <= minimum <= size):
             raise ValueError(f"({size!r}, {minimum!r}) is no size and minimum: whole numbers, 1 <= minimum <= size")
+        most = self._spec.max_lanes
+        if most is not None and minimum > most:  # it would wait without end, and the search with it
+            raise ValueError(f"a trial of {minimum} workers, and the search has {most} slots at most")
         return size, minimum
 
     def _target(self, size: int, minimum: int, now: float) -> int | None:

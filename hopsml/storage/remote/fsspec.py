@@ -61,7 +61,12 @@ class FsspecStore(RemoteStore):
         """A range is taken as it comes: to ask for the file's length each time would be a second request."""
         if length is None:
             return self.status(url).length, self._pieces(url)
-        data = bytes(self._fs.cat_file(url, start=offset, end=offset + length))
+        try:
+            data = bytes(self._fs.cat_file(url, start=offset, end=offset + length))
+        except OSError:
+            if offset < self.status(url).length:
+                raise
+            data = b""  # at the end: S3 refuses a range that begins there
         return len(data), iter([data])
 
     def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
@@ -87,7 +92,9 @@ class FsspecStore(RemoteStore):
         with contextlib.suppress(FileNotFoundError):
             if self.status(target).is_dir or not overwrite:
                 raise FileExistsError(f"{target} exists already")
-        self._fs.mv(source, target, recursive=is_dir)
+        self._fs.makedirs(urls.parent(target), exist_ok=True)
+        self._copy(source, target, is_dir)
+        self._remove(source, is_dir)
 
     def delete(self, url: str, recursive: bool) -> bool:
         try:
@@ -96,8 +103,27 @@ class FsspecStore(RemoteStore):
             return False
         if is_dir and not recursive and self.list_dir(url):
             raise OSError(f"{url} is not empty")
-        self._fs.rm(url, recursive=is_dir)
+        self._remove(url, is_dir)
         return True
+
+    def _copy(self, source: str, target: str, is_dir: bool) -> None:
+        """Name by name: fsspec's calls for several files take [, ] and * in names for wildcards."""
+        if not is_dir:
+            self._fs.cp_file(source, target)
+            return
+        self._fs.makedirs(target, exist_ok=True)
+        for entry in self.list_dir(source):
+            self._copy(entry.url, urls.join(target, entry.name), entry.is_dir)
+
+    def _remove(self, url: str, is_dir: bool) -> None:
+        """A file, or a folder with all in it; names are taken as they are."""
+        if not is_dir:
+            self._fs.rm_file(url)
+            return
+        for entry in self.list_dir(url):
+            self._remove(entry.url, entry.is_dir)
+        with contextlib.suppress(FileNotFoundError):  # an object store has no folder when nothing is in it
+            self._fs.rmdir(url)
 
     @property
     def _fs(self) -> Any:

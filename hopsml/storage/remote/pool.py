@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from hopsml import settings
 from hopsml.storage import python_child
-from hopsml.storage.remote.channel import ChannelClosed, FrameChannel
+from hopsml.storage.remote.channel import FrameChannel
 
 MAX_PROCESSES = 8  # at work at the same time; each takes about 40 MB
 _IDLE_KEPT = 4
@@ -83,8 +83,8 @@ class HelperPool:
     def lend(self, timeout_s: float) -> Iterator[Helper]:
         """A helper for one call. AllBusy when there is none for ``timeout_s``.
 
-        A call that ends with TimeoutError, ChannelClosed or an interrupt leaves the helper in an unknown
-        state: it is killed.
+        A call that does not end by itself, whatever ended it, leaves the helper in an unknown state: its answer may still
+        come, and would be taken for the next call's. It is killed.
         """
         free = self._free
         if not free.acquire(timeout=timeout_s):
@@ -94,12 +94,9 @@ class HelperPool:
             try:
                 self._lent.add(helper)
                 yield helper
-            except (TimeoutError, ChannelClosed, KeyboardInterrupt, SystemExit, GeneratorExit):
+            except BaseException:
                 self._lent.discard(helper)
                 helper.kill()
-                raise
-            except BaseException:
-                self._give_back(helper)
                 raise
             self._give_back(helper)
         finally:

@@ -113,12 +113,15 @@ class WebHdfsStore(HadoopStore):
         kind = "https" if self._scheme == "swebhdfs" else "http"
         base = f"{self._scheme}://{self._authority}"
         # HdfsCLI's form: all NameNodes, joined by semicolons.
-        address = ";".join(f"{kind}://{one}" for one in self.addresses(base))
+        addresses = self.addresses(base)
+        address = ";".join(f"{kind}://{one}" for one in addresses)
+        # Of several each gets its part of the time, so that one that is silent does not use it up.
+        part_s = settings.storage_timeout_s() / (len(addresses) + 1) if len(addresses) > 1 else None
         token = hadoop_tokens.for_service(hadoop_tokens.from_environment(), self._authority)
         with requests.Session() as session:
             if token:
                 redact.register("delegation_token", token.as_text())
-                yield hdfs.TokenClient(address, token.as_text(), session=session)
+                yield hdfs.TokenClient(address, token.as_text(), session=session, timeout=part_s)
             elif settings.hadoop_settings().get("hadoop.security.authentication") == "kerberos":
                 try:
                     from hdfs.ext.kerberos import KerberosClient
@@ -127,9 +130,9 @@ class WebHdfsStore(HadoopStore):
                         f"{base}: the cluster wants Kerberos, and there is neither a delegation token nor "
                         "the package requests-kerberos; install hdfs[kerberos] or use hdfs://"
                     ) from error
-                yield KerberosClient(address, session=session)
+                yield KerberosClient(address, session=session, timeout=part_s)
             else:
-                yield hdfs.InsecureClient(address, user=settings.user_name(), session=session)
+                yield hdfs.InsecureClient(address, user=settings.user_name(), session=session, timeout=part_s)
 
 
 def _path(url: str) -> str:

@@ -139,6 +139,10 @@ class Sender:
             except (MlflowRefused, MlflowMissing) as error:
                 self._give_up(run, error)
             except HopsmlError as error:  # the run directory's store
+                if isinstance(error, PathNotFound) and _is_gone(run.directory):  # others shall not wait for it
+                    self._note(run, "MLflow gets nothing more of this run: its directory was removed")
+                    self._forget(run, order.REFUSED)
+                    continue
                 self._pause(run, f"what MLflow should get cannot be read or noted in the run directory ({error})")
                 return
         if runs:
@@ -321,3 +325,10 @@ def _listen(sender: Sender, parent: int) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+
+
+def _is_gone(directory: RunDir) -> bool:
+    try:
+        return not filesystem.exists(directory.run_json)
+    except HopsmlError:  # the store does not answer
+        return False

@@ -189,14 +189,20 @@ class Store:
         return str(self._client.get_run(run_id).info.experiment_id)
 
     def _search(self, experiment_id: str, query: str) -> list[Any]:
-        return list(
-            self._client.search_runs(
+        found: list[Any] = []
+        token = None
+        while True:
+            page = self._client.search_runs(
                 [experiment_id],
                 query,
                 max_results=1000,
                 order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+                page_token=token,
             )
-        )
+            found += page
+            token = page.token
+            if not token:
+                return found
 
     # ------------------------------------------------------------------------------------------ registry
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +80,27 @@ class GradientAverage:
         self._of = {id(one): bucket for bucket in self._buckets for one in bucket.parameters}
         self._next: int | None = None  # bucket to travel; None: no backward pass is under way
         self._hooks = [one.register_post_accumulate_grad_hook(self._made) for one in trained]
+        self._hooks.append(module.register_forward_pre_hook(self._before_forward))
         in_force.reduced(len(trained), len(self._buckets), 0, "collective")
 
     def remove(self) -> None:
         """Leave the module's gradients alone from now on."""
         for hook in self._hooks:
             hook.remove()
+
+    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        """A backward pass that raised has no end that anybody is told of: the next one begins anew.
+
+        A forward pass within a backward one, as checkpointing makes them, is none of the next step's.
+        """
+        import torch
+
+        if self._next is None or torch._C._current_graph_task_id() != -1:
+            return
+        for bucket in self._buckets[: self._next]:
+            with suppress(Exception):  # what is on its way is nobody's any more, but has to arrive
+                bucket.future.wait()
+        self._next = None
 
     def _made(self, parameter: torch.Tensor) -> None:
         """The backward pass has made this gradient."""
